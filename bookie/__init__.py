@@ -1,0 +1,1 @@
+"""One storage node: journal, write cache, entry logs, index."""

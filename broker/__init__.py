@@ -1,0 +1,1 @@
+"""Topics over ledgers: ownership, publishing, subscriptions, the HTTP API. Keeps nothing."""

@@ -1,0 +1,1 @@
+"""The ledger client: many bookies made one log."""

@@ -1,0 +1,143 @@
+"""The metadata store: small versioned records in a tree, sessions, watches. The only agreement.
+
+Everything that Octavo's safety needs from outside is here: compare-and-set on a record's version,
+create-if-absent, and records that vanish with their session. Implementations: `zookeeper.py`
+(a cluster), `embedded.py` (one machine). Both pass tests/conformance/test_metadata_store.py;
+nothing but this package knows which one is in use.
+
+A lost reply is never guessed: a call that may or may not have taken effect raises
+`MetadataUnavailable`, and the caller reads again before it decides.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from protocol.codes import OctavoError, Scope
+
+ANY_VERSION = -1
+
+
+class MetadataError(OctavoError):
+    """The root of what a metadata store raises."""
+
+    name = "metadata-error"
+
+
+class RecordNotFound(MetadataError):
+    """No record stands at the path."""
+
+    name = "record-not-found"
+
+
+class RecordExists(MetadataError):
+    """A record already stands at the path, or a record to delete still has children."""
+
+    name = "record-exists"
+
+
+class VersionConflict(MetadataError):
+    """The record changed since it was read: read again, decide again."""
+
+    name = "version-conflict"
+
+
+class MetadataUnavailable(MetadataError):
+    """The store did not answer in time. A write may or may not have taken effect."""
+
+    name = "metadata-unavailable"
+    retryable = True
+
+
+class SessionExpired(MetadataError):
+    """The session is gone, and with it every ephemeral record it owned."""
+
+    name = "session-expired"
+    retryable = True
+    scope = Scope.PROCESS
+
+
+class Record(NamedTuple):
+    """A record's bytes and its version; the first version is 0, each put adds one."""
+
+    value: bytes
+    version: int
+
+
+class SessionState(enum.Enum):
+    """What a store says of its session.
+
+    SUSPENDED: no contact; ephemeral records may be gone any moment. EXPIRED: they are gone; the
+    store opens a new session by itself and says CONNECTED again; owners create theirs anew.
+    """
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    EXPIRED = "expired"
+
+
+class Watch(Protocol):
+    """A standing watch."""
+
+    def cancel(self) -> None:
+        """No callback comes after this. May be called twice."""
+
+
+class MetadataStore(Protocol):
+    """Paths are absolute, `/a/b`; parents are made as needed and need no value.
+
+    All callbacks run on the event loop that called `start`, one at a time, and must not block.
+    """
+
+    @property
+    def url(self) -> str:
+        """The URL that opened the store, for messages."""
+
+    @property
+    def session_state(self) -> SessionState:
+        """The state last reported."""
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long a silent process keeps its ephemeral records."""
+
+    async def start(self) -> None:
+        """Connect and open a session. Raises `MetadataUnavailable` with the reason."""
+
+    async def close(self) -> None:
+        """End the session at once: its ephemeral records vanish now, not after the timeout."""
+
+    async def get(self, path: str) -> Record:
+        """Raises `RecordNotFound`."""
+
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """Create if absent and return the path made. Raises `RecordExists`.
+
+        `sequence` appends a ten-digit number that never repeats under this parent.
+        """
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        """Compare-and-set; return the new version. Raises `VersionConflict`, `RecordNotFound`."""
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children."""
+
+    async def children(self, path: str) -> list[str]:
+        """The names (not paths) below `path`, sorted; empty when `path` does not exist."""
+
+    def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the record at `path` is created, changed or deleted.
+
+        Standing, not one-shot. Changes may be merged and false alarms may come (always one after
+        a reconnect): the callback says "read again", no more. No change is ever missed.
+        """
+
+    def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
+        """The same for the set of names below `path`."""
+
+    def on_session(self, listener: Callable[[SessionState], None]) -> None:
+        """Call `listener` at every change of `session_state`."""

@@ -1,0 +1,117 @@
+"""The 61-byte header of a Kafka RecordBatch v2: check it, read it, fill in the base offset.
+
+A batch is stored and served as its producer made it. Only `base_offset` and
+`partition_leader_epoch` lie outside the batch's own checksum, so only they are ever written
+here. Spec: docs/formats/record_batch.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from protocol.codes import OctavoError
+from protocol.entry import Buffer
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+assert HEADER_BYTES == 61
+_OFFSET_AND_EPOCH = struct.Struct(">qii")
+_LENGTH_FROM = 12
+"""`batch_length` counts what follows it: base offset (8) and length (4) are not in it."""
+_CRC_FROM = 21
+"""The checksum covers everything from `attributes` on."""
+MAGIC = 2
+NO_PRODUCER = -1
+
+ATTRIBUTE_COMPRESSION = 0x07
+ATTRIBUTE_LOG_APPEND_TIME = 0x08
+ATTRIBUTE_TRANSACTIONAL = 0x10
+ATTRIBUTE_CONTROL = 0x20
+
+
+class InvalidBatch(OctavoError):
+    """Bytes that are no whole, intact RecordBatch v2. The message says what is wrong."""
+
+    name = "invalid-batch"
+
+
+class BatchHeader(NamedTuple):
+    """The fixed fields of a batch. Times are milliseconds since the epoch, UTC."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The whole batch, header included."""
+        return _LENGTH_FROM + self.batch_length
+
+
+def read_header(data: Buffer, start: int = 0) -> BatchHeader:
+    """The header at `start`, checked for form but not for checksum. Raises `InvalidBatch`."""
+    if len(data) - start < HEADER_BYTES:
+        raise InvalidBatch(
+            f"a record batch has at least {HEADER_BYTES} bytes, got {len(data) - start}"
+        )
+    found = BatchHeader._make(HEADER.unpack_from(data, start))
+    if found.magic != MAGIC:
+        raise InvalidBatch(f"record batch magic is {found.magic}; only 2 is understood")
+    if found.total_bytes < HEADER_BYTES:
+        raise InvalidBatch(f"record batch claims {found.total_bytes} bytes, less than its header")
+    return found
+
+
+def check_batch(data: Buffer, start: int = 0) -> BatchHeader:
+    """Check the whole batch at `start`: length, counts, checksum. Raises `InvalidBatch`.
+
+    Bytes after the batch are not looked at; see `split_batches`.
+    """
+    found = read_header(data, start)
+    end = start + found.total_bytes
+    if end > len(data):
+        raise InvalidBatch(
+            f"record batch claims {found.total_bytes} bytes, only {len(data) - start} are there"
+        )
+    if found.record_count < 1 or found.last_offset_delta != found.record_count - 1:
+        raise InvalidBatch(
+            f"record batch counts {found.record_count} records but its last offset delta is "
+            f"{found.last_offset_delta}; it must be count - 1"
+        )
+    actual = crc32c(memoryview(data)[start + _CRC_FROM : end])
+    if actual != found.crc:
+        raise InvalidBatch(
+            f"record batch checksum is {found.crc:#010x}, its bytes give {actual:#010x}"
+        )
+    return found
+
+
+def split_batches(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches that stand back to back in `data`, each checked. Raises `InvalidBatch`."""
+    view = memoryview(data)
+    start = 0
+    while start < len(view):
+        found = check_batch(view, start)
+        yield found, view[start : start + found.total_bytes]
+        start += found.total_bytes
+
+
+def with_base_offset(batch: Buffer, base_offset: int, leader_epoch: int = 0) -> bytes:
+    """A copy of `batch` that starts at `base_offset`; its checksum stays valid."""
+    length = _OFFSET_AND_EPOCH.unpack_from(batch)[1]
+    front = _OFFSET_AND_EPOCH.pack(base_offset, length, leader_epoch)
+    return b"".join((front, memoryview(batch)[_OFFSET_AND_EPOCH.size :]))

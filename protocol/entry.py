@@ -1,0 +1,155 @@
+"""An entry: 32-byte header, digest, payload; and the keys derived from a ledger's password.
+
+    entry  := ledger_id:i64 entry_id:i64 last_add_confirmed:i64 length:i64 digest payload
+    digest := crc32c:u32 | crc32:u64 | hmac_sha1:20 bytes | nothing
+
+All integers are big-endian. `length` is the ledger's cumulative payload bytes up to and including
+this entry. The digest covers header and payload. These are BookKeeper's bytes exactly
+(docs/formats/entry.md); journal, entry log, wire and cache all carry them unchanged.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import struct
+import zlib
+from typing import NamedTuple, Protocol
+
+from crc32c import crc32c
+
+from protocol.codes import DigestMismatch
+
+INVALID_ENTRY_ID = -1
+"""The LAC of a ledger whose first entry is not confirmed, and the last entry of an empty one."""
+
+HEADER = struct.Struct(">qqqq")
+HEADER_BYTES = HEADER.size
+MASTER_KEY_BYTES = 20
+_CRC32C = struct.Struct(">I")
+_CRC32 = struct.Struct(">Q")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class DigestType(enum.IntEnum):
+    """How entries are protected. The numbers are those of BookKeeper's ledger metadata."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+class Entry(NamedTuple):
+    """A verified entry. `payload` may be a view into a larger buffer: copy it to keep it."""
+
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+    payload: Buffer
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes that prove the right to write or fence: SHA-1("ledger" + password)."""
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+class Digest(Protocol):
+    """One way to protect an entry. Stateless after construction, safe to share."""
+
+    size: int
+
+    def compute(self, header: Buffer, payload: Buffer) -> bytes:
+        """The `size` digest bytes over `header` (32 bytes) and `payload`."""
+
+
+class _Crc32c:
+    size = 4
+
+    def compute(self, header: Buffer, payload: Buffer) -> bytes:
+        return _CRC32C.pack(crc32c(payload, crc32c(header)))
+
+
+class _Crc32:
+    size = 8
+
+    def compute(self, header: Buffer, payload: Buffer) -> bytes:
+        return _CRC32.pack(zlib.crc32(payload, zlib.crc32(header)))
+
+
+class _Hmac:
+    size = 20
+
+    def __init__(self, password: bytes) -> None:
+        self._key = hashlib.sha1(b"mac" + password).digest()
+
+    def compute(self, header: Buffer, payload: Buffer) -> bytes:
+        mac = hmac.new(self._key, header, hashlib.sha1)
+        mac.update(payload)
+        return mac.digest()
+
+
+class _Dummy:
+    size = 0
+
+    def compute(self, header: Buffer, payload: Buffer) -> bytes:  # noqa: ARG002
+        return b""
+
+
+def digest_for(kind: DigestType, password: bytes) -> Digest:
+    """The digest of a ledger. Only HMAC depends on the password."""
+    match kind:
+        case DigestType.CRC32C:
+            return _Crc32c()
+        case DigestType.CRC32:
+            return _Crc32()
+        case DigestType.HMAC:
+            return _Hmac(password)
+        case DigestType.DUMMY:
+            return _Dummy()
+
+
+def pack_entry(
+    digest: Digest, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer
+) -> bytes:
+    """One whole entry as it travels and rests."""
+    header = HEADER.pack(ledger_id, entry_id, lac, length)
+    return b"".join((header, digest.compute(header, payload), payload))
+
+
+def unpack_entry(digest: Digest, ledger_id: int, entry_id: int, data: Buffer) -> Entry:
+    """Check `data` and take it apart.
+
+    `entry_id` −1 accepts any entry of the ledger (the last-entry read). Raises `DigestMismatch`
+    when the bytes are too short, damaged, or another entry's: all three mean that this replica
+    is no answer, never that the entry does not exist.
+    """
+    view = memoryview(data)
+    start = HEADER_BYTES + digest.size
+    if len(view) < start:
+        raise DigestMismatch(
+            f"ledger {ledger_id} entry {entry_id}: {len(view)} bytes are fewer than the {start} "
+            "of header and digest"
+        )
+    found_ledger, found_entry, lac, length = HEADER.unpack_from(view)
+    if found_ledger != ledger_id or (entry_id != INVALID_ENTRY_ID and found_entry != entry_id):
+        raise DigestMismatch(
+            f"asked for ledger {ledger_id} entry {entry_id}, "
+            f"got ledger {found_ledger} entry {found_entry}"
+        )
+    payload = view[start:]
+    if view[HEADER_BYTES:start] != digest.compute(view[:HEADER_BYTES], payload):
+        raise DigestMismatch(f"ledger {ledger_id} entry {found_entry}: digest does not match")
+    return Entry(ledger_id, found_entry, lac, length, payload)
+
+
+def crc32c_matches(entry: Buffer) -> bool:
+    """Whether an entry protected by CRC32C is intact. The bookie's check on arrival."""
+    view = memoryview(entry)
+    if len(view) < HEADER_BYTES + 4:
+        return False
+    found: int = _CRC32C.unpack_from(view, HEADER_BYTES)[0]
+    return crc32c(view[HEADER_BYTES + 4 :], crc32c(view[:HEADER_BYTES])) == found

@@ -1,0 +1,255 @@
+"""BookKeeper's v2 frames: add, read, auth and batch-read, byte for byte; and the bounded receiver.
+
+    frame  := length:i32 body                     length counts the body only
+    body   := header:u32 rest                     header = version:8 opcode:8 flags:16
+    add    := header master_key:20 entry          the entry names its own ledger and entry id
+    read   := header ledger_id:i64 entry_id:i64 [master_key:20 iff flags & FENCE]
+
+Encoders here are plain functions over precompiled structs; the hot loops of bookie and client
+unpack with the same structs in place. Spec: docs/formats/frames.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+from protocol.codes import FrameTooLong, ProtocolError
+from protocol.entry import MASTER_KEY_BYTES, Buffer
+
+VERSION = 2
+
+
+class Op(enum.IntEnum):
+    """The v2 opcodes that exist on the wire."""
+
+    ADD = 1
+    READ = 2
+    AUTH = 3
+    BATCH_READ = 7
+
+
+class Flag(enum.IntFlag):
+    """Request flags. The low three are BookKeeper's; its bookies ignore the others."""
+
+    NONE = 0
+    FENCE = 0x0001
+    """A read that fences (BookKeeper DO_FENCING)."""
+    RECOVERY_ADD = 0x0002
+    """An add that passes the fence."""
+    HIGH_PRIORITY = 0x0004
+    """Passes queue limits and read-only mode while the reserve lasts."""
+    CRC32C = 0x0100
+    """Ours: the entry's digest is CRC32C, so the bookie may verify it on arrival."""
+    RANGE_ACK = 0x0200
+    """Ours: consecutive adds may be acked together by one extension frame (`Op.ADDED`)."""
+
+
+def header(op: int, flags: int = 0, version: int = VERSION) -> int:
+    """The 32-bit frame header."""
+    return version << 24 | op << 16 | flags
+
+
+LENGTH = struct.Struct(">I")
+PREFIX = struct.Struct(">II")
+"""length, header: the first eight bytes of every frame."""
+ADD_PREFIX = struct.Struct(">II20s")
+"""length, header, master key: what stands before the entry in an add frame."""
+ADD_PREFIX_BYTES = ADD_PREFIX.size
+ADD_IDS = struct.Struct(">II20sqq")
+"""length, header, master key, ledger id, entry id: all a bookie must know of an add."""
+READ = struct.Struct(">IIqq")
+ANSWER = struct.Struct(">IIiqq")
+"""length, header, code, ledger id, entry id: a whole add answer, or the front of a read answer."""
+ANSWER_BYTES = ANSWER.size
+BATCH_READ = struct.Struct(">IIqqqiq")
+"""length, header, ledger id, start entry, request id, max count, max size in bytes."""
+BATCH_ANSWER = struct.Struct(">IIiqqq")
+
+ADD_HEADER = header(Op.ADD)
+READ_HEADER = header(Op.READ)
+_ADD_ANSWER_BODY_BYTES = ANSWER_BYTES - LENGTH.size
+
+
+def add_prefix(key: bytes, entry_bytes: int, flags: int = 0) -> bytes:
+    """What precedes an entry of `entry_bytes` bytes in an add frame."""
+    return ADD_PREFIX.pack(ADD_PREFIX_BYTES - 4 + entry_bytes, ADD_HEADER | flags, key)
+
+
+def read_request(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
+    """A read; entry id −1 asks for the last entry. `key` only with `Flag.FENCE`."""
+    assert (len(key) == MASTER_KEY_BYTES) == bool(flags & Flag.FENCE)
+    return READ.pack(READ.size - 4 + len(key), READ_HEADER | flags, ledger_id, entry_id) + key
+
+
+def add_answer(code: int, ledger_id: int, entry_id: int) -> bytes:
+    """The 28 bytes that answer one add."""
+    return ANSWER.pack(_ADD_ANSWER_BODY_BYTES, ADD_HEADER, code, ledger_id, entry_id)
+
+
+def read_answer(code: int, ledger_id: int, entry_id: int, entry: Buffer = b"") -> bytes:
+    """Answers a read; `entry` is empty unless `code` is OK. The ids echo the request's."""
+    front = ANSWER.pack(_ADD_ANSWER_BODY_BYTES + len(entry), READ_HEADER, code, ledger_id, entry_id)
+    return b"".join((front, entry)) if entry else front
+
+
+def batch_read_request(
+    ledger_id: int,
+    start_entry: int,
+    request_id: int,
+    count_max: int,
+    bytes_max: int,
+    flags: int = 0,
+    key: bytes = b"",
+) -> bytes:
+    """Asks for up to `count_max` consecutive entries of at most `bytes_max` bytes together."""
+    assert (len(key) == MASTER_KEY_BYTES) == bool(flags & Flag.FENCE)
+    front = BATCH_READ.pack(
+        BATCH_READ.size - 4 + len(key),
+        header(Op.BATCH_READ, flags),
+        ledger_id,
+        start_entry,
+        request_id,
+        count_max,
+        bytes_max,
+    )
+    return front + key
+
+
+def batch_read_answer(
+    code: int, ledger_id: int, start_entry: int, request_id: int, entries: list[bytes]
+) -> bytes:
+    """Answers a batch read with a prefix of what was asked, each entry behind its length."""
+    parts: list[bytes] = []
+    for entry in entries:
+        parts.append(LENGTH.pack(len(entry)))
+        parts.append(entry)
+    body = b"".join(parts)
+    front = BATCH_ANSWER.pack(
+        BATCH_ANSWER.size - 4 + len(body),
+        header(Op.BATCH_READ),
+        code,
+        ledger_id,
+        start_entry,
+        request_id,
+    )
+    return front + body
+
+
+class ReadRequest(NamedTuple):
+    """A decoded read."""
+
+    flags: int
+    ledger_id: int
+    entry_id: int
+    key: bytes
+
+
+class BatchReadRequest(NamedTuple):
+    """A decoded batch read."""
+
+    flags: int
+    ledger_id: int
+    start_entry: int
+    request_id: int
+    count_max: int
+    bytes_max: int
+    key: bytes
+
+
+def parse_read(frame: memoryview) -> ReadRequest:
+    """Decode a whole read frame (length prefix included). Raises `ProtocolError`."""
+    flags = _flags_of(frame, READ.size)
+    _, _, ledger_id, entry_id = READ.unpack_from(frame)
+    return ReadRequest(flags, ledger_id, entry_id, _key_of(frame, READ.size, flags))
+
+
+def parse_batch_read(frame: memoryview) -> BatchReadRequest:
+    """Decode a whole batch-read frame (length prefix included). Raises `ProtocolError`."""
+    flags = _flags_of(frame, BATCH_READ.size)
+    _, _, ledger_id, start, request_id, count, size = BATCH_READ.unpack_from(frame)
+    key = _key_of(frame, BATCH_READ.size, flags)
+    return BatchReadRequest(flags, ledger_id, start, request_id, count, size, key)
+
+
+def _flags_of(frame: memoryview, bytes_min: int) -> int:
+    if len(frame) < bytes_min:
+        raise ProtocolError(f"frame of {len(frame)} bytes is shorter than its {bytes_min}")
+    return int(PREFIX.unpack_from(frame)[1]) & 0xFFFF
+
+
+def _key_of(frame: memoryview, start: int, flags: int) -> bytes:
+    key = bytes(frame[start:])
+    if flags & Flag.FENCE and len(key) != MASTER_KEY_BYTES:
+        raise ProtocolError(f"a fencing read carries a key of 20 bytes, not {len(key)}")
+    return key if flags & Flag.FENCE else b""
+
+
+class FrameReceiver:
+    """Cuts a byte stream into frames, bounded, copying only the unfinished tail.
+
+    Made for `asyncio.BufferedProtocol`: `get_buffer` hands out room in a scratch buffer that all
+    connections of one event loop share (a loop fills and drains it in one step), so an idle
+    connection holds no memory. The caller parses the whole frames in what `received` returns,
+    then says with `keep` where the unfinished one begins. A frame larger than the scratch
+    buffer gets a buffer of its own exact size: no byte is copied twice, whatever the frame size.
+    """
+
+    __slots__ = ("_filled", "_frame_bytes_max", "_large", "_scratch", "_tail")
+
+    def __init__(self, frame_bytes_max: int, scratch: bytearray) -> None:
+        assert frame_bytes_max > 0
+        assert len(scratch) >= 4096
+        self._frame_bytes_max = frame_bytes_max
+        self._scratch = scratch
+        self._tail = b""
+        self._large: bytearray | None = None
+        self._filled = 0
+
+    def get_buffer(self) -> memoryview:
+        """Room for the next bytes. Valid until `received`."""
+        if self._large is not None:
+            return memoryview(self._large)[self._filled :]
+        tail = self._tail
+        self._scratch[: len(tail)] = tail
+        return memoryview(self._scratch)[len(tail) :]
+
+    def received(self, count: int) -> memoryview:
+        """What is there to parse after `count` more bytes; empty while a large frame is partial."""
+        if self._large is not None:
+            self._filled += count
+            if self._filled < len(self._large):
+                return memoryview(b"")
+            return memoryview(self._large)
+        return memoryview(self._scratch)[: len(self._tail) + count]
+
+    def keep(self, data: memoryview, start: int) -> None:
+        """Remember `data[start:]`, the unfinished frame. Raises `FrameTooLong`."""
+        if self._large is not None:
+            if self._filled < len(self._large):
+                return
+            assert start == len(data)
+            self._large = None
+            self._tail = b""
+            return
+        rest = len(data) - start
+        if rest >= 4:
+            frame_bytes = 4 + self.checked_length(LENGTH.unpack_from(data, start)[0])
+            if frame_bytes > len(self._scratch) // 2:
+                self._large = bytearray(frame_bytes)
+                self._large[:rest] = data[start:]
+                self._filled = rest
+                self._tail = b""
+                return
+        self._tail = bytes(data[start:])
+
+    def checked_length(self, length: int) -> int:
+        """`length` if a frame may have it. Raises `FrameTooLong`, or `ProtocolError` below 4."""
+        if length > self._frame_bytes_max:
+            raise FrameTooLong(
+                f"frame announces {length} bytes; the limit is {self._frame_bytes_max}"
+            )
+        if length < 4:
+            raise ProtocolError(f"frame announces {length} bytes; the header alone has 4")
+        return length

@@ -1,0 +1,17 @@
+"""Every bound of the wire and the disk formats, with its unit and its reason."""
+
+from __future__ import annotations
+
+FRAME_BYTES_MAX = 5 * 1024 * 1024
+"""BookKeeper's default frame cap (`nettyMaxFrameSizeBytes`); its peers refuse longer ones."""
+
+FRAME_OVERHEAD_BYTES = 128
+"""Room for frame header, master key, entry header and the longest digest (4+4+20+32+20 = 80)."""
+
+ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
+"""The longest payload that fits one add frame under any digest."""
+
+LONG_POLL_MS_MAX = 60_000
+"""No request is parked longer: a forgotten poller must not hold a slot for ever."""
+
+assert FRAME_BYTES_MAX < 2**31
