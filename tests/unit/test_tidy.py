@@ -1,0 +1,58 @@
+"""The house rules that no linter knows, over every tracked module."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("protocol", "metadata", "ledger", "bookie", "broker", "octavo")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+LINES_MAX = 450
+FUNCTION_LINES_MAX = 75
+
+# Decision 12 of ARCHITECTURE.md: these packages run on a simulated loop, disk and clock.
+SIMULATED = ("protocol", "ledger", "bookie", "broker")
+SEAMS = {"bookie/disk.py"}
+FORBIDDEN_CALL = re.compile(
+    r"\b(time\.(time|monotonic|sleep)|threading\.Thread|os\.(open|write|fsync|rename|remove))\("
+    r"|(?<![.\w])open\("
+    r"|\brandom\.(random|choice|randint|shuffle|sample)\("
+)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_module_is_tidy(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "a module says in its first lines what it is"
+    assert len(text.splitlines()) <= LINES_MAX, "one noun per file: split it"
+    assert not re.search(r"\b(TODO|FIXME|XXX)\b", text), "do it or file it"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{node.name} does not fit a screen ({lines} lines)"
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"line {node.lineno}: a bare except hides everything"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if p.relative_to(ROOT).parts[0] in SIMULATED], ids=relative
+)
+def test_nothing_bypasses_the_simulation_seam(path: Path) -> None:
+    if relative(path) in SEAMS:
+        return
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        code = line.split("#")[0]
+        assert not FORBIDDEN_CALL.search(code), f"line {number}: {line.strip()}"
+
+
+def test_assertions_are_on() -> None:
+    assert __debug__, "product assertions are part of the safety net: never run with -O"
