@@ -1,0 +1,137 @@
+"""What a bookie is told before it starts: where it listens, where it stores, and every bound.
+
+A frozen value, checked when it is made: a bookie with a senseless setting does not exist. Units
+stand last in each name. Defaults suit a small machine; each bound says what it protects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from protocol.codes import OctavoError, Scope
+from protocol.limits import FRAME_BYTES_MAX
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class BookieConfigError(OctavoError):
+    """A setting that no bookie can run with. The message names it, its value and what would do."""
+
+    name = "bookie-config"
+    scope = Scope.PROCESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookieConfig:
+    """All settings of one bookie."""
+
+    # Identity and address
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = 3181
+    """0 takes any free port (tests)."""
+    advertised_host: str = ""
+    """The name under which clients reach this bookie; `host` when empty."""
+    bookie_id: str = ""
+    """The name in ensembles and cookies; `advertised_host:port` when empty (BookKeeper's rule)."""
+    rack: str = ""
+    """Where it stands, for placement, for example `/dc1/rack7`; unknown when empty."""
+    admin_port: int | None = None
+    """HTTP port of /metrics and /healthz; none when absent."""
+
+    # Folders
+    journal_directories: tuple[str, ...] = field(default=())
+    """Absolute paths. The journal is best on a device of its own."""
+    ledger_directories: tuple[str, ...] = field(default=())
+    """Absolute paths of entry logs, index and ledger state."""
+
+    # Journal
+    journal_sync: bool = True
+    """False acks before `fdatasync`: acked entries may be lost with the machine's power."""
+    journal_file_bytes_max: int = 128 * MIB
+    """A longer journal file is closed and a new one begun."""
+    journal_preallocate_bytes: int = 16 * MIB
+    """Reserved ahead of the write position, so that a sync need not change the file's size."""
+    journal_group_bytes_max: int = 4 * MIB
+    """One `pwritev` + `fdatasync` takes no more; bounds the latency of one group."""
+    journal_queue_bytes_max: int = 32 * MIB
+    """Adds waiting for the journal; above it sockets are not read."""
+
+    # Caches, entry logs, index
+    write_cache_bytes_max: int = 32 * MIB
+    """One of two halves: a full one is flushed while the other fills."""
+    read_cache_bytes_max: int = 16 * MIB
+    read_ahead_bytes_max: int = 1 * MIB
+    """Read from the entry log at a cache miss, beyond the entry asked for."""
+    entry_log_bytes_max: int = 512 * MIB
+    """A longer entry log is closed and a new one begun."""
+    flush_interval_ms: int = 10_000
+    """The write cache is flushed at least so often; bounds the replay after a crash."""
+
+    # Connections
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    """A longer frame ends its connection before it is read."""
+    connections_max: int = 10_000
+    scratch_bytes: int = 512 * KIB
+    """The receive buffer that all connections share; also the largest chunk parsed at once."""
+    connection_add_bytes_max: int = 8 * MIB
+    """Adds of one connection that wait for the disk; above it the connection is not read."""
+    connection_reads_max: int = 256
+    """Reads of one connection under way; above it the connection is not read."""
+    connection_answer_bytes_max: int = 4 * MIB
+    """Answers the peer has not taken; above it the connection is not read."""
+    connection_idle_ms: int = 600_000
+    """TCP keep-alive ends half-open connections; this ends one that holds unread answers."""
+    batch_read_bytes_max: int = 1 * MIB
+    """One batch read answers no more, however much is asked (BookKeeper BP-62: a prefix)."""
+    long_polls_max: int = 4096
+    """Parked `WAIT_LAC` requests; one more is answered TOO_MANY_REQUESTS."""
+
+    # Disk space
+    read_only: bool = False
+    """Start read-only and stay so."""
+    disk_free_bytes_min: int = 256 * MIB
+    """Below it the bookie turns read-only; recovery adds still pass."""
+    disk_free_bytes_resume: int = 512 * MIB
+    """At or above it the bookie turns writable again by itself."""
+    disk_check_interval_ms: int = 5_000
+
+    # Life
+    start_timeout_ms: int = 60_000
+    """Metadata must answer and the cookie be checked within it (replay takes what it takes)."""
+    stop_timeout_ms: int = 30_000
+    """A graceful stop drains the journal and flushes within it, or gives up and says so."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no bookie can run with. Raises `BookieConfigError`."""
+        for name in ("journal_directories", "ledger_directories"):
+            folders = getattr(self, name)
+            _require(bool(folders), name, folders, "name at least one folder")
+            _require(len(set(folders)) == len(folders), name, folders, "name each folder once")
+            for folder in folders:
+                _require(folder.startswith("/"), name, folder, "use an absolute path")
+        for item in fields(self):
+            if item.name.endswith(("_max", "_ms", "_bytes", "_bytes_resume")):
+                value = getattr(self, item.name)
+                _require(value > 0, item.name, value, "it must be above 0")
+        _require(0 <= self.port < 65536, "port", self.port, "use 1 to 65535, or 0 for any")
+        _require(
+            self.scratch_bytes >= 4096, "scratch_bytes", self.scratch_bytes, "use 4096 or more"
+        )
+        _require(
+            self.disk_free_bytes_resume >= self.disk_free_bytes_min,
+            "disk_free_bytes_resume",
+            self.disk_free_bytes_resume,
+            f"it must not be below disk_free_bytes_min ({self.disk_free_bytes_min})",
+        )
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Every folder that carries a cookie, each once."""
+        return tuple(dict.fromkeys((*self.journal_directories, *self.ledger_directories)))
+
+
+def _require(holds: bool, name: str, value: object, advice: str) -> None:
+    if not holds:
+        raise BookieConfigError(f"bookie setting {name} = {value!r}: {advice}")
