@@ -1,0 +1,164 @@
+"""Single records in and out of a RecordBatch v2, and the partition that a key belongs to.
+
+The work per record is done by the compiled codec of `aiokafka.record`; this module gives it the
+project's types, bounds and errors. A batch is built once, by its producer or by the broker that
+took its messages singly, and never rebuilt. Nothing here reads a clock: timestamps come from the
+caller. Spec: docs/formats/record_batch.md.
+
+Compression is gzip from the standard library, and snappy, lz4 and zstd from `cramjam`. Where
+`cramjam` is missing these three raise `UnsupportedCompression`; all else works.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+from aiokafka.codec import has_lz4, has_snappy, has_zstd
+from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from protocol.batch import ATTRIBUTE_COMPRESSION, MAGIC, NO_PRODUCER, InvalidBatch, read_header
+from protocol.codes import OctavoError
+from protocol.entry import Buffer
+
+_UNLIMITED = 2**31 - 1
+"""The builder's own size limit is not used: callers bound a batch by what they put into it."""
+_NO_HEADERS: list[tuple[str, bytes | None]] = []
+_KEY_BYTES_REMEMBERED_MAX = 64
+_KEYS_REMEMBERED_MAX = 65_536
+
+
+class Compression(IntEnum):
+    """How the records of a batch are packed: the low three bits of the batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_AVAILABLE = {
+    Compression.SNAPPY: has_snappy,
+    Compression.LZ4: has_lz4,
+    Compression.ZSTD: has_zstd,
+}
+
+
+class UnsupportedCompression(OctavoError):
+    """A compression that Kafka does not define, or whose library is not installed."""
+
+    name = "unsupported-compression"
+
+
+class Record(NamedTuple):
+    """One message. `timestamp_ms` counts from the epoch, UTC; `offset_delta` from the batch's base.
+
+    `headers` are (name, value) pairs in the producer's order; names may repeat. When a batch is
+    built, `offset_delta` is not looked at: a record's delta is its position.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0
+    offset_delta: int = 0
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    compression: int = Compression.NONE,
+) -> bytes:
+    """A whole batch with base offset 0. Raises `InvalidBatch` when there are no records.
+
+    Records that do not shrink are left uncompressed, as Kafka's clients do. Raises
+    `UnsupportedCompression`, also when nothing would have been compressed.
+    """
+    _check_compression(compression)
+    builder = DefaultRecordBatchBuilder(
+        MAGIC, compression, 0, producer_id, producer_epoch, base_sequence, _UNLIMITED
+    )
+    append = builder.append
+    position = -1
+    for position, (key, value, headers, timestamp_ms, _) in enumerate(records):  # noqa: B007
+        append(position, timestamp_ms, key, value, list(headers) if headers else _NO_HEADERS)
+    if position < 0:
+        raise InvalidBatch("a record batch has at least one record, got none")
+    return bytes(builder.build())
+
+
+def read_records(batch: Buffer) -> Iterator[Record]:
+    """The records of one whole batch, which `batch.check_batch` has passed, in order.
+
+    A record's `offset_delta` is its position: `check_batch` vouches that the header says the same.
+    Raises `InvalidBatch` where the records are not what header and lengths promise, and
+    `UnsupportedCompression`; never anything else.
+    """
+    found = read_header(batch)
+    if found.total_bytes != len(batch):
+        raise InvalidBatch(
+            f"record batch claims {found.total_bytes} bytes, {len(batch)} were given"
+        )
+    _check_compression(found.attributes & ATTRIBUTE_COMPRESSION)
+    position = 0
+    try:
+        for record in DefaultRecordBatch(bytes(batch)):
+            yield Record(record.key, record.value, record.headers, record.timestamp, position)
+            position += 1
+    except UnsupportedCodecError as error:
+        raise UnsupportedCompression(str(error)) from error
+    except CorruptRecordException as error:
+        raise InvalidBatch(f"record {position} of {found.record_count}: {error}") from error
+    except Exception as error:  # the decompressors each raise their own
+        raise InvalidBatch(
+            f"record {position} of {found.record_count} cannot be read: {error}"
+        ) from error
+
+
+def _check_compression(number: int) -> None:
+    try:
+        kind = Compression(number)
+    except ValueError:
+        raise UnsupportedCompression(
+            f"compression {number} is not one of "
+            + ", ".join(f"{known.value} ({known.name.lower()})" for known in Compression)
+        ) from None
+    if kind in _AVAILABLE and not _AVAILABLE[kind]():
+        raise UnsupportedCompression(
+            f"{kind.name.lower()} compression needs the package cramjam, which is not installed"
+        )
+
+
+def partition_for(key: bytes, partitions: int) -> int:
+    """The partition of `key` among `partitions`: the same as Kafka's default partitioner gives."""
+    if len(key) <= _KEY_BYTES_REMEMBERED_MAX:
+        return _remembered_hash(key) % partitions
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@lru_cache(maxsize=_KEYS_REMEMBERED_MAX)
+def _remembered_hash(key: bytes) -> int:
+    return murmur2(key) & 0x7FFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2, 32 bits, with Kafka's seed, unsigned (Kafka's `Utils.murmur2`)."""
+    length = len(data)
+    mixed = 0x9747B28C ^ length
+    for word in struct.unpack_from(f"<{length >> 2}I", data):
+        k = word * 0x5BD1E995 & 0xFFFFFFFF
+        k = (k ^ k >> 24) * 0x5BD1E995 & 0xFFFFFFFF
+        mixed = (mixed * 0x5BD1E995 & 0xFFFFFFFF) ^ k
+    if rest := length & 3:
+        mixed ^= int.from_bytes(data[length - rest :], "little")
+        mixed = mixed * 0x5BD1E995 & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0x5BD1E995 & 0xFFFFFFFF
+    return mixed ^ mixed >> 15
