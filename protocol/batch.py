@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from protocol.codes import OctavoError
 from protocol.entry import Buffer
+from protocol.limits import BATCH_RECORDS_MAX
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -24,6 +25,8 @@ _LENGTH_FROM = 12
 """`batch_length` counts what follows it: base offset (8) and length (4) are not in it."""
 _CRC_FROM = 21
 """The checksum covers everything from `attributes` on."""
+_RECORD_MIN = 7
+"""A record without key, value and headers: seven one-byte fields."""
 MAGIC = 2
 NO_PRODUCER = -1
 
@@ -91,6 +94,13 @@ def check_batch(data: Buffer, start: int = 0) -> BatchHeader:
         raise InvalidBatch(
             f"record batch counts {found.record_count} records but its last offset delta is "
             f"{found.last_offset_delta}; it must be count - 1"
+        )
+    packed_tight = found.attributes & ATTRIBUTE_COMPRESSION
+    records_max = BATCH_RECORDS_MAX if packed_tight else (end - start - HEADER_BYTES) // _RECORD_MIN
+    if found.record_count > records_max:
+        raise InvalidBatch(
+            f"record batch counts {found.record_count} records; "
+            f"its {found.total_bytes} bytes cannot hold more than {records_max}"
         )
     actual = crc32c(memoryview(data)[start + _CRC_FROM : end])
     if actual != found.crc:

@@ -25,6 +25,7 @@ class Code(enum.IntEnum):
     READ_ONLY = 105
     TOO_MANY_REQUESTS = 106
     UNKNOWN_STATE = 107
+    """Apache's v2 client knows no 107 and breaks on it: answer v2 requests with `IO` instead."""
 
 
 class Scope(enum.Enum):

@@ -3,6 +3,8 @@
     entry  := ledger_id:i64 entry_id:i64 last_add_confirmed:i64 length:i64 digest payload
     digest := crc32c:u32 | crc32:u64 | hmac_sha1:20 bytes | nothing
 
+    lac    := ledger_id:i64 last_add_confirmed:i64 digest        an explicit LAC, without an entry
+
 All integers are big-endian. `length` is the ledger's cumulative payload bytes up to and including
 this entry. The digest covers header and payload. These are BookKeeper's bytes exactly
 (docs/formats/entry.md); journal, entry log, wire and cache all carry them unchanged.
@@ -27,6 +29,7 @@ INVALID_ENTRY_ID = -1
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
 MASTER_KEY_BYTES = 20
+LAC_HEADER = struct.Struct(">qq")
 _CRC32C = struct.Struct(">I")
 _CRC32 = struct.Struct(">Q")
 
@@ -144,6 +147,29 @@ def unpack_entry(digest: Digest, ledger_id: int, entry_id: int, data: Buffer) ->
     if view[HEADER_BYTES:start] != digest.compute(view[:HEADER_BYTES], payload):
         raise DigestMismatch(f"ledger {ledger_id} entry {found_entry}: digest does not match")
     return Entry(ledger_id, found_entry, lac, length, payload)
+
+
+def pack_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
+    """An explicit LAC: what an idle writer lets its bookies keep, so that readers see its end."""
+    front = LAC_HEADER.pack(ledger_id, lac)
+    return front + digest.compute(front, b"")
+
+
+def unpack_lac(digest: Digest, ledger_id: int, data: Buffer) -> int:
+    """The LAC that `data` vouches for. Raises `DigestMismatch`, as `unpack_entry` does."""
+    view = memoryview(data)
+    if len(view) != LAC_HEADER.size + digest.size:
+        raise DigestMismatch(
+            f"ledger {ledger_id}: an explicit LAC has {LAC_HEADER.size + digest.size} bytes, "
+            f"got {len(view)}"
+        )
+    found_ledger, lac = LAC_HEADER.unpack_from(view)
+    if found_ledger != ledger_id:
+        raise DigestMismatch(f"asked for the LAC of ledger {ledger_id}, got that of {found_ledger}")
+    front = view[: LAC_HEADER.size]
+    if view[LAC_HEADER.size :] != digest.compute(front, b""):
+        raise DigestMismatch(f"ledger {ledger_id}: the digest of its explicit LAC does not match")
+    return int(lac)
 
 
 def crc32c_matches(entry: Buffer) -> bool:

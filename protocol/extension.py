@@ -20,6 +20,10 @@ from protocol.frames import PREFIX, header
 
 VERSION = 0x4F
 ANSWER = 0x8000
+"""The frame flag that tells an answer from a request."""
+_ARRAY_LEN_MAX = 262_144
+_MAP_LEN_MAX = 1_024
+"""msgpack reserves room for as many elements as are announced, at every depth: keep that small."""
 
 
 class Op(enum.IntEnum):
@@ -70,37 +74,63 @@ def encode_answer(op: Op, request_id: int, code: Code, body: dict[str, Any]) -> 
     return PREFIX.pack(4 + len(packed), header(op, ANSWER, VERSION)) + packed
 
 
+def encode_added(ledger_id: int, first: int, last: int) -> bytes:
+    """The frame that acks the adds `first`…`last` of a ledger at once (`Op.ADDED`)."""
+    return encode_answer(Op.ADDED, 0, Code.OK, {"ledger": ledger_id, "first": first, "last": last})
+
+
 def decode_request(frame: memoryview) -> Request:
     """Decode a whole request frame (length prefix included). Raises `ProtocolError`."""
-    op, fields = _decode(frame, 2)
+    op, fields = _decode(frame, 2, 0)
     request_id, body = fields
-    if not isinstance(request_id, int) or not isinstance(body, dict):
-        raise ProtocolError("extension request: wants [request_id, {…}]")
+    if type(request_id) is not int or not isinstance(body, dict):
+        raise ProtocolError(f"extension request: {op.name} wants [request_id, {{…}}]")
     return Request(op, request_id, body)
 
 
 def decode_answer(frame: memoryview) -> Answer:
     """Decode a whole answer frame (length prefix included). Raises `ProtocolError`."""
-    op, fields = _decode(frame, 3)
+    op, fields = _decode(frame, 3, ANSWER)
     request_id, code, body = fields
-    if not isinstance(request_id, int) or not isinstance(body, dict):
-        raise ProtocolError("extension answer: wants [request_id, code, {…}]")
+    if type(request_id) is not int or not isinstance(body, dict):
+        raise ProtocolError(f"extension answer: {op.name} wants [request_id, code, {{…}}]")
     try:
         return Answer(op, request_id, Code(code), body)
     except ValueError as error:
         raise ProtocolError(f"extension answer: {error}") from error
 
 
-def _decode(frame: memoryview, count: int) -> tuple[Op, list[Any]]:
+def int_of(body: dict[str, Any], key: str, default: int | None = None) -> int:
+    """The integer `body[key]`; `default` where it is missing. Raises `ProtocolError`."""
+    found = body.get(key, default)
+    if type(found) is not int or not -(2**63) <= found < 2**63:
+        raise ProtocolError(f"extension body: {key!r} wants a 64-bit integer, got {found!r:.40}")
+    return found
+
+
+def bytes_of(body: dict[str, Any], key: str, default: bytes | None = None) -> bytes:
+    """The bytes `body[key]`; `default` where they are missing. Raises `ProtocolError`."""
+    found = body.get(key, default)
+    if not isinstance(found, bytes):
+        raise ProtocolError(f"extension body: {key!r} wants bytes, got {found!r:.40}")
+    return found
+
+
+def _decode(frame: memoryview, count: int, direction: int) -> tuple[Op, list[Any]]:
     if len(frame) < PREFIX.size:
         raise ProtocolError(f"extension frame of {len(frame)} bytes has no header")
-    number = PREFIX.unpack_from(frame)[1] >> 16 & 0xFF
+    head = PREFIX.unpack_from(frame)[1]
+    if head >> 24 != VERSION or head & ANSWER != direction:
+        wanted = "answer" if direction else "request"
+        raise ProtocolError(f"frame header {head:#010x} is not that of an extension {wanted}")
     try:
-        op = Op(number)
+        op = Op(head >> 16 & 0xFF)
     except ValueError as error:
-        raise ProtocolError(f"extension frame: unknown operation {number}") from error
+        raise ProtocolError(f"extension frame: unknown operation {head >> 16 & 0xFF}") from error
     try:
-        fields = msgpack.unpackb(frame[PREFIX.size :], strict_map_key=True)
+        fields = msgpack.unpackb(
+            frame[PREFIX.size :], max_array_len=_ARRAY_LEN_MAX, max_map_len=_MAP_LEN_MAX
+        )
     except Exception as error:  # msgpack raises a wide, undocumented set for bad input
         raise ProtocolError(f"extension frame: {op.name} body is not msgpack: {error}") from error
     if not isinstance(fields, list) or len(fields) != count:

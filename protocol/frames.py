@@ -4,6 +4,9 @@
     body   := header:u32 rest                     header = version:8 opcode:8 flags:16
     add    := header master_key:20 entry          the entry names its own ledger and entry id
     read   := header ledger_id:i64 entry_id:i64 [master_key:20 iff flags & FENCE]
+    auth   := header AuthMessage                  protobuf, see auth.py
+
+Answers are taken apart in answers.py.
 
 Encoders here are plain functions over precompiled structs; the hot loops of bookie and client
 unpack with the same structs in place. Spec: docs/formats/frames.md.
@@ -15,6 +18,7 @@ import enum
 import struct
 from typing import NamedTuple
 
+from protocol.auth import AuthMessage, decode_auth, encode_auth
 from protocol.codes import FrameTooLong, ProtocolError
 from protocol.entry import MASTER_KEY_BYTES, Buffer
 
@@ -67,8 +71,14 @@ BATCH_READ = struct.Struct(">IIqqqiq")
 """length, header, ledger id, start entry, request id, max count, max size in bytes."""
 BATCH_ANSWER = struct.Struct(">IIiqqq")
 
+SCRATCH_BYTES_MIN = 4096
+"""A shared receive buffer smaller than this would give every ordinary frame a buffer of its own."""
+_LARGE_FIRST_BYTES = 65_536
+
 ADD_HEADER = header(Op.ADD)
 READ_HEADER = header(Op.READ)
+AUTH_HEADER = header(Op.AUTH)
+BATCH_READ_HEADER = header(Op.BATCH_READ)
 _ADD_ANSWER_BODY_BYTES = ANSWER_BYTES - LENGTH.size
 
 
@@ -107,7 +117,7 @@ def batch_read_request(
     assert (len(key) == MASTER_KEY_BYTES) == bool(flags & Flag.FENCE)
     front = BATCH_READ.pack(
         BATCH_READ.size - 4 + len(key),
-        header(Op.BATCH_READ, flags),
+        BATCH_READ_HEADER | flags,
         ledger_id,
         start_entry,
         request_id,
@@ -128,13 +138,29 @@ def batch_read_answer(
     body = b"".join(parts)
     front = BATCH_ANSWER.pack(
         BATCH_ANSWER.size - 4 + len(body),
-        header(Op.BATCH_READ),
+        BATCH_READ_HEADER,
         code,
         ledger_id,
         start_entry,
         request_id,
     )
     return front + body
+
+
+def auth_frame(plugin: str, payload: bytes = b"") -> bytes:
+    """An AUTH frame; request and answer have the same form and the answer carries no code.
+
+    A bookie without authentication answers every request with the plugin `AUTH_DISABLED` and an
+    empty payload.
+    """
+    message = encode_auth(AuthMessage(plugin, payload))
+    return PREFIX.pack(PREFIX.size - 4 + len(message), AUTH_HEADER) + message
+
+
+def parse_auth(frame: memoryview) -> AuthMessage:
+    """Decode a whole AUTH frame (length prefix included). Raises `ProtocolError`."""
+    _flags_of(frame, PREFIX.size)
+    return decode_auth(frame[PREFIX.size :])
 
 
 class ReadRequest(NamedTuple):
@@ -191,24 +217,27 @@ class FrameReceiver:
 
     Made for `asyncio.BufferedProtocol`: `get_buffer` hands out room in a scratch buffer that all
     connections of one event loop share (a loop fills and drains it in one step), so an idle
-    connection holds no memory. The caller parses the whole frames in what `received` returns,
-    then says with `keep` where the unfinished one begins. A frame larger than the scratch
-    buffer gets a buffer of its own exact size: no byte is copied twice, whatever the frame size.
+    connection holds no memory. The caller parses *all* whole frames in what `received` returns,
+    then says with `keep` where the unfinished one begins; views into the scratch buffer are void
+    after that. A frame larger than half the scratch buffer gets a buffer of its own, which grows
+    as its bytes arrive: who announces five megabytes and sends ten bytes occupies little.
+    `received` then returns that one frame when it is whole, and nothing before.
     """
 
-    __slots__ = ("_filled", "_frame_bytes_max", "_large", "_scratch", "_tail")
+    __slots__ = ("_filled", "_frame_bytes_max", "_large", "_large_bytes", "_scratch", "_tail")
 
     def __init__(self, frame_bytes_max: int, scratch: bytearray) -> None:
         assert frame_bytes_max > 0
-        assert len(scratch) >= 4096
+        assert len(scratch) >= SCRATCH_BYTES_MIN
         self._frame_bytes_max = frame_bytes_max
         self._scratch = scratch
         self._tail = b""
         self._large: bytearray | None = None
+        self._large_bytes = 0
         self._filled = 0
 
     def get_buffer(self) -> memoryview:
-        """Room for the next bytes. Valid until `received`."""
+        """Room for the next bytes, never empty. Valid until `received`."""
         if self._large is not None:
             return memoryview(self._large)[self._filled :]
         tail = self._tail
@@ -217,30 +246,29 @@ class FrameReceiver:
 
     def received(self, count: int) -> memoryview:
         """What is there to parse after `count` more bytes; empty while a large frame is partial."""
-        if self._large is not None:
-            self._filled += count
-            if self._filled < len(self._large):
-                return memoryview(b"")
+        if self._large is None:
+            return memoryview(self._scratch)[: len(self._tail) + count]
+        self._filled += count
+        if self._filled == self._large_bytes:
             return memoryview(self._large)
-        return memoryview(self._scratch)[: len(self._tail) + count]
+        if self._filled == len(self._large):
+            self._grow(self._large)
+        return memoryview(b"")
 
     def keep(self, data: memoryview, start: int) -> None:
         """Remember `data[start:]`, the unfinished frame. Raises `FrameTooLong`."""
         if self._large is not None:
-            if self._filled < len(self._large):
+            if self._filled < self._large_bytes:
                 return
-            assert start == len(data)
+            assert start == len(data), "a large frame is parsed whole"
             self._large = None
-            self._tail = b""
             return
         rest = len(data) - start
-        if rest >= 4:
-            frame_bytes = 4 + self.checked_length(LENGTH.unpack_from(data, start)[0])
+        if rest >= LENGTH.size:
+            frame_bytes = LENGTH.size + self.checked_length(LENGTH.unpack_from(data, start)[0])
+            assert rest < frame_bytes, "a whole frame was left unparsed"
             if frame_bytes > len(self._scratch) // 2:
-                self._large = bytearray(frame_bytes)
-                self._large[:rest] = data[start:]
-                self._filled = rest
-                self._tail = b""
+                self._start_large(data[start:], frame_bytes)
                 return
         self._tail = bytes(data[start:])
 
@@ -250,6 +278,18 @@ class FrameReceiver:
             raise FrameTooLong(
                 f"frame announces {length} bytes; the limit is {self._frame_bytes_max}"
             )
-        if length < 4:
+        if length < LENGTH.size:
             raise ProtocolError(f"frame announces {length} bytes; the header alone has 4")
         return length
+
+    def _start_large(self, front: memoryview, frame_bytes: int) -> None:
+        self._large_bytes = frame_bytes
+        self._filled = len(front)
+        self._large = bytearray(min(frame_bytes, max(_LARGE_FIRST_BYTES, 2 * len(front))))
+        self._large[: len(front)] = front
+        self._tail = b""
+
+    def _grow(self, large: bytearray) -> None:
+        """Double the room. A new buffer: the transport may still hold a view of the old one."""
+        self._large = bytearray(min(self._large_bytes, 2 * len(large)))
+        self._large[: len(large)] = large

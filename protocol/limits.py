@@ -11,6 +11,9 @@ FRAME_OVERHEAD_BYTES = 128
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
 """The longest payload that fits one add frame under any digest."""
 
+BATCH_RECORDS_MAX = 1_000_000
+"""Records one compressed batch may count: a forged count would burn offsets by the billion."""
+
 LONG_POLL_MS_MAX = 60_000
 """No request is parked longer: a forgotten poller must not hold a slot for ever."""
 

@@ -88,7 +88,7 @@ def build_batch(
     )
     append = builder.append
     position = -1
-    for position, (key, value, headers, timestamp_ms, _) in enumerate(records):  # noqa: B007
+    for position, (key, value, headers, timestamp_ms, _) in enumerate(records):
         append(position, timestamp_ms, key, value, list(headers) if headers else _NO_HEADERS)
     if position < 0:
         raise InvalidBatch("a record batch has at least one record, got none")
