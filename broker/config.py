@@ -1,0 +1,108 @@
+"""What a broker is told before it starts: who it is, and every bound of its core.
+
+A frozen value, checked when it is made. Units stand last in each name. Each bound says what it
+protects; none is per message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.codes import OctavoError, Scope
+from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class BrokerConfigError(OctavoError):
+    """A setting that no broker can run with. The message names it, its value and what would do."""
+
+    name = "broker-config"
+    scope = Scope.PROCESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """All settings of one broker process. Topic defaults stand in `TopicSettings`."""
+
+    # Identity and address
+    broker_id: str = ""
+    """Unique in the cluster; `advertised_host:port` when empty."""
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = 8080
+    """0 takes any free port (tests)."""
+    advertised_host: str = ""
+    """The name under which clients and other brokers reach this broker; `host` when empty."""
+
+    # Publishing
+    batch_bytes_max: int = ENTRY_PAYLOAD_BYTES_MAX
+    """A batch is one entry; longer ones are refused."""
+    inflight_bytes_max: int = 16 * MIB
+    """Unacked bytes of one partition; above it publishers wait."""
+    publish_timeout_ms: int = 30_000
+    """How long a publisher waits for room and for the ack quorum."""
+
+    # Ledgers
+    state_ledger_entries_max: int = 20_000
+    """A longer state ledger is replaced by a snapshot in a new one: bounds the replay."""
+    state_ledger_bytes_max: int = 32 * MIB
+    """The same in bytes."""
+    producer_checkpoint_bytes: int = 8 * MIB
+    """At most about this much data is scanned at a take-over to rebuild producer sequences."""
+    reopen_delay_ms: int = 200
+    """First pause before a partition whose ledger failed is opened again; doubles up to …"""
+    reopen_delay_ms_max: int = 5_000
+    """… this."""
+    open_timeout_ms: int = 30_000
+    """A take-over that takes longer is given up and begun anew."""
+    trim_interval_ms: int = 10_000
+    """How often retention and roll-over by age are looked at."""
+
+    # Memory
+    tail_cache_bytes_max: int = 64 * MIB
+    """The newest batches of all partitions, for tailing readers."""
+    read_ahead_bytes_max: int = 32 * MIB
+    """What all partitions together keep of older batches read ahead of their readers."""
+    producers_max: int = 10_000
+    """Producers remembered per partition; the one silent for longest is forgotten first."""
+    leased_messages_max: int = 50_000
+    """Messages out at consumers per subscription and partition; above it receive gives none."""
+
+    # Ownership
+    claim_wait_ms: int = 10_000
+    """How long a request waits for a partition that is just being opened here."""
+    handover_timeout_ms: int = 10_000
+    """A graceful stop takes no longer than this to close its partitions."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise BrokerConfigError(f"port is {self.port}; it must be between 0 and 65535")
+        if not 1 <= self.batch_bytes_max <= ENTRY_PAYLOAD_BYTES_MAX:
+            raise BrokerConfigError(
+                f"batch_bytes_max is {self.batch_bytes_max}; it must be between 1 and "
+                f"{ENTRY_PAYLOAD_BYTES_MAX}, the longest payload of an entry"
+            )
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise BrokerConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+_POSITIVE = (
+    "inflight_bytes_max",
+    "publish_timeout_ms",
+    "state_ledger_entries_max",
+    "state_ledger_bytes_max",
+    "producer_checkpoint_bytes",
+    "reopen_delay_ms",
+    "reopen_delay_ms_max",
+    "open_timeout_ms",
+    "trim_interval_ms",
+    "tail_cache_bytes_max",
+    "read_ahead_bytes_max",
+    "producers_max",
+    "leased_messages_max",
+    "claim_wait_ms",
+    "handover_timeout_ms",
+)

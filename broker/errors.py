@@ -1,0 +1,203 @@
+"""What a broker refuses, and why. Each message names what was wrong and what would be right.
+
+The HTTP layer maps classes to status codes; the status in each docstring is the one intended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.codes import OctavoError, Scope
+
+
+class BrokerError(OctavoError):
+    """The root of what the broker core raises."""
+
+    name = "broker-error"
+
+
+class InvalidName(BrokerError):
+    """A name outside `[A-Za-z0-9._-]{1,249}` (400)."""
+
+    name = "invalid-name"
+
+
+class InvalidMessageId(BrokerError):
+    """Text that is no message id (400)."""
+
+    name = "invalid-message-id"
+
+
+class InvalidAckId(BrokerError):
+    """Text that no receive ever gave out (400)."""
+
+    name = "invalid-ack-id"
+
+
+class InvalidSettings(BrokerError):
+    """Settings that make no sense, for example more acks than copies (422)."""
+
+    name = "invalid-settings"
+
+
+class NamespaceNotFound(BrokerError):
+    """No such namespace (404)."""
+
+    name = "namespace-not-found"
+
+
+class NamespaceNotEmpty(BrokerError):
+    """A namespace with topics is not deleted (409)."""
+
+    name = "namespace-not-empty"
+
+
+class TopicNotFound(BrokerError):
+    """No such topic (404)."""
+
+    name = "topic-not-found"
+
+
+class PartitionNotFound(BrokerError):
+    """The topic has fewer partitions than that (404)."""
+
+    name = "partition-not-found"
+
+
+class SubscriptionNotFound(BrokerError):
+    """No such subscription (404)."""
+
+    name = "subscription-not-found"
+
+
+class SettingsConflict(BrokerError):
+    """It exists with other settings (409)."""
+
+    name = "settings-conflict"
+
+
+class StaleProducerEpoch(BrokerError):
+    """A newer instance of the producer has published: this one is a zombie (403)."""
+
+    name = "stale-producer-epoch"
+
+
+class SequenceGap(BrokerError):
+    """The sequence is not the next one; `expected` is (409)."""
+
+    name = "sequence-gap"
+
+    def __init__(self, message: str, expected: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
+class OffsetMismatch(BrokerError):
+    """Somebody published first: `next_offset` is not the one that was expected (412)."""
+
+    name = "offset-mismatch"
+
+    def __init__(self, message: str, next_offset: int) -> None:
+        super().__init__(message)
+        self.next_offset = next_offset
+
+
+class OffsetTrimmed(BrokerError):
+    """Retention has removed the offset; `earliest` is the first one left (410)."""
+
+    name = "offset-trimmed"
+
+    def __init__(self, message: str, earliest: int) -> None:
+        super().__init__(message)
+        self.earliest = earliest
+
+
+class OffsetBeyondEnd(BrokerError):
+    """The offset is not written yet; `next_offset` will be the next one (416)."""
+
+    name = "offset-beyond-end"
+
+    def __init__(self, message: str, next_offset: int) -> None:
+        super().__init__(message)
+        self.next_offset = next_offset
+
+
+class MessageNotFound(BrokerError):
+    """No message has this id in this partition (404)."""
+
+    name = "message-not-found"
+
+
+class BatchTooLong(BrokerError):
+    """A batch that does not fit an entry (413)."""
+
+    name = "batch-too-long"
+
+
+class Overloaded(BrokerError):
+    """Bounded queues are full and stayed so (429)."""
+
+    name = "overloaded"
+    retryable = True
+
+
+class NotOwner(BrokerError):
+    """Another broker serves the partition now; nothing of the call took effect (503)."""
+
+    name = "not-owner"
+    retryable = True
+    scope = Scope.LEDGER
+
+
+class PartitionMoving(BrokerError):
+    """The partition has no owner at this moment, or its owner is still opening it (503)."""
+
+    name = "partition-moving"
+    retryable = True
+
+
+class PartitionUnavailable(BrokerError):
+    """The owner cannot write at present; the message says which bookies are up (503)."""
+
+    name = "partition-unavailable"
+    retryable = True
+
+
+class PublishOutcomeUnknown(BrokerError):
+    """The batch may or may not be stored: repeat it with the same producer sequence (504)."""
+
+    name = "outcome-unknown"
+    retryable = True
+
+
+class AckOutcomeUnknown(BrokerError):
+    """The acks may or may not be durable: repeat them, that is harmless (504)."""
+
+    name = "ack-outcome-unknown"
+    retryable = True
+
+
+class SubscriptionBusy(BrokerError):
+    """An exclusive subscription has another living consumer (409)."""
+
+    name = "subscription-busy"
+    retryable = True
+
+
+class CumulativeAckNotAllowed(BrokerError):
+    """On a shared subscription `up_to` would ack what other consumers hold (422)."""
+
+    name = "cumulative-ack-not-allowed"
+
+
+class StaleLease(BrokerError):
+    """Leases have ended: these messages were or will be delivered again (409).
+
+    The other acks of the same call are durable; `stale` are the ack ids that are not.
+    """
+
+    name = "stale-lease"
+
+    def __init__(self, message: str, stale: Sequence[str]) -> None:
+        super().__init__(message)
+        self.stale = tuple(stale)
