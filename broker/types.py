@@ -195,6 +195,22 @@ class SubscriptionSettings:
             )
 
 
+class TopicInfo(NamedTuple):
+    """A topic as it stands. `created_ms` since the epoch."""
+
+    name: TopicName
+    settings: TopicSettings
+    created_ms: int
+
+
+class SubscriptionInfo(NamedTuple):
+    """A subscription of a topic as it stands. `created_ms` since the epoch."""
+
+    name: str
+    settings: SubscriptionSettings
+    created_ms: int
+
+
 class Published(NamedTuple):
     """Where a batch was stored, once it is durable on an ack quorum of bookies.
 
