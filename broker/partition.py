@@ -70,6 +70,12 @@ class Partition:
         """The offset of a message id. Raises `MessageNotFound`, `OffsetTrimmed`."""
         raise NotImplementedError
 
+    async def resolve(
+        self, *, at: MessageId | int | str | None = None, time_ms: int | None = None
+    ) -> int:
+        """The offset meant by `earliest`, `latest`, an offset, a message id, or a time (one of)."""
+        raise NotImplementedError
+
     async def subscribe(self, info: SubscriptionInfo) -> Subscription:
         """Make the cursor durable at the subscription's start, if it is not there yet."""
         raise NotImplementedError

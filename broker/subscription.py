@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.types import Delivery, MessageId, Nack, SubscriptionInfo, SubscriptionStats
+from broker.types import Delivery, Nack, SubscriptionInfo, SubscriptionStats
 
 
 class Subscription:
@@ -49,14 +49,8 @@ class Subscription:
     async def seek(self, offset: int) -> int:
         """Set the cursor to `offset` (clamped to what is there) and return it; ends all leases.
 
-        Everything before it counts as acked, nothing from it on. See `resolve`.
+        Everything before it counts as acked, nothing from it on. See `Partition.resolve`.
         """
-        raise NotImplementedError
-
-    async def resolve(
-        self, *, at: MessageId | int | str | None = None, time_ms: int | None = None
-    ) -> int:
-        """The offset meant by `earliest`, `latest`, an offset, a message id, or a time."""
         raise NotImplementedError
 
     def stats(self) -> SubscriptionStats:
