@@ -1,0 +1,161 @@
+"""A partition as a chain of ledgers: base offsets, roll-over, trimming, offset to ledger. Pure.
+
+    offset   0          1000        1000+n
+             |  ledger 7  |  ledger 9  |  ledger 12 (open) …
+
+Every link but the last is closed, so its count is known and the next link starts where it ends:
+offsets are dense. Entries store offsets relative to their ledger's base; only the chain knows
+absolute ones, so that a closed ledger can be spliced into a chain as it is. A chain is a value:
+each change gives a new one, which becomes true by compare-and-set of the partition's record.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One ledger of a chain. The figures below `created_ms` count only when `closed`."""
+
+    ledger_id: int
+    base_offset: int
+    created_ms: int = 0
+    closed: bool = False
+    count: int = 0
+    """Messages in it."""
+    payload_bytes: int = 0
+    newest_ms: int = -1
+    """The newest message's timestamp; -1 when it holds none."""
+
+    @property
+    def end_offset(self) -> int:
+        """One past its last offset."""
+        assert self.closed
+        return self.base_offset + self.count
+
+
+class RolloverPolicy(NamedTuple):
+    """A ledger that reaches any of these is closed."""
+
+    bytes_max: int
+    entries_max: int
+    age_ms_max: int
+
+    def due(self, payload_bytes: int, entries: int, age_ms: int) -> bool:
+        """Whether it is time. An empty ledger is never rolled over."""
+        return entries > 0 and (
+            payload_bytes >= self.bytes_max
+            or entries >= self.entries_max
+            or age_ms >= self.age_ms_max
+        )
+
+
+class RetentionPolicy(NamedTuple):
+    """What may be trimmed; None keeps without limit."""
+
+    age_ms: int | None
+    payload_bytes: int | None
+
+
+class Chain:
+    """The links in order. Immutable; `trimmed_to` is the earliest offset when it has no links."""
+
+    __slots__ = ("_bases", "links", "trimmed_to")
+
+    def __init__(self, links: Iterable[Link] = (), trimmed_to: int = 0) -> None:
+        self.links = tuple(links)
+        self.trimmed_to = trimmed_to
+        for before, after in zip(self.links, self.links[1:], strict=False):
+            assert before.closed, f"ledger {before.ledger_id} is followed but not closed"
+            assert before.end_offset == after.base_offset, (
+                f"ledger {before.ledger_id} ends at {before.end_offset}, "
+                f"ledger {after.ledger_id} starts at {after.base_offset}"
+            )
+        assert not self.links or self.links[0].base_offset >= trimmed_to
+        self._bases = [link.base_offset for link in self.links]
+
+    @property
+    def earliest_offset(self) -> int:
+        """The first offset that is left."""
+        return self.links[0].base_offset if self.links else self.trimmed_to
+
+    @property
+    def last(self) -> Link | None:
+        """The newest link."""
+        return self.links[-1] if self.links else None
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last offset; the newest ledger must be closed."""
+        return self.links[-1].end_offset if self.links else self.trimmed_to
+
+    @property
+    def closed_bytes(self) -> int:
+        """Payload of all closed ledgers."""
+        return sum(link.payload_bytes for link in self.links if link.closed)
+
+    def find(self, offset: int) -> Link:
+        """The ledger whose range covers `offset`: the newest that starts at or before it."""
+        assert self.links
+        assert offset >= self.earliest_offset
+        return self.links[bisect_right(self._bases, offset) - 1]
+
+    def link_of(self, ledger_id: int) -> Link | None:
+        """The link of a ledger; None when the chain does not hold it (any more)."""
+        return next((link for link in self.links if link.ledger_id == ledger_id), None)
+
+    def after(self, ledger_id: int) -> Link | None:
+        """The link that follows a ledger."""
+        for link, following in zip(self.links, self.links[1:], strict=False):
+            if link.ledger_id == ledger_id:
+                return following
+        return None
+
+    def closing_last(self, *, count: int, payload_bytes: int, newest_ms: int) -> Chain:
+        """With the newest ledger closed. A ledger without messages leaves the chain."""
+        last = self.links[-1]
+        assert not last.closed
+        assert count >= 0
+        if count == 0:
+            return Chain(self.links[:-1], max(self.trimmed_to, last.base_offset))
+        closed = replace(
+            last, closed=True, count=count, payload_bytes=payload_bytes, newest_ms=newest_ms
+        )
+        return Chain((*self.links[:-1], closed), self.trimmed_to)
+
+    def appending(self, ledger_id: int, created_ms: int) -> Chain:
+        """With a new open ledger, which starts where the last one ends."""
+        assert self.link_of(ledger_id) is None
+        link = Link(ledger_id, self.end_offset, created_ms)
+        return Chain((*self.links, link), self.trimmed_to)
+
+    def trimming(self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0) -> Chain:
+        """Without the oldest closed ledgers that retention no longer covers.
+
+        By time, a ledger goes when its newest message is too old; by size, while what would be
+        left still holds at least the bytes to keep. The newest ledger always stays.
+        """
+        total = self.closed_bytes + open_bytes
+        keep = 0
+        for link in self.links[:-1]:
+            old = policy.age_ms is not None and now_ms - link.newest_ms > policy.age_ms
+            large = (
+                policy.payload_bytes is not None
+                and total - link.payload_bytes >= policy.payload_bytes
+            )
+            if not (old or large):
+                break
+            total -= link.payload_bytes
+            keep += 1
+        if not keep:
+            return self
+        return Chain(self.links[keep:], self.links[keep].base_offset)
+
+    def dropped_in(self, newer: Chain) -> list[int]:
+        """The ledgers that are here but not in `newer`."""
+        kept = {link.ledger_id for link in newer.links}
+        return [link.ledger_id for link in self.links if link.ledger_id not in kept]
