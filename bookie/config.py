@@ -81,8 +81,10 @@ class BookieConfig:
     """Reads of one connection under way; above it the connection is not read."""
     connection_answer_bytes_max: int = 4 * MIB
     """Answers the peer has not taken; above it the connection is not read."""
-    connection_idle_ms: int = 600_000
-    """TCP keep-alive ends half-open connections; this ends one that holds unread answers."""
+    answer_stall_ms_max: int = 60_000
+    """A peer that takes no answer for so long is cut off, and its memory given back."""
+    keepalive_ms: int = 60_000
+    """TCP keep-alive finds peers that vanished without a word."""
     batch_read_bytes_max: int = 1 * MIB
     """One batch read answers no more, however much is asked (BookKeeper BP-62: a prefix)."""
     long_polls_max: int = 4096

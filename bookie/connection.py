@@ -1,0 +1,439 @@
+"""One client of a bookie: takes its chunks apart, hands them on, writes the answers.
+
+The hot path is `buffer_updated`: one walk over the frames of a chunk, one call to the storage
+for all its adds. Adds and reads never wait for one another. Answers are gathered and written once
+per loop turn, which for adds is once per group commit.
+
+Nothing is dropped and next to nothing refused under load: a connection that has too much under
+way, or does not take its answers, or whose bookie's disk is behind, is simply not read for a while
+and TCP passes the pressure on. What memory a client can occupy is the sum of the bounds in
+`BookieConfig`. A connection that breaks the protocol is closed, with a log line that says how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Coroutine, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from bookie.add_run import AddRun
+from bookie.answers import Answers, add_answers
+from bookie.chunk import Refused, split_adds
+from protocol import extension
+from protocol.auth import AUTH_DISABLED
+from protocol.codes import Code, OctavoError, ProtocolError
+from protocol.frames import (
+    ADD_HEADER,
+    ADD_IDS,
+    ANSWER,
+    ANSWER_BYTES,
+    AUTH_HEADER,
+    BATCH_READ_HEADER,
+    LENGTH,
+    PREFIX,
+    READ,
+    READ_HEADER,
+    VERSION,
+    BatchReadRequest,
+    Flag,
+    FrameReceiver,
+    Op,
+    ReadRequest,
+    auth_frame,
+    header,
+    parse_batch_read,
+    parse_read,
+)
+
+if TYPE_CHECKING:
+    from bookie.server import BookieServer
+
+log = structlog.get_logger()
+
+_ADD = ADD_HEADER >> 16
+_READ = READ_HEADER >> 16
+_BATCH_READ = BATCH_READ_HEADER >> 16
+_AUTH = AUTH_HEADER >> 16
+_V3_FIRST_BYTE = 0x0A
+"""How every v3 protobuf request begins: field 1, length-delimited."""
+_AUTH_ANSWER = auth_frame(AUTH_DISABLED)
+_READERS_MAX = 32
+"""Plain reads of one connection that run at once; the rest wait in line."""
+_LOGGED_REFUSALS_MAX = 3
+
+
+class Pause(enum.Flag):
+    """Why a socket is not read at present."""
+
+    NONE = 0
+    STORAGE = enum.auto()
+    ADDS = enum.auto()
+    READS = enum.auto()
+    ANSWERS = enum.auto()
+    STOPPING = enum.auto()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One accepted socket."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._config = server.config
+        self._metrics = server.metrics
+        self._storage = server.storage
+        self._requests = server.requests
+        self._loop = asyncio.get_running_loop()
+        self._receiver = FrameReceiver(server.config.frame_bytes_max, server.scratch)
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._answers = Answers()
+        self._write_scheduled = False
+        self._pauses = Pause.NONE
+        self._add_bytes = 0
+        self._lined_up: deque[ReadRequest | BatchReadRequest] = deque()
+        self._readers = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stall: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Join the server, or leave at once when it is full or stopping."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._peer = str(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(high=self._config.connection_answer_bytes_max)
+        if not self._server.admit(self, transport):
+            self._closing = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Stop what runs for this client. Adds already handed on stay: they may be durable."""
+        self._closing = True
+        self._transport = None
+        self._cancel_stall()
+        self._lined_up.clear()
+        for task in self._tasks:
+            task.cancel()
+        self._server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Room in the scratch buffer that all connections of this loop share."""
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take apart what came."""
+        if self._closing:
+            return
+        data = self._receiver.received(nbytes)
+        if not data:
+            return
+        try:
+            end = self._take(data)
+            if not self._closing:
+                self._receiver.keep(data, end)
+        except ProtocolError as error:
+            self._give_up(error)
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; it may still wait for answers."""
+        self._closing = True
+        self._pauses |= Pause.STOPPING
+        return self.busy  # what is under way closes the transport when it is done
+
+    def pause_writing(self) -> None:
+        """The peer does not take its answers: read no more of its requests."""
+        self.pause(Pause.ANSWERS)
+        self._stall = self._loop.call_later(
+            self._config.answer_stall_ms_max / 1000, self._end_stalled
+        )
+
+    def resume_writing(self) -> None:
+        """It took them."""
+        self._cancel_stall()
+        self.resume(Pause.ANSWERS)
+        self._start_readers(len(self._lined_up))
+
+    # Flow control
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way for this client."""
+        return bool(self._add_bytes or self._tasks or self._lined_up or self._write_scheduled)
+
+    def pause(self, reason: Pause) -> None:
+        """Stop reading the socket, for one more reason."""
+        if reason in self._pauses:
+            return
+        self._metrics.pauses.labels(reason.name).inc()
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses |= reason
+
+    def resume(self, reason: Pause) -> None:
+        """Read on, unless another reason stands."""
+        if reason not in self._pauses:
+            return
+        self._pauses &= ~reason
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def finish(self) -> None:
+        """Read no more; end the connection once all that was read is answered."""
+        self.pause(Pause.STOPPING)
+        self._closing = True
+        self._close_if_finished()
+
+    def close(self) -> None:
+        """End the connection once its written answers are out."""
+        self._closing = True
+        self._write()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end_stalled(self) -> None:
+        log.warning(
+            "connection_stalled", peer=self._peer, stalled_ms=self._config.answer_stall_ms_max
+        )
+        self.abort()
+
+    def _cancel_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _give_up(self, error: OctavoError) -> None:
+        self._metrics.protocol_errors.inc()
+        log.warning("connection_refused", peer=self._peer, error=error.name, reason=str(error))
+        self.close()
+
+    # Requests
+
+    def _take(self, data: memoryview) -> int:
+        """Handle the whole frames of `data`; return where the unfinished one begins."""
+        position = 0
+        end = len(data)
+        frame_bytes_max = self._config.frame_bytes_max
+        while end - position >= PREFIX.size and not self._closing:
+            length, head = PREFIX.unpack_from(data, position)
+            if head >> 24 == _V3_FIRST_BYTE:
+                raise ProtocolError(
+                    "a v3 (protobuf) request: this bookie speaks v2; "
+                    "set useV2WireProtocol=true in the client"
+                )
+            following = position + LENGTH.size + self._receiver.checked_length(length)
+            if head >> 16 == _ADD:
+                adds = split_adds(data, position, frame_bytes_max)
+                if adds.refused:
+                    self._refuse(adds.refused)
+                if adds.runs:
+                    self._add(adds.runs)
+                if adds.end > position:
+                    position = adds.end
+                    continue
+                if following <= end:
+                    raise ProtocolError(f"add of {length} bytes: too short to name its entry")
+            if following > end:
+                break
+            self._dispatch(head, data[position:following])
+            position = following
+        return position
+
+    def _dispatch(self, head: int, frame: memoryview) -> None:
+        kind = head >> 16
+        if kind == _READ:
+            self._read(parse_read(frame))
+        elif kind == _BATCH_READ:
+            self._read(parse_batch_read(frame))
+        elif head >> 24 == extension.VERSION:
+            self._extension(frame)
+        elif kind == _AUTH:
+            self._answer(_AUTH_ANSWER)
+        else:
+            self._refuse_unknown(head, frame)
+
+    def _refuse_unknown(self, head: int, frame: memoryview) -> None:
+        version, op = head >> 24, head >> 16 & 0xFF
+        ledger_id = entry_id = -1
+        if op == Op.ADD and len(frame) >= ADD_IDS.size:
+            ledger_id, entry_id = ADD_IDS.unpack_from(frame)[3:]
+        elif op == Op.READ and len(frame) >= READ.size:
+            ledger_id, entry_id = READ.unpack_from(frame)[2:]
+        code = Code.BAD_REQUEST if version == VERSION else Code.BAD_VERSION
+        self._answer(ANSWER.pack(ANSWER_BYTES - LENGTH.size, header(op), code, ledger_id, entry_id))
+        raise ProtocolError(
+            f"operation {op} of protocol version {version}: known are the operations "
+            f"{[int(known) for known in Op]} of version {VERSION}"
+        )
+
+    # Adds
+
+    def _add(self, runs: list[tuple[int, AddRun]]) -> None:
+        self._add_bytes += sum([len(run.frames) for _, run in runs])
+        if self._server.read_only:
+            runs = list(self._without_read_only(runs))
+        for ranges, group in groupby(runs, key=_wants_ranges):
+            done = self._added_ranges if ranges else self._added
+            self._storage.add([run for _, run in group], done)
+        if self._add_bytes > self._config.connection_add_bytes_max:
+            self.pause(Pause.ADDS)
+
+    def _without_read_only(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
+        """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
+        for flags, run in runs:
+            if flags & Flag.HIGH_PRIORITY and self._server.takes_recovery_adds:
+                yield flags, run
+            else:
+                self._added([(run, Code.READ_ONLY)])
+
+    def _added_ranges(self, results: Sequence[tuple[AddRun, Code]]) -> None:
+        """Runs are durable, or refused; their sender understands `Op.ADDED`."""
+        refused: list[tuple[AddRun, Code]] = []
+        acked = size = 0
+        for run, code in results:
+            if code is Code.OK:
+                size += len(run.frames)
+                acked += run.count
+                self._answers.acked_range(run.ledger_id, run.first_entry, run.last_entry)
+            else:
+                refused.append((run, code))
+        self._acked(acked, size)
+        if refused:
+            self._added(refused)
+
+    def _added(self, results: Sequence[tuple[AddRun, Code]]) -> None:
+        """Runs are durable, or refused: one v2 answer for each entry."""
+        acked = size = 0
+        for run, code in results:
+            size += len(run.frames)
+            self._answers.append(add_answers(code, run.ledger_id, run.first_entry, run.count))
+            if code is Code.OK:
+                acked += run.count
+            else:
+                self._metrics.adds_refused.labels(code.name).inc(run.count)
+        self._acked(acked, size)
+
+    def _acked(self, entries: int, size: int) -> None:
+        self._add_bytes -= size
+        if entries:
+            self._metrics.adds.inc(entries)
+            self._metrics.add_bytes.inc(size)
+            self._metrics.add_run_entries.observe(entries)
+        self._schedule_write()
+        if Pause.ADDS in self._pauses and (
+            self._add_bytes <= self._config.connection_add_bytes_max // 2
+        ):
+            self.resume(Pause.ADDS)
+
+    def _refuse(self, refused: list[Refused]) -> None:
+        """Adds that are damaged or name no entry: never stored, answered, and said aloud."""
+        self._metrics.damaged.inc(len(refused))
+        self._metrics.adds_refused.labels(Code.BAD_REQUEST.name).inc(len(refused))
+        for add in refused:
+            self._answer(add_answers(Code.BAD_REQUEST, add.ledger_id, add.entry_id, 1))
+        for add in refused[:_LOGGED_REFUSALS_MAX]:
+            log.warning(
+                "add_refused",
+                peer=self._peer,
+                ledger=add.ledger_id,
+                entry=add.entry_id,
+                reason=add.reason,
+                refused=len(refused),
+            )
+
+    # Reads and the extension
+
+    def _read(self, request: ReadRequest | BatchReadRequest) -> None:
+        if request.flags & (Flag.FENCE | Flag.HIGH_PRIORITY):
+            self._spawn(self._answer_with(self._answer_to(request)))
+        else:
+            self._lined_up.append(request)
+            self._start_readers(1)
+        self._bound_reads()
+
+    def _extension(self, frame: memoryview) -> None:
+        self._spawn(self._answer_with(self._requests.extension(extension.decode_request(frame))))
+        self._bound_reads()
+
+    def _answer_to(self, request: ReadRequest | BatchReadRequest) -> Coroutine[Any, Any, bytes]:
+        if isinstance(request, ReadRequest):
+            return self._requests.read(request)
+        return self._requests.batch_read(request)
+
+    async def _answer_with(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        self._answer(await answer)
+
+    def _start_readers(self, count: int) -> None:
+        for _ in range(min(count, _READERS_MAX - self._readers)):
+            self._readers += 1
+            self._spawn(self._read_on())
+
+    async def _read_on(self) -> None:
+        """Answer what is lined up, until nothing is or the peer takes no more answers."""
+        try:
+            while self._lined_up and Pause.ANSWERS not in self._pauses:
+                self._answer(await self._answer_to(self._lined_up.popleft()))
+        finally:
+            self._readers -= 1
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("connection_failed", peer=self._peer, error=repr(error), exc_info=error)
+            self.abort()
+        if Pause.READS in self._pauses and self._reads <= self._config.connection_reads_max // 2:
+            self.resume(Pause.READS)
+        self._close_if_finished()
+
+    @property
+    def _reads(self) -> int:
+        return len(self._tasks) + len(self._lined_up)
+
+    def _bound_reads(self) -> None:
+        if self._reads > self._config.connection_reads_max:
+            self.pause(Pause.READS)
+
+    # Answers
+
+    def _answer(self, frame: bytes) -> None:
+        self._answers.append(frame)
+        self._schedule_write()
+
+    def _schedule_write(self) -> None:
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._write_scheduled = False
+        frames = self._answers.take()
+        if self._transport is None or not frames:
+            return
+        self._transport.writelines(frames)
+        self._close_if_finished()
+
+    def _close_if_finished(self) -> None:
+        """A peer that has sent its end gets its last answer, then ours."""
+        if self._closing and not self.busy and self._transport is not None:
+            self._transport.close()
+
+
+def _wants_ranges(item: tuple[int, AddRun]) -> bool:
+    return bool(item[0] & Flag.RANGE_ACK)

@@ -1,0 +1,206 @@
+"""What a bookie answers, adds apart: reads, fencing reads, and the extension operations.
+
+Each method takes a decoded request and returns the whole answer frame; errors become codes here
+and nowhere else. A fencing read answers only after the fence is durable. An answer "no such
+entry" is given only when the storage vouches for it: everything uncertain is an error instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from protocol.codes import BookieError, Code, OctavoError, ProtocolError, TooManyRequests
+from protocol.entry import INVALID_ENTRY_ID
+from protocol.extension import Op, Request, bytes_of, encode_answer, int_of
+from protocol.frames import (
+    BatchReadRequest,
+    Flag,
+    ReadRequest,
+    batch_read_answer,
+    read_answer,
+)
+from protocol.limits import LONG_POLL_MS_MAX
+
+if TYPE_CHECKING:
+    from bookie.config import BookieConfig
+    from bookie.metrics import BookieMetrics
+    from bookie.storage import Storage
+
+log = structlog.get_logger()
+
+_BATCH_OVERHEAD_BYTES = 64
+
+
+def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
+    """The code that answers `error`. What nobody raised on purpose is logged, and never "absent"."""
+    if isinstance(error, BookieError):
+        return error.code
+    if isinstance(error, ProtocolError):
+        return Code.BAD_REQUEST
+    log.error(
+        "request_failed",
+        request=what,
+        ledger=ledger_id,
+        entry=entry_id,
+        error=str(error),
+        exc_info=None if isinstance(error, OctavoError) else error,
+    )
+    return Code.IO
+
+
+def v2_code(code: Code) -> Code:
+    """UNKNOWN_STATE goes out as IO: BookKeeper's v2 client knows no code 107 and both say
+    "perhaps"."""
+    return Code.IO if code is Code.UNKNOWN_STATE else code
+
+
+class Requests:
+    """Answers over one storage; shared by all connections of a bookie."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        config: BookieConfig,
+        metrics: BookieMetrics,
+        node_info: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self._metrics = metrics
+        self._node_info = node_info
+        self._parked: set[asyncio.Future[int]] = set()
+
+    @property
+    def long_polls(self) -> int:
+        """How many `WAIT_LAC` requests are parked."""
+        return len(self._parked)
+
+    def stop(self) -> None:
+        """Answer every parked long-poll now, with what is known."""
+        for watch in tuple(self._parked):
+            watch.cancel()
+
+    async def read(self, request: ReadRequest) -> bytes:
+        """Answer a read; with the fence flag, fence first."""
+        started = asyncio.get_running_loop().time()
+        entry = b""
+        try:
+            await self._fence_if_asked(request)
+            entry = await self._storage.read(request.ledger_id, request.entry_id)
+            code = Code.OK
+        except Exception as error:
+            code = v2_code(code_of(error, "read", request.ledger_id, request.entry_id))
+        self._count_read(code, len(entry), started)
+        return read_answer(code, request.ledger_id, request.entry_id, entry)
+
+    async def batch_read(self, request: BatchReadRequest) -> bytes:
+        """Answer with as many consecutive entries from the first one as exist and fit.
+
+        Zero for either bound means "as much as the bookie gives" (BookKeeper BP-62).
+        """
+        started = asyncio.get_running_loop().time()
+        entries: list[bytes] = []
+        bytes_max = self._config.batch_read_bytes_max
+        if 0 < request.bytes_max < bytes_max:
+            bytes_max = request.bytes_max
+        count_max = request.count_max if request.count_max > 0 else bytes_max
+        try:
+            await self._fence_if_asked(request)
+            entries = await self._storage.read_many(
+                request.ledger_id, request.start_entry, count_max, bytes_max - _BATCH_OVERHEAD_BYTES
+            )
+            code = Code.OK
+        except Exception as error:
+            code = v2_code(code_of(error, "batch_read", request.ledger_id, request.start_entry))
+        self._count_read(code, sum(map(len, entries)), started)
+        return batch_read_answer(
+            code, request.ledger_id, request.start_entry, request.request_id, entries
+        )
+
+    async def _fence_if_asked(self, request: ReadRequest | BatchReadRequest) -> None:
+        if not request.flags & Flag.FENCE:
+            return
+        try:
+            await self._storage.fence(request.ledger_id, request.key)
+        except OctavoError as error:
+            self._metrics.fences.labels(error.name).inc()
+            raise
+        self._metrics.fences.labels("ok").inc()
+
+    def _count_read(self, code: Code, size: int, started: float) -> None:
+        self._metrics.reads.labels(code.name).inc()
+        self._metrics.read_bytes.inc(size)
+        self._metrics.read_seconds.observe(asyncio.get_running_loop().time() - started)
+
+    async def extension(self, request: Request) -> bytes:
+        """Answer one of our own operations."""
+        try:
+            body = await self._extension(request)
+            return encode_answer(request.op, request.request_id, Code.OK, body)
+        except Exception as error:
+            code = code_of(error, request.op.name, request.body.get("ledger"), None)
+            reason = {"reason": str(error)} if isinstance(error, OctavoError) else {}
+            return encode_answer(request.op, request.request_id, code, reason)
+
+    async def _extension(self, request: Request) -> dict[str, Any]:
+        body = request.body
+        if request.op is Op.NODE_INFO:
+            return self._node_info()
+        ledger_id = int_of(body, "ledger")
+        match request.op:
+            case Op.READ_LAC:
+                return await self._lac(ledger_id, entry=True)
+            case Op.WRITE_LAC:
+                key, lac = bytes_of(body, "key"), int_of(body, "lac")
+                await self._storage.set_explicit_lac(ledger_id, key, lac)
+                return {}
+            case Op.WAIT_LAC:
+                return await self._wait_lac(ledger_id, body)
+            case Op.FORCE:
+                await self._storage.force(ledger_id)
+                return {}
+            case Op.LIST_ENTRIES:
+                return {"runs": [list(run) for run in self._storage.entries(ledger_id)]}
+            case _:
+                raise ProtocolError(f"{request.op.name} is not a request")
+
+    async def _lac(self, ledger_id: int, *, entry: bool) -> dict[str, Any]:
+        answer: dict[str, Any] = {"lac": self._storage.last_add_confirmed(ledger_id)}
+        if entry:
+            try:
+                answer["entry"] = await self._storage.read(ledger_id, INVALID_ENTRY_ID)
+            except BookieError as error:
+                if error.code is not Code.NO_ENTRY:
+                    raise
+        return answer
+
+    async def _wait_lac(self, ledger_id: int, body: dict[str, Any]) -> dict[str, Any]:
+        after = int_of(body, "after")
+        timeout_ms = min(int_of(body, "timeout_ms", LONG_POLL_MS_MAX), LONG_POLL_MS_MAX)
+        if self._storage.last_add_confirmed(ledger_id) <= after and timeout_ms > 0:
+            await self._park(self._storage.watch_lac(ledger_id, after), timeout_ms)
+        lac = self._storage.last_add_confirmed(ledger_id)
+        answer: dict[str, Any] = {"lac": lac}
+        if lac > after and body.get("entry"):
+            # The entry after the one the reader has, so that one round trip serves a tail.
+            try:
+                answer["entry"] = await self._storage.read(ledger_id, after + 1)
+            except BookieError as error:
+                if error.code is not Code.NO_ENTRY:
+                    raise
+        return answer
+
+    async def _park(self, watch: asyncio.Future[int], timeout_ms: int) -> None:
+        if len(self._parked) >= self._config.long_polls_max:
+            watch.cancel()
+            raise TooManyRequests(f"{len(self._parked)} long-polls are parked, that is the limit")
+        self._parked.add(watch)
+        try:
+            await asyncio.wait((watch,), timeout=timeout_ms / 1000)
+        finally:
+            self._parked.discard(watch)
+            watch.cancel()

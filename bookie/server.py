@@ -1,0 +1,157 @@
+"""The listening socket of a bookie and all its connections.
+
+Owns what connections share: the scratch buffer, the storage's pressure signal, read-only mode.
+`stop` is graceful: no new connections, no further requests, every request that was read is
+answered, then the sockets close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from bookie.connection import Connection, Pause
+from bookie.requests import Requests
+from protocol.codes import OctavoError, Scope
+
+if TYPE_CHECKING:
+    from bookie.config import BookieConfig
+    from bookie.metrics import BookieMetrics
+    from bookie.storage import Storage
+
+log = structlog.get_logger()
+
+_KEEPALIVE_PROBES = 3
+
+
+class ListenFailed(OctavoError):
+    """The bookie cannot listen where it was told to. The message says why and what to do."""
+
+    name = "listen-failed"
+    scope = Scope.PROCESS
+
+
+class BookieServer:
+    """Serves one storage on one port."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        storage: Storage,
+        metrics: BookieMetrics,
+        node_info: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.config = config
+        self.storage = storage
+        self.metrics = metrics
+        self.requests = Requests(storage, config, metrics, node_info)
+        self.scratch = bytearray(config.scratch_bytes)
+        self.read_only = False
+        """Whether ordinary adds are answered READ_ONLY."""
+        self.takes_recovery_adds = True
+        """Whether there is room left for what recovery must write."""
+        self._connections: set[Connection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._pressure = False
+        self._stopping = False
+        self._listener: asyncio.Server | None = None
+        self.port = config.port
+
+    async def start(self) -> None:
+        """Listen. Raises `ListenFailed`."""
+        self.storage.on_pressure(self._on_pressure)
+        loop = asyncio.get_running_loop()
+        host, port = self.config.host, self.config.port
+        try:
+            self._listener = await loop.create_server(
+                lambda: Connection(self), host, port, backlog=1024
+            )
+        except OSError as error:
+            raise ListenFailed(_why(error, host, port)) from error
+        self.port = int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self, timeout_s: float) -> None:
+        """Answer what was read, then close; what is not answered in time is cut off."""
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        self.requests.stop()
+        for connection in tuple(self._connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            log.warning("requests_unanswered", connections=len(self._connections))
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut everything off now."""
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def admit(self, connection: Connection, transport: asyncio.Transport) -> bool:
+        """Take a new connection in; false when there are too many or the server stops."""
+        if self._stopping:
+            return False
+        if len(self._connections) >= self.config.connections_max:
+            log.warning("too_many_connections", connections_max=self.config.connections_max)
+            return False
+        self._connections.add(connection)
+        self._empty.clear()
+        self.metrics.connections.set(len(self._connections))
+        _keep_alive(transport, self.config.keepalive_ms // 1000)
+        if self._pressure:
+            connection.pause(Pause.STORAGE)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+        self.metrics.connections.set(len(self._connections))
+
+    def _on_pressure(self, pressure: bool) -> None:
+        """The storage is behind, or has caught up: read the sockets accordingly."""
+        self._pressure = pressure
+        for connection in tuple(self._connections):
+            if pressure:
+                connection.pause(Pause.STORAGE)
+            else:
+                connection.resume(Pause.STORAGE)
+
+
+def _why(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} on {host} is in use by another process: stop it "
+            f"(`ss -ltnp 'sport = :{port}'` shows which) or give this bookie another port"
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} is not allowed for this user: use a port above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is not an address of this machine: set `host` to one that is, or 0.0.0.0"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+def _keep_alive(transport: asyncio.Transport, idle_s: int) -> None:
+    """Let TCP find out about a peer that vanished; a simulated transport has no socket."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        probe_s = max(1, idle_s // 6)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, idle_s))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
