@@ -14,6 +14,9 @@ ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
 BATCH_RECORDS_MAX = 1_000_000
 """Records one compressed batch may count: a forged count would burn offsets by the billion."""
 
+RECORDS_BYTES_MAX = 64 * 1024 * 1024
+"""What the records of one batch may unpack to: a few bytes of zstd can hide any amount."""
+
 LONG_POLL_MS_MAX = 60_000
 """No request is parked longer: a forgotten poller must not hold a slot for ever."""
 

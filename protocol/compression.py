@@ -1,0 +1,129 @@
+"""Unpacking what a producer packed, within a bound: five megabytes may hide gigabytes.
+
+The codecs are Kafka's four: gzip from the standard library; snappy (plain or in xerial's blocks),
+lz4 and zstd from `cramjam`. Where `cramjam` is missing these three raise `UnsupportedCompression`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+
+from protocol.batch import InvalidBatch
+from protocol.codes import OctavoError
+from protocol.limits import RECORDS_BYTES_MAX
+
+try:
+    import cramjam
+except ImportError:  # pragma: no cover - it is among the dependencies
+    cramjam = None  # type: ignore[assignment]
+
+_XERIAL = b"\x82SNAPPY\0"
+_XERIAL_HEADER_BYTES = 16
+_BLOCK_LENGTH = struct.Struct(">I")
+_GZIP_WINDOW = 31
+_DAMAGED: tuple[type[Exception], ...] = (zlib.error, struct.error)
+if cramjam is not None:
+    _DAMAGED += (cramjam.DecompressionError,)
+
+
+class Compression(IntEnum):
+    """How the records of a batch are packed: the low three bits of the batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class UnsupportedCompression(OctavoError):
+    """A compression that Kafka does not define, or whose library is not installed."""
+
+    name = "unsupported-compression"
+
+
+def compression_of(number: int) -> Compression:
+    """The compression of that number, if it can be had. Raises `UnsupportedCompression`."""
+    try:
+        kind = Compression(number)
+    except ValueError:
+        known = ", ".join(f"{one.value} ({one.name.lower()})" for one in Compression)
+        raise UnsupportedCompression(f"compression {number} is not one of {known}") from None
+    if kind > Compression.GZIP and cramjam is None:
+        raise UnsupportedCompression(
+            f"{kind.name.lower()} compression needs the package cramjam, which is not installed"
+        )
+    return kind
+
+
+def unpack(kind: Compression, data: bytes, bytes_max: int = RECORDS_BYTES_MAX) -> bytes:
+    """`data` unpacked. Raises `InvalidBatch` when damaged or longer than `bytes_max`."""
+    try:
+        match kind:
+            case Compression.NONE:
+                return data
+            case Compression.GZIP:
+                return _gunzip(data, bytes_max)
+            case Compression.SNAPPY:
+                return _unsnap(data, bytes_max)
+            case Compression.LZ4:
+                return _unpack_into(cramjam.lz4.decompress_into, data, bytes_max)
+            case Compression.ZSTD:
+                return _unpack_into(cramjam.zstd.decompress_into, data, bytes_max)
+    except _DAMAGED as error:
+        raise InvalidBatch(f"records cannot be unpacked by {kind.name.lower()}: {error}") from error
+
+
+def _too_long(bytes_max: int) -> InvalidBatch:
+    return InvalidBatch(f"records unpack to more than the limit of {bytes_max} bytes")
+
+
+def _gunzip(data: bytes, bytes_max: int) -> bytes:
+    unpacker = zlib.decompressobj(_GZIP_WINDOW)
+    out = unpacker.decompress(data, bytes_max + 1)
+    if len(out) > bytes_max:
+        raise _too_long(bytes_max)
+    if not unpacker.eof:
+        raise InvalidBatch("records packed by gzip end too early")
+    return out
+
+
+def _unsnap(data: bytes, bytes_max: int) -> bytes:
+    if not data.startswith(_XERIAL):
+        return _unsnap_block(data, bytes_max)
+    parts: list[bytes] = []
+    position = _XERIAL_HEADER_BYTES
+    while position < len(data):
+        start = position + _BLOCK_LENGTH.size
+        position = start + _BLOCK_LENGTH.unpack_from(data, position)[0]
+        if position > len(data):
+            raise InvalidBatch("records packed by snappy end within a block")
+        parts.append(_unsnap_block(data[start:position], bytes_max))
+        bytes_max -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _unsnap_block(block: bytes, bytes_max: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > bytes_max:
+        raise _too_long(bytes_max)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _unpack_into(
+    decompress_into: Callable[[bytes, mmap.mmap], int], data: bytes, bytes_max: int
+) -> bytes:
+    """Neither format must state its length beforehand, so give all the room there may be.
+
+    It is address space, not memory: the kernel gives pages only where something is written.
+    """
+    with mmap.mmap(-1, bytes_max) as out:
+        try:
+            return out[: decompress_into(data, out)]
+        except cramjam.DecompressionError as error:
+            raise InvalidBatch(
+                f"records are damaged or unpack to more than {bytes_max} bytes: {error}"
+            ) from error
