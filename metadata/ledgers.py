@@ -1,67 +1,169 @@
-"""Ledger metadata: one small record per ledger, changed only by compare-and-set.
+"""The ledgers' records: create, read, compare-and-set, delete, list, watch.
 
-    OPEN → CLOSED                 its writer closed it
-    OPEN → IN_RECOVERY → CLOSED   somebody else did
-
-The record's bytes are BookKeeper's ledger metadata v3 (docs/formats/ledger_metadata.md).
+Same paths and bytes as BookKeeper's (`ledger_ids.py`, `ledger_codec.py`), whichever store holds
+them. A create whose reply was lost is sent again: the record's creator token tells our own record
+from another's, so a ledger is made once or not at all. A listing is whole or an error: whoever
+deletes what a listing lacks must not be fooled by half of one.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import asyncio
+import contextlib
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
 
-from protocol.entry import INVALID_ENTRY_ID, DigestType
+from metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
+from metadata.ledger_ids import LedgerIds, ledger_path, step_widths
+from metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
+from metadata.paths import parent_of
+from metadata.store import (
+    ANY_VERSION,
+    MetadataError,
+    MetadataStore,
+    MetadataUnavailable,
+    MetadataUnusable,
+    RecordExists,
+    Watch,
+)
+
+__all__ = ["LEDGERS_ROOT", "Fragment", "LedgerMetadata", "LedgerState", "LedgerStore"]
+
+LEDGERS_ROOT = "/ledgers"
+UNALLOCATED = -1
+_LAYOUT = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+_SENDS_MAX = 3
+_IDS_TRIED_MAX = 16
+_LISTINGS_AT_ONCE = 32
 
 
-class LedgerState(enum.IntEnum):
-    """Where a ledger is in its life. The numbers are BookKeeper's."""
+class LedgerStore:
+    """All ledgers of a cluster. Stateless apart from the store it stands on."""
 
-    OPEN = 1
-    IN_RECOVERY = 2
-    CLOSED = 3
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        root: str = LEDGERS_ROOT,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._root = root
+        self._rng = rng or random.SystemRandom()
+        self._ids = LedgerIds(store, root)
 
+    async def initialize(self) -> str:
+        """Make the tree if it is not there and return the cluster's instance id.
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
-    """A run of entries, from `first_entry` to the next fragment's, with one ensemble."""
+        Safe when many processes do it at once. Raises `MetadataUnusable` when the tree is laid out
+        in a way that we do not write (flat, or by another ledger manager).
+        """
+        instance_id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+        await self._ensure(f"{self._root}/available/readonly", b"")
+        await self._ensure(f"{self._root}/INSTANCEID", str(instance_id).encode())
+        await self._ensure(f"{self._root}/LAYOUT", _LAYOUT)
+        layout = (await self._store.get(f"{self._root}/LAYOUT")).value
+        if layout.strip() != _LAYOUT:
+            raise MetadataUnusable(
+                f"{self._store.url}: {self._root}/LAYOUT says {layout!r}; "
+                f"Octavo writes the hierarchical layout only: {_LAYOUT!r}"
+            )
+        return await self.instance_id()
 
-    first_entry: int
-    bookies: tuple[str, ...]
+    async def _ensure(self, path: str, value: bytes) -> None:
+        with contextlib.suppress(RecordExists):
+            await self._store.create(path, value)
 
+    async def instance_id(self) -> str:
+        """What tells this cluster from every other. Raises `RecordNotFound` before `initialize`."""
+        return (await self._store.get(f"{self._root}/INSTANCEID")).value.decode()
 
-@dataclass(frozen=True, slots=True)
-class LedgerMetadata:
-    """What all agree on about one ledger. `last_entry` and `length` count only when CLOSED."""
+    async def create(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+        """Make the record, with a new id when `ledger_id` is −1; return it and its version.
 
-    ledger_id: int
-    ensemble_size: int
-    write_quorum: int
-    ack_quorum: int
-    fragments: tuple[Fragment, ...]
-    state: LedgerState = LedgerState.OPEN
-    last_entry: int = INVALID_ENTRY_ID
-    length: int = 0
-    digest_type: DigestType = DigestType.CRC32C
-    password: bytes = b""
-    created_ms: int = 0
-    custom: Mapping[str, bytes] = field(default_factory=dict)
-    creator_token: int = 0
+        Raises `RecordExists` when a given id is taken by another ledger.
+        """
+        token = metadata.creator_token or self._rng.randrange(1, 2**63)
+        metadata = replace(metadata, creator_token=token)
+        if metadata.ledger_id != UNALLOCATED:
+            return await self._create(metadata)
+        for _ in range(_IDS_TRIED_MAX):
+            metadata = replace(metadata, ledger_id=await self._ids.allocate())
+            # An id may be taken by a ledger that was made with an id of its maker's choice.
+            with contextlib.suppress(RecordExists):
+                return await self._create(metadata)
+        raise MetadataError(f"{_IDS_TRIED_MAX} new ledger ids in a row were taken already")
 
-    def __post_init__(self) -> None:
-        assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
-        assert self.fragments
-        assert self.fragments[0].first_entry == 0
-        for before, after in zip(self.fragments, self.fragments[1:], strict=False):
-            assert before.first_entry < after.first_entry
-        for fragment in self.fragments:
-            assert len(set(fragment.bookies)) == len(fragment.bookies) == self.ensemble_size
+    async def _create(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+        path = ledger_path(self._root, metadata.ledger_id)
+        value = encode_ledger_metadata(metadata)
+        for send in range(1, _SENDS_MAX + 1):
+            try:
+                await self._store.create(path, value)
+            except MetadataUnavailable:
+                if send == _SENDS_MAX:
+                    raise
+            except RecordExists:
+                found, version = await self.read(metadata.ledger_id)
+                if found.creator_token != metadata.creator_token:
+                    raise
+                return found, version
+            else:
+                return metadata, 0
+        raise AssertionError("the last send returns or raises")
 
-    def fragment_of(self, entry_id: int) -> Fragment:
-        """The fragment that covers `entry_id`."""
-        assert entry_id >= 0
-        for fragment in reversed(self.fragments):
-            if fragment.first_entry <= entry_id:
-                return fragment
-        raise AssertionError("the first fragment starts at entry 0")
+    async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """The record and its version. Raises `RecordNotFound`, `BadRecord`."""
+        value, version = await self._store.get(ledger_path(self._root, ledger_id))
+        return decode_ledger_metadata(ledger_id, value), version
+
+    async def write(self, metadata: LedgerMetadata, version: int) -> int:
+        """Compare-and-set; return the new version. Raises `VersionConflict`, `RecordNotFound`."""
+        assert version != ANY_VERSION, "a ledger's record is only ever changed by compare-and-set"
+        path = ledger_path(self._root, metadata.ledger_id)
+        return await self._store.put(path, encode_ledger_metadata(metadata), version)
+
+    async def delete(self, ledger_id: int, version: int = ANY_VERSION) -> None:
+        """Raises `RecordNotFound`, `VersionConflict`. Bookies free the space when they notice."""
+        path = ledger_path(self._root, ledger_id)
+        await self._store.delete(path, version)
+        await self._prune(parent_of(path))
+
+    async def _prune(self, path: str) -> None:
+        """Remove the folders above that the deletion left empty. Failing is harmless."""
+        with contextlib.suppress(MetadataError):
+            while path != self._root:
+                await self._store.delete(path)
+                path = parent_of(path)
+
+    async def list(self) -> list[int]:
+        """All ledger ids, ascending. Ledgers made or deleted meanwhile may be in it or not."""
+        gate = asyncio.Semaphore(_LISTINGS_AT_ONCE)
+
+        async def names(path: str) -> list[str]:
+            async with gate:
+                return await self._store.children(path)
+
+        async def below(path: str, digits: str, widths: tuple[int, ...]) -> list[int]:
+            if not widths:
+                return [int(digits)]
+            last = len(widths) == 1
+            tasks = []
+            for name in await names(path):
+                step = name.removeprefix("L") if last else name
+                if len(step) == widths[0] and step.isdigit() and name.startswith("L") == last:
+                    tasks.append(below(f"{path}/{name}", digits + step, widths[1:]))
+            return [number for found in await asyncio.gather(*tasks) for number in found]
+
+        found: list[int] = []
+        for first in await names(self._root):
+            widths = step_widths(first)
+            if widths is not None:
+                found += await below(f"{self._root}/{first}", first, widths[1:])
+        return sorted(found)
+
+    def watch(self, ledger_id: int, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the ledger's record changed, or may have."""
+        return self._store.watch(ledger_path(self._root, ledger_id), on_change)

@@ -59,6 +59,25 @@ class SessionExpired(MetadataError):
     scope = Scope.PROCESS
 
 
+class MetadataUnusable(MetadataError):
+    """The store can be reached but will never do: wrong file, wrong rights, newer format."""
+
+    name = "metadata-unusable"
+    scope = Scope.PROCESS
+
+
+class BadMetadataUrl(MetadataError):
+    """The URL names no metadata store."""
+
+    name = "bad-metadata-url"
+
+
+class BadRecord(MetadataError):
+    """A record's bytes are not what its path promises."""
+
+    name = "bad-metadata-record"
+
+
 class Record(NamedTuple):
     """A record's bytes and its version; the first version is 0, each put adds one."""
 

@@ -1,0 +1,241 @@
+"""Who is a bookie: registrations that vanish with their process, and cookies that stay.
+
+Both are BookKeeper's records: `available/<id>` and `available/readonly/<id>` hold a
+BookieServiceInfoFormat, `cookies/<id>` holds protobuf text. Ensembles name bookies by id; the
+registration says where an id lives now. A cookie's `incarnation` tells a bookie from another that
+was wiped and set up again under the same id (BookKeeper #4812).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+
+from metadata.cookie import Cookie, decode_cookie, encode_cookie
+from metadata.ledgers import LEDGERS_ROOT
+from metadata.paths import join
+from metadata.protobuf_schema import BookieServiceInfoFormat
+from metadata.store import (
+    BadRecord,
+    MetadataError,
+    MetadataStore,
+    RecordExists,
+    RecordNotFound,
+    SessionState,
+    VersionConflict,
+    Watch,
+)
+
+__all__ = ["BookieIdTaken", "BookieInfo", "BookieRegistry", "Cookie"]
+
+INCARNATION = "incarnation"
+_ENDPOINT = "bookie"
+_PROTOCOL = "bookie-rpc"
+_READ_ONLY = "readonly"
+
+
+class BookieIdTaken(MetadataError):
+    """Another live bookie is registered under this id."""
+
+    name = "bookie-id-taken"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieInfo:
+    """One registered bookie. `properties` carry `rack`, `incarnation` and what else it tells."""
+
+    bookie_id: str
+    host: str
+    port: int
+    read_only: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def incarnation(self) -> str:
+        """What its cookie says too; empty for a bookie that is not ours."""
+        return self.properties.get(INCARNATION, "")
+
+
+def encode_service_info(info: BookieInfo) -> bytes:
+    """The registration's bytes."""
+    message = BookieServiceInfoFormat()
+    message.endpoints.add(id=_ENDPOINT, host=info.host, port=info.port, protocol=_PROTOCOL)
+    for key, value in info.properties.items():
+        message.properties.add(key=key, value=value)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
+    """Read a registration; an empty one (old bookies) has its address in the id."""
+    if not data:
+        host, colon, port = bookie_id.rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit():
+            raise BadRecord(
+                f"registration of bookie {bookie_id}: empty, and the id is no host:port"
+            )
+        return BookieInfo(bookie_id, host, int(port), read_only)
+    message = BookieServiceInfoFormat()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise BadRecord(f"registration of bookie {bookie_id}: {error}") from error
+    for endpoint in message.endpoints:
+        if endpoint.protocol == _PROTOCOL:
+            properties = {entry.key: entry.value for entry in message.properties}
+            return BookieInfo(bookie_id, endpoint.host, endpoint.port, read_only, properties)
+    raise BadRecord(f"registration of bookie {bookie_id}: no endpoint speaks {_PROTOCOL}")
+
+
+class BookieRegistry:
+    """Registrations and cookies of a cluster."""
+
+    def __init__(self, store: MetadataStore, *, root: str = LEDGERS_ROOT) -> None:
+        self._store = store
+        self._available = f"{root}/available"
+        self._cookies = f"{root}/cookies"
+        self._ours: set[str] = set()
+        store.on_session(self._on_session)
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._ours.clear()
+
+    def _path(self, bookie_id: str, *, read_only: bool) -> str:
+        return join(self._available, *([_READ_ONLY] if read_only else []), bookie_id)
+
+    # -- registration
+
+    async def register(self, info: BookieInfo) -> None:
+        """Register for as long as the session lasts; also changes an earlier registration.
+
+        The record of the same bookie's previous process is replaced at once. That of another
+        incarnation gets one and a half session timeouts to vanish, then `BookieIdTaken`.
+        """
+        path = self._path(info.bookie_id, read_only=info.read_only)
+        value = encode_service_info(info)
+        deadline = asyncio.get_running_loop().time() + 1.5 * self._store.session_timeout_ms / 1000
+        while not await self._try_register(info, path, value):
+            await self._wait_for_change(path, deadline, info)
+        self._ours.add(path)
+        # Registered anew before the old record goes, so that nobody takes the bookie for lost.
+        await self._remove(self._path(info.bookie_id, read_only=not info.read_only))
+
+    async def _try_register(self, info: BookieInfo, path: str, value: bytes) -> bool:
+        with contextlib.suppress(RecordExists):
+            await self._store.create(path, value, ephemeral=True)
+            return True
+        try:
+            found, version = await self._store.get(path)
+            if path in self._ours:
+                await self._store.put(path, value, version)
+                return True
+            # Two processes of one incarnation cannot run at once: they would share a data folder,
+            # which is locked. So this one is left over from our previous session.
+            if self._incarnation_of(info, found) == info.incarnation:
+                await self._store.delete(path, version)
+                await self._store.create(path, value, ephemeral=True)
+                return True
+        except (RecordNotFound, VersionConflict, RecordExists):
+            pass
+        return False
+
+    @staticmethod
+    def _incarnation_of(info: BookieInfo, data: bytes) -> str | None:
+        try:
+            found = decode_service_info(info.bookie_id, data, read_only=info.read_only)
+        except BadRecord:
+            return None
+        return found.incarnation
+
+    async def _wait_for_change(self, path: str, deadline: float, info: BookieInfo) -> None:
+        changed = asyncio.Event()
+        watch = self._store.watch(path, changed.set)
+        try:
+            with contextlib.suppress(RecordNotFound):
+                await self._store.get(path)
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+        except TimeoutError as error:
+            raise BookieIdTaken(
+                f"bookie id {info.bookie_id} is registered by another live bookie; stop that one, "
+                "or give this one an id of its own"
+            ) from error
+        finally:
+            watch.cancel()
+
+    async def unregister(self, bookie_id: str) -> None:
+        """Take the registration back; fine when there is none."""
+        for read_only in (False, True):
+            await self._remove(self._path(bookie_id, read_only=read_only))
+
+    async def _remove(self, path: str) -> None:
+        self._ours.discard(path)
+        with contextlib.suppress(RecordNotFound):
+            await self._store.delete(path)
+
+    # -- who is there
+
+    async def available(self) -> dict[str, BookieInfo]:
+        """All registered bookies by id, writable and read-only. Unreadable records are an error."""
+        found: dict[str, BookieInfo] = {}
+        for read_only in (False, True):
+            folder = f"{self._available}/{_READ_ONLY}" if read_only else self._available
+            names = [name for name in await self._store.children(folder) if name != _READ_ONLY]
+            infos = await asyncio.gather(*(self._info(name, read_only=read_only) for name in names))
+            # A bookie that is just turning read-only stands in both: the later entry holds.
+            found.update({info.bookie_id: info for info in infos if info is not None})
+        return found
+
+    async def _info(self, bookie_id: str, *, read_only: bool) -> BookieInfo | None:
+        try:
+            value = (await self._store.get(self._path(bookie_id, read_only=read_only))).value
+        except RecordNotFound:
+            return None
+        return decode_service_info(bookie_id, value, read_only=read_only)
+
+    def watch(self, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after bookies came, went, or turned read-only or writable."""
+        return _Both(
+            self._store.watch_children(self._available, on_change),
+            self._store.watch_children(f"{self._available}/{_READ_ONLY}", on_change),
+        )
+
+    # -- cookies
+
+    async def read_cookie(self, bookie_id: str) -> tuple[Cookie, int]:
+        """The cookie and its version. Raises `RecordNotFound`, `BadRecord`."""
+        value, version = await self._store.get(join(self._cookies, bookie_id))
+        return decode_cookie(value), version
+
+    async def write_cookie(self, cookie: Cookie, version: int | None = None) -> int:
+        """Create (version None; raises `RecordExists`) or compare-and-set; return the version."""
+        path = join(self._cookies, cookie.bookie_id)
+        if version is None:
+            await self._store.create(path, encode_cookie(cookie))
+            return 0
+        return await self._store.put(path, encode_cookie(cookie), version)
+
+    async def delete_cookie(self, bookie_id: str, version: int) -> None:
+        """Forget a bookie that is gone for good. Raises `RecordNotFound`, `VersionConflict`."""
+        await self._store.delete(join(self._cookies, bookie_id), version)
+
+    async def cookies(self) -> list[str]:
+        """The ids of all bookies that ever were set up and not decommissioned."""
+        return await self._store.children(self._cookies)
+
+
+class _Both:
+    """Two watches as one."""
+
+    def __init__(self, *watches: Watch) -> None:
+        self._watches = watches
+
+    def cancel(self) -> None:
+        """No callback comes after this. May be called twice."""
+        for watch in self._watches:
+            watch.cancel()

@@ -1,0 +1,84 @@
+"""A cookie: the proof that a folder belongs to a bookie, on each of its disks and in metadata.
+
+    cookie := "5\\n" [ "# octavo-incarnation: " text "\\n" ] CookieFormat in protobuf text
+
+The bytes are BookKeeper's. Our incarnation stands in a comment, which its parser skips
+(docs/formats/cookie.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf import text_format
+
+from metadata.protobuf_schema import CookieFormat
+from metadata.store import BadRecord
+
+LAYOUT_VERSION = 5
+_OLDEST_TEXT_VERSION = 4
+_INCARNATION = "# octavo-incarnation: "
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """Which bookie of which cluster owns these folders."""
+
+    bookie_id: str
+    journal_dir: str
+    ledger_dirs: tuple[str, ...]
+    instance_id: str = ""
+    index_dirs: tuple[str, ...] = ()
+    incarnation: str = ""
+
+
+def encode_cookie(cookie: Cookie) -> bytes:
+    """The cookie's bytes, for a disk and for metadata alike."""
+    assert "\n" not in cookie.incarnation
+    message = CookieFormat(
+        bookieHost=cookie.bookie_id,
+        journalDir=cookie.journal_dir,
+        ledgerDirs=_pack_dirs(cookie.ledger_dirs),
+    )
+    if cookie.instance_id:
+        message.instanceId = cookie.instance_id
+    if cookie.index_dirs:
+        message.indexDirs = _pack_dirs(cookie.index_dirs)
+    comment = f"{_INCARNATION}{cookie.incarnation}\n" if cookie.incarnation else ""
+    text = text_format.MessageToString(message, as_utf8=False)
+    return f"{LAYOUT_VERSION}\n{comment}{text}".encode("ascii")
+
+
+def decode_cookie(data: bytes) -> Cookie:
+    """Raises `BadRecord` for anything that is not a cookie of layout version 4 or 5."""
+    message = CookieFormat()
+    try:
+        version, _, body = data.decode().partition("\n")
+        if not _OLDEST_TEXT_VERSION <= int(version) <= LAYOUT_VERSION:
+            raise BadRecord(
+                f"cookie layout version {int(version)}; known are {_OLDEST_TEXT_VERSION} "
+                f"and {LAYOUT_VERSION}"
+            )
+        text_format.Parse(body, message)
+    except (ValueError, text_format.ParseError) as error:
+        raise BadRecord(f"not a cookie: {error}") from error
+    incarnations = [line for line in body.splitlines() if line.startswith(_INCARNATION)]
+    return Cookie(
+        bookie_id=message.bookieHost,
+        journal_dir=message.journalDir,
+        ledger_dirs=_unpack_dirs(message.ledgerDirs),
+        instance_id=message.instanceId,
+        index_dirs=_unpack_dirs(message.indexDirs) if message.indexDirs else (),
+        incarnation=incarnations[0].removeprefix(_INCARNATION) if incarnations else "",
+    )
+
+
+def _pack_dirs(dirs: tuple[str, ...]) -> str:
+    return "\t".join((str(len(dirs)), *dirs))
+
+
+def _unpack_dirs(text: str) -> tuple[str, ...]:
+    count, *dirs = text.split("\t")
+    if count != str(len(dirs)):
+        raise BadRecord(f"cookie folders {text!r}: the number in front is not that of the folders")
+    return tuple(dirs)

@@ -1,0 +1,262 @@
+"""The metadata store of one machine: one SQLite file that several processes share.
+
+Promises what `metadata/store.py` says, to processes of one machine; a file on a network share is
+refused or unsafe, use ZooKeeper for more than one machine.
+
+All SQL runs on one thread of our own (`RecordFile`); this module is its asyncio face. A short poll
+(20 ms) of SQLite's data version wakes the watches on changes made by other processes, keeps our
+session alive, and ends the sessions of others that fell silent.
+
+The session is proven by the clock alone, so a process that was stopped past its session learns so
+from its first call: listeners hear EXPIRED, every call begun before raises `SessionExpired`, and
+only then a new session serves new calls. A process stopped inside a transaction keeps the file's
+write lock: the others get `MetadataUnavailable` until it wakes, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from metadata.record_file import RecordFile, boot_clock_ms
+from metadata.store import (
+    ANY_VERSION,
+    MetadataError,
+    MetadataUnavailable,
+    Record,
+    SessionExpired,
+    SessionState,
+    Watch,
+)
+from metadata.watching import WatchKey, WatchTable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+POLL_INTERVAL_MS = 20
+CALL_TIMEOUT_MS = 10_000
+"""A call that has no answer by then raises `MetadataUnavailable`."""
+
+
+class EmbeddedStore:
+    """A `MetadataStore` on the SQLite file at `path`."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        session_timeout_ms: int = 6000,
+        poll_interval_ms: int = POLL_INTERVAL_MS,
+        executor: Executor | None = None,
+        clock: Callable[[], int] = boot_clock_ms,
+    ) -> None:
+        assert session_timeout_ms >= 3 * poll_interval_ms
+        self._path = path
+        self._session_timeout_ms = session_timeout_ms
+        self._poll_interval_ms = poll_interval_ms
+        self._clock = clock
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="metadata")
+        self._owns_executor = executor is None
+        self._file = RecordFile(path, busy_timeout_ms=session_timeout_ms // 3, clock=clock)
+        self._watches = WatchTable()
+        self._state = SessionState.SUSPENDED
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._poller: asyncio.Task[None] | None = None
+        # Calls carry the generation in which they began; the thread's own moves on when it finds
+        # the session over, and the loop's only after the listeners have heard of it.
+        self._generation = 0
+        self._thread_generation = 0
+        self._next_beat_ms = 0
+
+    @property
+    def url(self) -> str:
+        """`file://` and the path."""
+        return f"file://{self._path}"
+
+    @property
+    def session_state(self) -> SessionState:
+        """Never CONNECTED when the clock says that the session may be over."""
+        if self._state is SessionState.CONNECTED and self._file.lease_end_ms <= self._clock():
+            return SessionState.SUSPENDED
+        return self._state
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long a silent process keeps its ephemeral records."""
+        return self._session_timeout_ms
+
+    # -- life
+
+    async def start(self) -> None:
+        """Open the file and a session. Raises `MetadataUnusable` or `MetadataUnavailable`."""
+        assert self._loop is None, "a store is started once"
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._on_thread(self._open_file)
+        except BaseException:
+            self._give_up_executor()
+            raise
+        self._poller = asyncio.create_task(self._poll_forever(), name="metadata-poll")
+
+    def _open_file(self) -> None:
+        try:
+            self._file.open()
+            self._open_session()
+        except sqlite3.Error as error:
+            raise MetadataUnavailable(f"{self.url} cannot be opened: {error}") from error
+
+    async def close(self) -> None:
+        """End the session at once. May be called twice."""
+        poller, self._poller = self._poller, None
+        if poller is None:
+            return
+        poller.cancel()
+        await asyncio.gather(poller, return_exceptions=True)
+        try:
+            await self._on_thread(self._file.close)
+        except sqlite3.Error as error:
+            raise MetadataUnavailable(
+                f"{self.url}: the session could not be ended: {error}; it will time out"
+            ) from error
+        finally:
+            self._state = SessionState.SUSPENDED
+            self._give_up_executor()
+
+    def _give_up_executor(self) -> None:
+        if self._owns_executor:
+            self._executor.shutdown(wait=False)
+
+    # -- records
+
+    async def get(self, path: str) -> Record:
+        """Raises `RecordNotFound`."""
+        return await self._call(self._file.get, path)
+
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """Create if absent and return the path made. Raises `RecordExists`."""
+        return await self._call(self._file.create, path, value, ephemeral, sequence)
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        """Compare-and-set; return the new version."""
+        return await self._call(self._file.put, path, value, version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
+        await self._call(self._file.delete, path, version)
+
+    async def children(self, path: str) -> list[str]:
+        """The names below `path`, sorted."""
+        return await self._call(self._file.children, path)
+
+    # -- watches
+
+    def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the record at `path` is created, changed or deleted."""
+        return self._watches.add(WatchKey(path, of_children=False), on_change)
+
+    def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
+        """The same for the set of names below `path`."""
+        return self._watches.add(WatchKey(path, of_children=True), on_change)
+
+    def on_session(self, listener: Callable[[SessionState], None]) -> None:
+        """Call `listener` at every change of `session_state`."""
+        self._watches.listen(listener)
+
+    # -- on the loop
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        assert self._loop is not None, "start the store first"
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_MS / 1000):
+                return await self._loop.run_in_executor(self._executor, call)
+        except TimeoutError as error:
+            raise MetadataUnavailable(
+                f"{self.url} did not answer within {CALL_TIMEOUT_MS} ms"
+            ) from error
+
+    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._poller is None:
+            raise MetadataUnavailable(f"{self.url} is closed")
+        generation = self._generation
+        return await self._on_thread(lambda: self._run(generation, lambda: work(*args, **kwargs)))
+
+    async def _poll_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_interval_ms / 1000)
+            try:
+                await self._call(self._poll)
+            except SessionExpired:
+                continue  # the listeners have heard, the next round has a new session
+            except MetadataError:
+                self._set_state(SessionState.SUSPENDED)
+            else:
+                self._reconnected()
+
+    def _reconnected(self) -> None:
+        if self._state is not SessionState.CONNECTED:
+            self._set_state(SessionState.CONNECTED)
+            self._watches.notify_all()
+
+    def _set_state(self, state: SessionState) -> None:
+        if state is not self._state:
+            self._state = state
+            self._watches.notify_session(state)
+
+    def _expired(self, generation: int) -> None:
+        self._set_state(SessionState.EXPIRED)
+        self._generation = generation
+
+    # -- on the thread
+
+    def _run(self, generation: int, work: Callable[[], T]) -> T:
+        """One call. What it has to say to the loop is posted before its result is."""
+        try:
+            if generation != self._thread_generation:
+                raise SessionExpired(f"the session in which this call to {self.url} began is over")
+            if not self._file.has_session:
+                self._open_session()
+            try:
+                return work()
+            except SessionExpired:
+                self._replace_session()
+                raise
+            finally:
+                self._post_changes()
+        except sqlite3.Error as error:
+            raise MetadataUnavailable(f"{self.url}: {error}") from error
+
+    def _poll(self) -> None:
+        now_ms = self._clock()
+        if now_ms >= self._next_beat_ms:
+            self._file.beat()
+            self._next_beat_ms = now_ms + self._session_timeout_ms // 4
+        self._file.sweep_if_due()
+
+    def _replace_session(self) -> None:
+        self._file.forget_session()
+        self._thread_generation += 1
+        self._post(self._expired, self._thread_generation)
+        self._open_session()
+
+    def _open_session(self) -> None:
+        self._file.open_session(self._session_timeout_ms)
+        self._next_beat_ms = self._clock() + self._session_timeout_ms // 4
+        self._post(self._reconnected)
+
+    def _post_changes(self) -> None:
+        if not self._file.has_changes():
+            return
+        changes = self._file.take_changes()
+        if changes.gap:
+            self._post(self._watches.notify_all)
+        elif changes.keys:
+            self._post(self._watches.notify, changes.keys)
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(callback, *args)

@@ -1,0 +1,87 @@
+"""Where a ledger's record stands, and where its id comes from: BookKeeper's tree.
+
+An id below 2^31−1 has ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`), any other nineteen, cut
+3-4-4-4-4. Ids come from sequences: `idgen/ID-` gives the first 2^31−1, then `idgen-long/HOB-n/ID-`
+gives the low 31 bits below the high-order bits n, which start at 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from metadata.paths import name_of
+from metadata.store import (
+    MetadataError,
+    MetadataStore,
+    MetadataUnavailable,
+    RecordExists,
+    RecordNotFound,
+)
+
+SHORT_IDS_END = 2**31 - 1
+IDS_END = 2**63
+_SHORT_CUT = (2, 4, 4)
+_LONG_CUT = (3, 4, 4, 4, 4)
+_HOB = re.compile(r"HOB-(\d{10})\Z")
+
+
+def ledger_path(root: str, ledger_id: int) -> str:
+    """The path of the record of `ledger_id` below `root`."""
+    assert 0 <= ledger_id < IDS_END
+    cut = _SHORT_CUT if ledger_id < SHORT_IDS_END else _LONG_CUT
+    digits = f"{ledger_id:0{sum(cut)}d}"
+    steps, start = [], 0
+    for width in cut:
+        steps.append(digits[start : start + width])
+        start += width
+    return "/".join((root, *steps[:-1], f"L{steps[-1]}"))
+
+
+def step_widths(first_step: str) -> tuple[int, ...] | None:
+    """How ids below the folder `first_step` of the root are cut; None when it holds no ledgers."""
+    if not (first_step.isascii() and first_step.isdigit()):
+        return None
+    return next((cut for cut in (_SHORT_CUT, _LONG_CUT) if cut[0] == len(first_step)), None)
+
+
+class LedgerIds:
+    """Hands out ids that no other process gets. An id may be lost, never given twice."""
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._short = f"{root}/idgen"
+        self._long = f"{root}/idgen-long"
+
+    async def allocate(self) -> int:
+        """The next id. Raises `MetadataUnavailable`; calling again is safe."""
+        high = await self._highest()
+        if high is None:
+            number = await self._draw(f"{self._short}/ID-")
+            if 0 <= number < SHORT_IDS_END:
+                return number
+            high = 1
+            await self._open(high)
+        while True:
+            number = await self._draw(f"{self._long}/HOB-{high:010d}/ID-")
+            if 0 <= number < SHORT_IDS_END:
+                return high << 32 | number
+            high += 1
+            if high >= 2**31:
+                raise MetadataError("all ledger ids are used up")
+            await self._open(high)
+
+    async def _highest(self) -> int | None:
+        names = await self._store.children(self._long)
+        return max((int(m[1]) for name in names if (m := _HOB.match(name))), default=None)
+
+    async def _open(self, high: int) -> None:
+        with contextlib.suppress(RecordExists):
+            await self._store.create(f"{self._long}/HOB-{high:010d}", b"")
+
+    async def _draw(self, prefix: str) -> int:
+        path = await self._store.create(prefix, b"", ephemeral=True, sequence=True)
+        # Left over, it goes with the session: it only marks that its number was given.
+        with contextlib.suppress(MetadataUnavailable, RecordNotFound):
+            await self._store.delete(path)
+        return int(name_of(path).removeprefix("ID-"))

@@ -1,0 +1,58 @@
+"""From a URL to a metadata store. The only place that knows both kinds."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+from metadata.embedded import EmbeddedStore
+from metadata.paths import is_safe_name
+from metadata.store import BadMetadataUrl, MetadataStore
+
+SESSION_TIMEOUT_MS = 6000
+ZOOKEEPER_PORT = 2181
+_FORMS = (
+    "a metadata URL is zk://host:port[,host:port…]/chroot for ZooKeeper, "
+    "or file:///absolute/path/octavo.db for one machine"
+)
+_HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
+
+
+def open_store(url: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> MetadataStore:
+    """The store that `url` names, not yet started. Raises `BadMetadataUrl`."""
+    scheme, separator, rest = url.partition("://")
+    match scheme if separator else "":
+        case "file":
+            path = _file_path(url)
+            return EmbeddedStore(path, session_timeout_ms=session_timeout_ms)
+        case "zk":
+            from metadata.zookeeper import ZooKeeperStore
+
+            hosts, chroot = _zookeeper_parts(url, rest)
+            return ZooKeeperStore(hosts, chroot, session_timeout_ms=session_timeout_ms)
+        case _:
+            raise BadMetadataUrl(f"{url!r} names no metadata store: {_FORMS}")
+
+
+def _file_path(url: str) -> str:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
+        raise BadMetadataUrl(f"{url!r} names no file: {_FORMS}")
+    return path
+
+
+def _zookeeper_parts(url: str, rest: str) -> tuple[list[str], str]:
+    """(`host:port` each, chroot: empty or `/a/b`)."""
+    authority, _, chroot = rest.partition("/")
+    hosts = []
+    for item in authority.split(","):
+        match = _HOST.match(item)
+        port = int(match["port"] or ZOOKEEPER_PORT) if match else 0
+        if match is None or not 0 < port < 65536:
+            raise BadMetadataUrl(f"{url!r}: {item!r} is no host:port; {_FORMS}")
+        hosts.append(f"{match['host']}:{port}")
+    chroot = chroot.rstrip("/")
+    if chroot and not all(map(is_safe_name, chroot.split("/"))):
+        raise BadMetadataUrl(f"{url!r}: {chroot!r} is no chroot; {_FORMS}")
+    return hosts, f"/{chroot}" if chroot else ""

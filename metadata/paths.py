@@ -1,0 +1,47 @@
+"""Paths of the metadata tree: `/a/b`, checked once here so that no store has to guess.
+
+A path is made by our own code from names that were validated at the edge, so a bad one is a
+mistake in the program and ends in an AssertionError, not in an answer to a user.
+"""
+
+from __future__ import annotations
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether `name` can be one step of a path in every store."""
+    return (
+        bool(name)
+        and name not in (".", "..")
+        and "/" not in name
+        and all(" " <= char < "\x7f" or "\xa0" <= char < "\ud800" for char in name)
+    )
+
+
+def check_path(path: str) -> str:
+    """Return `path`; it is absolute, has no empty, `.` or `..` step, no control characters."""
+    assert path.startswith("/"), f"metadata path {path!r} is not absolute"
+    assert all(map(is_safe_name, path[1:].split("/"))), f"metadata path {path!r} is malformed"
+    return path
+
+
+def join(parent: str, *names: str) -> str:
+    """`parent` and below it `names`, each of which must be a single safe step."""
+    for name in names:
+        assert is_safe_name(name), f"{name!r} cannot be a name in a metadata path"
+    return "/".join((parent.rstrip("/"), *names))
+
+
+def parent_of(path: str) -> str:
+    """The path one step up; `/` above the first step."""
+    return path.rpartition("/")[0] or "/"
+
+
+def name_of(path: str) -> str:
+    """The last step."""
+    return path.rpartition("/")[2]
+
+
+def parents_of(path: str) -> list[str]:
+    """All paths above `path` from the outermost inwards, without `/`."""
+    steps = path.split("/")[1:-1]
+    return ["/" + "/".join(steps[: count + 1]) for count in range(len(steps))]

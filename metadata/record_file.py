@@ -1,0 +1,413 @@
+"""The embedded store's file: records, sessions and a change log in one SQLite database.
+
+Synchronous, and used by one thread per process (`embedded.py` reaches it through an executor).
+Any number of processes of one machine may have the file open. Every change is one transaction:
+
+* a write first checks its own session inside the write lock, so nothing is ever written in the
+  name of a session that is over;
+* a session's ephemeral records vanish in the transaction that ends the session;
+* each change leaves a row in `changes`, from which the other processes' watches are woken.
+
+Sessions are measured by CLOCK_BOOTTIME, the one clock that all processes of a machine share and
+that nobody can set; the boot id voids sessions that a reboot has ended. A stopped process that
+wakes therefore sees by the clock alone that its session is over, even if nobody has noticed yet.
+
+On a crash SQLite's write-ahead log keeps exactly the transactions that were committed (FULL sync).
+Heartbeats are committed without a sync: the only crash that can lose them ends all sessions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from metadata.paths import check_path, parent_of, parents_of
+from metadata.store import (
+    ANY_VERSION,
+    MetadataError,
+    MetadataUnusable,
+    Record,
+    RecordExists,
+    RecordNotFound,
+    SessionExpired,
+    VersionConflict,
+)
+from metadata.watching import WatchKey
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x4F435456  # "OCTV"
+CHANGES_KEPT = 10_000
+"""Rows of the change log. A watcher that falls further behind gets a false alarm for all."""
+SWEEP_INTERVAL_MS = 50
+
+_SCHEMA = f"""
+CREATE TABLE records (
+    path TEXT PRIMARY KEY,
+    parent TEXT NOT NULL,
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL,
+    owner INTEGER,
+    next_sequence INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX records_by_parent ON records (parent, path);
+CREATE INDEX records_by_owner ON records (owner) WHERE owner IS NOT NULL;
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    boot_id TEXT NOT NULL,
+    deadline_ms INTEGER NOT NULL
+);
+CREATE TABLE changes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    path TEXT NOT NULL,
+    of_children INTEGER NOT NULL
+);
+INSERT INTO records (path, parent, value, version) VALUES ('/', '', x'', 0);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+
+def boot_clock_ms() -> int:
+    """Milliseconds since boot, the same for every process of this machine; never set back."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
+
+
+def read_boot_id() -> str:
+    """What tells this boot of the machine from the others; empty where the system has no such."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class Changes(NamedTuple):
+    """What other transactions and our own did since the last look."""
+
+    keys: list[WatchKey]
+    gap: bool
+    """The log was trimmed past our place: anything may have changed."""
+
+
+class RecordFile:
+    """One process's connection to the file. All methods belong to one thread."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        busy_timeout_ms: int,
+        clock: Callable[[], int] = boot_clock_ms,
+        boot_id: str | None = None,
+    ) -> None:
+        self._path = path
+        self._busy_timeout_ms = busy_timeout_ms
+        self._clock = clock
+        self._boot_id = read_boot_id() if boot_id is None else boot_id
+        self._session_id: int | None = None
+        self._deadline_ms = 0
+        self._timeout_ms = 0
+        self._seen_seq = 0
+        self._seen_state = (-1, -1)
+        self._next_sweep_ms = 0
+
+    def open(self) -> None:
+        """Open or make the file. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
+        folder = os.path.dirname(self._path) or "."
+        if not os.path.isdir(folder):
+            raise MetadataUnusable(
+                f"metadata file {self._path}: the folder {folder} does not exist"
+            )
+        if os.path.isdir(self._path):
+            raise MetadataUnusable(f"metadata file {self._path} is a folder; name a file in it")
+        try:
+            self._db = sqlite3.connect(
+                self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
+            )
+        except sqlite3.DatabaseError as error:
+            raise self._unusable(error) from error
+        try:
+            self._prepare()
+        except BaseException as error:
+            self._db.close()
+            if not isinstance(error, sqlite3.DatabaseError) or is_transient(error):
+                raise
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: sqlite3.Error) -> MetadataUnusable:
+        return MetadataUnusable(
+            f"metadata file {self._path} cannot be used: {error}; it must be an Octavo "
+            "metadata file, or absent in a folder where this user may write"
+        )
+
+    def _prepare(self) -> None:
+        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise MetadataUnusable(
+                f"metadata file {self._path}: its file system cannot hold a write-ahead log "
+                f"(SQLite chose {mode!r}); use a local disk"
+            )
+        self._db.execute("PRAGMA synchronous = FULL")
+        with self._transaction():
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            application = self._db.execute("PRAGMA application_id").fetchone()[0]
+            tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if tables == 0:
+                for statement in _SCHEMA.split(";"):
+                    self._db.execute(statement)
+            elif application != APPLICATION_ID:
+                raise MetadataUnusable(
+                    f"metadata file {self._path} is a SQLite database, but not Octavo's"
+                )
+            elif version != SCHEMA_VERSION:
+                raise MetadataUnusable(
+                    f"metadata file {self._path} has schema version {version}; this Octavo reads "
+                    f"version {SCHEMA_VERSION}. Use the Octavo that wrote it, or a newer one"
+                )
+            self._seen_seq = self._last_seq()
+
+    def close(self) -> None:
+        """End the session with its ephemeral records and let go of the file."""
+        try:
+            if self._session_id is not None:
+                with self._transaction():
+                    self._end_sessions([self._session_id])
+        finally:
+            self._session_id = None
+            self._db.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """The write lock from the first statement on, so that nothing read here can go stale."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    # -- sessions
+
+    @property
+    def has_session(self) -> bool:
+        """Whether a session was opened and not found expired since."""
+        return self._session_id is not None
+
+    @property
+    def lease_end_ms(self) -> int:
+        """The time by `clock` at which our session ends unless `beat` comes first."""
+        return self._deadline_ms
+
+    def open_session(self, timeout_ms: int) -> None:
+        """A new session, with nothing of an earlier one; those that are over are swept."""
+        self._timeout_ms = timeout_ms
+        with self._transaction():
+            self._sweep()
+            deadline_ms = self._clock() + timeout_ms
+            session_id = self._db.execute(
+                "INSERT INTO sessions (boot_id, deadline_ms) VALUES (?, ?)",
+                (self._boot_id, deadline_ms),
+            ).lastrowid
+        assert session_id is not None
+        self._session_id, self._deadline_ms = session_id, deadline_ms
+
+    def forget_session(self) -> None:
+        """Stop using a session that was found expired. Its records go with the next sweep."""
+        self._session_id = None
+
+    def beat(self) -> None:
+        """Prolong the session. Raises `SessionExpired` when it is over."""
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._transaction():
+                self._check_session()
+                deadline_ms = self._clock() + self._timeout_ms
+                self._db.execute(
+                    "UPDATE sessions SET deadline_ms = ? WHERE id = ?",
+                    (deadline_ms, self._session_id),
+                )
+        finally:
+            self._db.execute("PRAGMA synchronous = FULL")
+        self._deadline_ms = deadline_ms
+
+    def sweep_if_due(self) -> None:
+        """End every session whose time is up, ours excepted. Looks every `SWEEP_INTERVAL_MS`."""
+        now_ms = self._clock()
+        if now_ms < self._next_sweep_ms:
+            return
+        self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
+        due = self._db.execute(
+            "SELECT 1 FROM sessions WHERE id IS NOT ? AND (deadline_ms <= ? OR boot_id != ?)",
+            (self._session_id, now_ms, self._boot_id),
+        ).fetchone()
+        if due is not None:
+            with self._transaction():
+                self._sweep()
+
+    def _sweep(self) -> None:
+        now_ms = self._clock()
+        dead = self._db.execute(
+            "SELECT id FROM sessions WHERE id IS NOT ? AND (deadline_ms <= ? OR boot_id != ?)",
+            (self._session_id, now_ms, self._boot_id),
+        ).fetchall()
+        self._end_sessions([row[0] for row in dead])
+
+    def _end_sessions(self, ids: list[int]) -> None:
+        for session_id in ids:
+            for (path,) in self._db.execute(
+                "SELECT path FROM records WHERE owner = ?", (session_id,)
+            ).fetchall():
+                self._db.execute("DELETE FROM records WHERE path = ?", (path,))
+                self._log(path, names_changed=True)
+            self._db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+
+    def _check_session(self) -> None:
+        """Inside the write lock: nobody else can end the session between this and the commit."""
+        row = self._db.execute(
+            "SELECT deadline_ms FROM sessions WHERE id = ?", (self._session_id,)
+        ).fetchone()
+        if row is None or row[0] <= self._clock():
+            raise SessionExpired(f"metadata session {self._session_id} in {self._path} is over")
+
+    def _check_lease(self) -> None:
+        """Without the lock: the clock alone says whether the session may have ended."""
+        if self._deadline_ms <= self._clock():
+            raise SessionExpired(f"metadata session {self._session_id} in {self._path} is over")
+
+    # -- records
+
+    def get(self, path: str) -> Record:
+        """See `MetadataStore.get`."""
+        self._check_lease()
+        row = self._db.execute(
+            "SELECT value, version FROM records WHERE path = ?", (check_path(path),)
+        ).fetchone()
+        if row is None:
+            raise RecordNotFound(f"no record at {path}")
+        return Record(row[0], row[1])
+
+    def children(self, path: str) -> list[str]:
+        """See `MetadataStore.children`."""
+        self._check_lease()
+        rows = self._db.execute("SELECT path FROM records WHERE parent = ?", (path,)).fetchall()
+        return sorted(row[0].rpartition("/")[2] for row in rows)
+
+    def create(self, path: str, value: bytes, ephemeral: bool, sequence: bool) -> str:
+        """See `MetadataStore.create`."""
+        check_path(path + "0" if sequence else path)
+        with self._transaction():
+            self._check_session()
+            parent = parent_of(path)
+            for above in parents_of(path):
+                self._make_parent(above)
+            if sequence:
+                number = self._db.execute(
+                    "UPDATE records SET next_sequence = next_sequence + 1 WHERE path = ?"
+                    " RETURNING next_sequence - 1",
+                    (parent,),
+                ).fetchall()[0][0]
+                path = f"{path}{number:010d}"
+            owner = self._session_id if ephemeral else None
+            made = self._db.execute(
+                "INSERT OR IGNORE INTO records (path, parent, value, version, owner)"
+                " VALUES (?, ?, ?, 0, ?)",
+                (path, parent, value, owner),
+            ).rowcount
+            if not made:
+                raise RecordExists(f"a record already stands at {path}")
+            self._log(path, names_changed=True)
+        return path
+
+    def _make_parent(self, path: str) -> None:
+        row = self._db.execute("SELECT owner FROM records WHERE path = ?", (path,)).fetchone()
+        if row is None:
+            self._db.execute(
+                "INSERT INTO records (path, parent, value, version) VALUES (?, ?, x'', 0)",
+                (path, parent_of(path)),
+            )
+            self._log(path, names_changed=True)
+        elif row[0] is not None:
+            raise MetadataError(f"{path} is ephemeral: no record can be made below it")
+
+    def put(self, path: str, value: bytes, version: int) -> int:
+        """See `MetadataStore.put`."""
+        with self._transaction():
+            self._check_session()
+            found = self._version(path, version)
+            self._db.execute(
+                "UPDATE records SET value = ?, version = ? WHERE path = ?",
+                (value, found + 1, path),
+            )
+            self._log(path, names_changed=False)
+        return found + 1
+
+    def delete(self, path: str, version: int) -> None:
+        """See `MetadataStore.delete`."""
+        with self._transaction():
+            self._check_session()
+            self._version(path, version)
+            if self._db.execute(
+                "SELECT 1 FROM records WHERE parent = ? LIMIT 1", (path,)
+            ).fetchone():
+                raise RecordExists(f"{path} cannot be deleted: there are records below it")
+            self._db.execute("DELETE FROM records WHERE path = ?", (path,))
+            self._log(path, names_changed=True)
+
+    def _version(self, path: str, expected: int) -> int:
+        row = self._db.execute(
+            "SELECT version FROM records WHERE path = ?", (check_path(path),)
+        ).fetchone()
+        if row is None:
+            raise RecordNotFound(f"no record at {path}")
+        if expected not in (ANY_VERSION, row[0]):
+            raise VersionConflict(f"{path} has version {row[0]}, not the expected {expected}")
+        return int(row[0])
+
+    # -- changes
+
+    def _log(self, path: str, *, names_changed: bool) -> None:
+        rows = [(path, 0)]
+        if names_changed:
+            rows.append((parent_of(path), 1))
+        for row in rows:
+            seq = self._db.execute(
+                "INSERT INTO changes (path, of_children) VALUES (?, ?)", row
+            ).lastrowid
+            if seq is not None and seq % 1000 == 0:
+                self._db.execute("DELETE FROM changes WHERE seq <= ?", (seq - CHANGES_KEPT,))
+
+    def _last_seq(self) -> int:
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
+        return 0 if row is None else int(row[0])
+
+    def has_changes(self) -> bool:
+        """Whether we or another connection changed anything since the last call. Very cheap."""
+        data_version = self._db.execute("PRAGMA data_version").fetchone()[0]
+        state = (data_version, self._db.total_changes)
+        changed = state != self._seen_state
+        self._seen_state = state
+        return changed
+
+    def take_changes(self) -> Changes:
+        """All changes since the last call, our own included, each key once and in order."""
+        rows = self._db.execute(
+            "SELECT seq, path, of_children FROM changes WHERE seq > ? ORDER BY seq",
+            (self._seen_seq,),
+        ).fetchall()
+        if not rows:
+            return Changes([], gap=False)
+        gap = rows[0][0] != self._seen_seq + 1
+        self._seen_seq = rows[-1][0]
+        return Changes(list(dict.fromkeys(WatchKey(row[1], bool(row[2])) for row in rows)), gap)
+
+
+def is_transient(error: sqlite3.Error) -> bool:
+    """Whether the same call may succeed later: the file is locked by others, or has no room."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)

@@ -1,0 +1,178 @@
+"""The records of namespaces, topics, partitions and subscriptions (docs/formats/topic_records.md).
+
+A record is a msgpack map from field names to values, with `v`, the version of the format. Keys
+that this version does not know are kept and written back, so that a newer process's additions
+survive an older one's change. A record of a newer format version is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgpack
+
+from metadata.store import BadRecord
+
+FORMAT_VERSION = 1
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRecord:
+    """A namespace and when it was made."""
+
+    created_ms: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """What a topic's maker may choose. None means no bound."""
+
+    partitions: int = 1
+    ensemble_size: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    rollover_bytes: int = 1 << 30
+    rollover_age_ms: int = 4 * 3600 * 1000
+    rollover_entries: int = 1_000_000
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic: its settings, when it was made, and whether it is being deleted."""
+
+    settings: TopicSettings
+    created_ms: int = 0
+    deleting: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLedger:
+    """One ledger of a partition's chain. `count` is None while it is open."""
+
+    ledger_id: int
+    base_offset: int
+    count: int | None = None
+    bytes: int = 0
+    first_ms: int = -1
+    last_ms: int = -1
+    closed_ms: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition: its ledgers in order, and the ledger that holds its cursors and producers.
+
+    `trimmed_offset` is the first offset still kept; `epoch` counts its owners.
+    """
+
+    ledgers: tuple[PartitionLedger, ...] = ()
+    state_ledger: int | None = None
+    trimmed_offset: int = 0
+    epoch: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRecord:
+    """A subscription's settings. Its position is in the partitions' state ledgers.
+
+    `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant for
+    each partition when the subscription was made.
+    """
+
+    type: str = "exclusive"
+    start: str = "latest"
+    start_offsets: Mapping[int, int] = field(default_factory=dict)
+    ack_timeout_ms: int = 30_000
+    max_deliveries: int | None = None
+    created_ms: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def encode_record(record: Any) -> bytes:
+    """The bytes of one of the records above."""
+    packed: bytes = msgpack.packb({"v": FORMAT_VERSION} | _to_map(record))
+    return packed
+
+
+def decode_record(kind: type[R], what: str, data: bytes) -> R:
+    """Read a record of `kind`; `what` names it in errors. Raises `BadRecord`, nothing else."""
+    try:
+        fields = msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise BadRecord(f"{what}: not msgpack: {error}") from error
+    version = fields.pop("v", None) if isinstance(fields, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise BadRecord(f"{what}: no map with a format version `v`")
+    if version > FORMAT_VERSION:
+        raise BadRecord(
+            f"{what}: format version {version}; this Octavo reads up to {FORMAT_VERSION}"
+        )
+    record: R = _from_map(kind, what, fields)
+    return record
+
+
+def _to_map(record: Any) -> dict[str, Any]:
+    fields = {f.name: _plain(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    # Known fields win: an unknown key can never take a known one's place.
+    return {**fields.pop("extra"), **fields}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return _to_map(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, localns={"bytes": int})
+
+
+def _from_map(kind: Any, what: str, fields: Any) -> Any:
+    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
+        raise BadRecord(f"{what}: needed is a map with text keys")
+    known = {f.name: f for f in dataclasses.fields(kind) if f.name != "extra"}
+    values: dict[str, Any] = {}
+    for name, spec in known.items():
+        if name in fields:
+            values[name] = _convert(_hints(kind)[name], f"{what}: {name}", fields[name])
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise BadRecord(f"{what}: {name} is missing")
+    extra = {key: value for key, value in fields.items() if key not in known}
+    return kind(**values, extra=extra)
+
+
+def _convert(hint: Any, what: str, value: Any) -> Any:
+    """`value` as the field's type; only the kinds of types that the records use."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        return None if value is None else _convert(args[0], what, value)
+    if dataclasses.is_dataclass(hint):
+        return _from_map(hint, what, value)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_convert(args[0], what, item) for item in value)
+    if origin is Mapping and isinstance(value, dict):
+        return {
+            _convert(args[0], what, key): _convert(args[1], what, item)
+            for key, item in value.items()
+        }
+    # bool is an int to Python, but not to us.
+    if origin is None and type(value) is hint:
+        return value
+    raise BadRecord(f"{what}: {value!r} is not {hint}")

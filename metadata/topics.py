@@ -1,0 +1,276 @@
+"""Namespaces, topics, partitions and subscriptions: paths, and calls on their records.
+
+    /octavo/namespaces/<ns>
+    /octavo/topics/<ns>/<topic>
+    /octavo/topics/<ns>/<topic>/partitions/<n>
+    /octavo/topics/<ns>/<topic>/subscriptions/<sub>
+    /octavo/owners/<ns>/<topic>/<n>            ephemeral, see election.py
+    /octavo/brokers/<id>                       ephemeral
+
+Names are validated where users give them (broker/types.py); here a bad one is an AssertionError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from metadata.paths import join
+from metadata.store import (
+    ANY_VERSION,
+    MetadataStore,
+    RecordExists,
+    RecordNotFound,
+    VersionConflict,
+    Watch,
+)
+from metadata.topic_records import (
+    NamespaceRecord,
+    PartitionLedger,
+    PartitionRecord,
+    SubscriptionRecord,
+    TopicRecord,
+    TopicSettings,
+    decode_record,
+    encode_record,
+)
+
+__all__ = [
+    "BROKERS_ROOT",
+    "OWNERS_ROOT",
+    "NamespaceRecord",
+    "PartitionLedger",
+    "PartitionRecord",
+    "SubscriptionRecord",
+    "TopicRecord",
+    "TopicSettings",
+    "TopicStore",
+    "broker_path",
+    "owner_path",
+]
+
+NAMESPACES_ROOT = "/octavo/namespaces"
+TOPICS_ROOT = "/octavo/topics"
+OWNERS_ROOT = "/octavo/owners"
+BROKERS_ROOT = "/octavo/brokers"
+_DELETES_TRIED_MAX = 8
+
+R = TypeVar("R")
+
+
+def owner_path(namespace: str, topic: str, partition: int) -> str:
+    """Where the owner of a partition is named."""
+    return join(OWNERS_ROOT, namespace, topic, str(partition))
+
+
+def broker_path(broker_id: str) -> str:
+    """Where a live broker is registered."""
+    return join(BROKERS_ROOT, broker_id)
+
+
+def topic_path(namespace: str, topic: str) -> str:
+    """Where a topic's record stands."""
+    return join(TOPICS_ROOT, namespace, topic)
+
+
+def partition_path(namespace: str, topic: str, partition: int) -> str:
+    """Where a partition's record stands."""
+    assert partition >= 0
+    return join(TOPICS_ROOT, namespace, topic, "partitions", str(partition))
+
+
+def subscription_path(namespace: str, topic: str, subscription: str) -> str:
+    """Where a subscription's record stands."""
+    return join(TOPICS_ROOT, namespace, topic, "subscriptions", subscription)
+
+
+class TopicStore:
+    """All records about topics. Every change is a compare-and-set on the version that was read.
+
+    Reads raise `RecordNotFound` and `BadRecord`, creates `RecordExists`, writes `VersionConflict`.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    # -- namespaces
+
+    async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
+        """Make a namespace."""
+        await self._create(join(NAMESPACES_ROOT, namespace), record)
+
+    async def read_namespace(self, namespace: str) -> tuple[NamespaceRecord, int]:
+        """The record and its version."""
+        return await self._read(NamespaceRecord, join(NAMESPACES_ROOT, namespace))
+
+    async def write_namespace(self, namespace: str, record: NamespaceRecord, version: int) -> int:
+        """Compare-and-set; return the new version."""
+        return await self._write(join(NAMESPACES_ROOT, namespace), record, version)
+
+    async def delete_namespace(self, namespace: str, version: int = ANY_VERSION) -> None:
+        """Raises `RecordExists` when there are topics in it."""
+        if await self.list_topics(namespace):
+            raise RecordExists(f"namespace {namespace} still has topics")
+        await self._store.delete(join(NAMESPACES_ROOT, namespace), version)
+
+    async def list_namespaces(self) -> list[str]:
+        """All namespaces, sorted."""
+        return await self._store.children(NAMESPACES_ROOT)
+
+    # -- topics
+
+    async def create_topic(self, namespace: str, topic: str, record: TopicRecord) -> None:
+        """Make a topic's record; its partitions' records are made one by one."""
+        await self._create(topic_path(namespace, topic), record)
+
+    async def read_topic(self, namespace: str, topic: str) -> tuple[TopicRecord, int]:
+        """The record and its version."""
+        return await self._read(TopicRecord, topic_path(namespace, topic))
+
+    async def write_topic(
+        self, namespace: str, topic: str, record: TopicRecord, version: int
+    ) -> int:
+        """Compare-and-set; return the new version."""
+        return await self._write(topic_path(namespace, topic), record, version)
+
+    async def delete_topic(self, namespace: str, topic: str) -> None:
+        """Remove the topic's record last, after those of its partitions and subscriptions.
+
+        Whoever deletes a topic marks it `deleting` first, so that nobody adds to it meanwhile.
+        """
+        path = topic_path(namespace, topic)
+        for attempt in range(_DELETES_TRIED_MAX):
+            for folder in ("partitions", "subscriptions"):
+                for name in await self._store.children(f"{path}/{folder}"):
+                    await self._remove(f"{path}/{folder}/{name}")
+                await self._remove(f"{path}/{folder}")
+            try:
+                return await self._store.delete(path)
+            except RecordExists:
+                if attempt == _DELETES_TRIED_MAX - 1:
+                    raise
+        return None
+
+    async def list_topics(self, namespace: str) -> list[str]:
+        """The namespace's topics, sorted."""
+        return await self._store.children(join(TOPICS_ROOT, namespace))
+
+    def watch_topics(self, namespace: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after a topic was made or deleted."""
+        return self._store.watch_children(join(TOPICS_ROOT, namespace), on_change)
+
+    def watch_topic(self, namespace: str, topic: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the topic's record changed."""
+        return self._store.watch(topic_path(namespace, topic), on_change)
+
+    # -- partitions
+
+    async def create_partition(
+        self, namespace: str, topic: str, partition: int, record: PartitionRecord
+    ) -> None:
+        """Make a partition's record; its version is 0."""
+        await self._create(partition_path(namespace, topic, partition), record)
+
+    async def read_partition(
+        self, namespace: str, topic: str, partition: int
+    ) -> tuple[PartitionRecord, int]:
+        """The record and its version."""
+        return await self._read(PartitionRecord, partition_path(namespace, topic, partition))
+
+    async def write_partition(
+        self, namespace: str, topic: str, partition: int, record: PartitionRecord, version: int
+    ) -> int:
+        """Compare-and-set; return the new version."""
+        return await self._write(partition_path(namespace, topic, partition), record, version)
+
+    async def delete_partition(
+        self, namespace: str, topic: str, partition: int, version: int = ANY_VERSION
+    ) -> None:
+        """Remove a partition's record."""
+        await self._store.delete(partition_path(namespace, topic, partition), version)
+
+    async def list_partitions(self, namespace: str, topic: str) -> list[int]:
+        """The partitions that have a record, ascending."""
+        names = await self._store.children(join(topic_path(namespace, topic), "partitions"))
+        return sorted(int(name) for name in names)
+
+    def watch_partition(
+        self, namespace: str, topic: str, partition: int, on_change: Callable[[], None]
+    ) -> Watch:
+        """Call `on_change` after the partition's record changed."""
+        return self._store.watch(partition_path(namespace, topic, partition), on_change)
+
+    # -- subscriptions
+
+    async def create_subscription(
+        self, namespace: str, topic: str, subscription: str, record: SubscriptionRecord
+    ) -> None:
+        """Make a subscription's record."""
+        await self._create(subscription_path(namespace, topic, subscription), record)
+
+    async def read_subscription(
+        self, namespace: str, topic: str, subscription: str
+    ) -> tuple[SubscriptionRecord, int]:
+        """The record and its version."""
+        path = subscription_path(namespace, topic, subscription)
+        return await self._read(SubscriptionRecord, path)
+
+    async def write_subscription(
+        self,
+        namespace: str,
+        topic: str,
+        subscription: str,
+        record: SubscriptionRecord,
+        version: int,
+    ) -> int:
+        """Compare-and-set; return the new version."""
+        path = subscription_path(namespace, topic, subscription)
+        return await self._write(path, record, version)
+
+    async def delete_subscription(
+        self, namespace: str, topic: str, subscription: str, version: int = ANY_VERSION
+    ) -> None:
+        """Remove a subscription's record."""
+        await self._store.delete(subscription_path(namespace, topic, subscription), version)
+
+    async def list_subscriptions(self, namespace: str, topic: str) -> list[str]:
+        """The topic's subscriptions, sorted."""
+        return await self._store.children(join(topic_path(namespace, topic), "subscriptions"))
+
+    def watch_subscriptions(
+        self, namespace: str, topic: str, on_change: Callable[[], None]
+    ) -> Watch:
+        """Call `on_change` after a subscription was made or deleted."""
+        path = join(topic_path(namespace, topic), "subscriptions")
+        return self._store.watch_children(path, on_change)
+
+    # -- the calls beneath
+
+    async def _create(self, path: str, record: object) -> None:
+        value = encode_record(record)
+        try:
+            await self._store.create(path, value)
+        except RecordExists:
+            # A path that was only made on the way to a record below it has no value: it is free.
+            found, version = await self._store.get(path)
+            if found:
+                raise
+            try:
+                await self._store.put(path, value, version)
+            except VersionConflict as error:
+                raise RecordExists(f"a record already stands at {path}") from error
+
+    async def _read(self, kind: type[R], path: str) -> tuple[R, int]:
+        value, version = await self._store.get(path)
+        if not value:
+            raise RecordNotFound(f"no record at {path}")
+        return decode_record(kind, path, value), version
+
+    async def _write(self, path: str, record: object, version: int) -> int:
+        assert version != ANY_VERSION, "topic records are only ever changed by compare-and-set"
+        return await self._store.put(path, encode_record(record), version)
+
+    async def _remove(self, path: str) -> None:
+        with contextlib.suppress(RecordNotFound):
+            await self._store.delete(path)
