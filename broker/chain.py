@@ -121,7 +121,8 @@ class Chain:
         assert not last.closed
         assert count >= 0
         if count == 0:
-            return Chain(self.links[:-1], max(self.trimmed_to, last.base_offset))
+            rest = self.links[:-1]
+            return Chain(rest, self.trimmed_to if rest else last.base_offset)
         closed = replace(
             last, closed=True, count=count, payload_bytes=payload_bytes, newest_ms=newest_ms
         )

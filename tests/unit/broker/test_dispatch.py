@@ -1,0 +1,255 @@
+"""Hand-outs, leases and redelivery, by example and against random histories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from broker.cursor import Cursor
+from broker.dispatch import Dispatcher
+from broker.errors import SubscriptionBusy
+
+TIMEOUT = 100
+
+
+def make(*, exclusive: bool = False, leased_max: int = 1000, floor: int = 0) -> Dispatcher:
+    return Dispatcher(
+        Cursor(floor), exclusive=exclusive, ack_timeout_ms=TIMEOUT, leased_max=leased_max
+    )
+
+
+def take(dispatcher: Dispatcher, now: int, end: int, most: int, name: str = "a") -> list[int]:
+    dispatcher.enter(name, now)
+    found = dispatcher.hand_out(name, now, end, most)
+    return found.offsets if found else []
+
+
+def ack(dispatcher: Dispatcher, *offsets: int) -> None:
+    for offset in offsets:
+        dispatcher.cursor.ack(offset, offset + 1)
+    dispatcher.acked(offsets)
+
+
+def test_nobody_gets_a_message_that_another_holds() -> None:
+    dispatcher = make()
+    assert take(dispatcher, 0, 10, 4, "a") == [0, 1, 2, 3]
+    assert take(dispatcher, 0, 10, 4, "b") == [4, 5, 6, 7]
+    assert take(dispatcher, 0, 10, 4, "a") == [8, 9]
+    assert take(dispatcher, 0, 10, 4, "b") == []
+    assert (dispatcher.consumers["a"].leased, dispatcher.consumers["b"].leased) == (6, 4)
+
+
+def test_what_is_acked_already_is_not_handed_out() -> None:
+    dispatcher = make(floor=2)
+    dispatcher.cursor.ack(4, 6)
+    assert take(dispatcher, 0, 10, 10) == [2, 3, 6, 7, 8, 9]
+
+
+def test_an_ended_lease_is_delivered_again_first_and_counted() -> None:
+    dispatcher = make()
+    take(dispatcher, 0, 3, 3)
+    ack(dispatcher, 1)
+    assert dispatcher.next_event_ms() == TIMEOUT
+    dispatcher.enter("b", TIMEOUT)
+    again = dispatcher.hand_out("b", TIMEOUT, 5, 10)
+    assert again is not None
+    assert again.offsets == [0, 2, 3, 4]
+    assert again.counts == {0: 2, 2: 2}
+    assert dispatcher.holds(0, again.number)
+    assert not dispatcher.holds(0, 1), "the first lease is stale"
+
+
+def test_a_nack_with_delay_waits() -> None:
+    dispatcher = make()
+    take(dispatcher, 0, 3, 3)
+    dispatcher.nack(1, 0, 50)
+    dispatcher.nack(2, 0, 0)
+    assert take(dispatcher, 10, 3, 9) == [2]
+    assert dispatcher.next_event_ms() == 50
+    assert take(dispatcher, 49, 3, 9) == []
+    assert take(dispatcher, 50, 3, 9) == [1]
+
+
+def test_extend_keeps_only_what_was_named() -> None:
+    dispatcher = make()
+    take(dispatcher, 0, 3, 3)
+    dispatcher.extend([0, 0, 2], 60)
+    assert take(dispatcher, TIMEOUT, 3, 9, "b") == [1]
+    assert dispatcher.holds(0, 1)
+    assert dispatcher.holds(2, 1)
+    assert dispatcher.consumers["a"].leased == 2
+    assert take(dispatcher, 60 + TIMEOUT, 3, 9, "b") == [0, 2]
+
+
+def test_an_exclusive_subscription_has_one_consumer_until_its_lease_ends() -> None:
+    dispatcher = make(exclusive=True)
+    take(dispatcher, 0, 10, 1, "a")
+    dispatcher.heard_of(0, 50)
+    with pytest.raises(SubscriptionBusy, match="'a' holds it for another 51 ms"):
+        dispatcher.enter("b", 99)
+    dispatcher.enter("b", 150)
+    with pytest.raises(SubscriptionBusy, match="'b'"):
+        dispatcher.enter("a", 151)
+
+
+def test_an_extended_lease_keeps_the_exclusive_subscription_too() -> None:
+    dispatcher = make(exclusive=True)
+    take(dispatcher, 0, 10, 1, "a")
+    dispatcher.extend([0], 90)
+    with pytest.raises(SubscriptionBusy):
+        dispatcher.enter("b", 150)
+
+
+def test_what_is_out_or_waiting_is_bounded_but_redelivery_goes_on() -> None:
+    dispatcher = make(leased_max=5)
+    assert take(dispatcher, 0, 100, 50) == [0, 1, 2, 3, 4]
+    assert take(dispatcher, 0, 100, 50) == []
+    for offset in range(5):
+        dispatcher.nack(offset, 0, 10)
+    assert take(dispatcher, 0, 100, 50) == []
+    assert take(dispatcher, 10, 100, 50) == [0, 1, 2, 3, 4]
+    ack(dispatcher, 0, 1)
+    assert take(dispatcher, 10, 100, 50) == [5, 6]
+
+
+def test_cumulative_ack_ends_leases_and_moves_on() -> None:
+    dispatcher = make()
+    take(dispatcher, 0, 100, 10)
+    dispatcher.cursor.ack(0, 21)
+    dispatcher.acked_up_to(20)
+    assert dispatcher.leased == 0
+    assert take(dispatcher, 0, 100, 2) == [21, 22]
+
+
+def test_a_seek_voids_every_lease() -> None:
+    dispatcher = make()
+    dispatcher.enter("a", 0)
+    first = dispatcher.hand_out("a", 0, 10, 5)
+    assert first is not None
+    dispatcher.nack(3, 0, 50)
+    dispatcher.cursor.reset(2)
+    dispatcher.reset()
+    assert dispatcher.leased == dispatcher.waiting == 0
+    dispatcher.enter("a", 1)
+    again = dispatcher.hand_out("a", 1, 10, 5)
+    assert again is not None
+    assert (again.offsets, again.counts) == ([2, 3, 4, 5, 6], {})
+    assert not dispatcher.holds(2, first.number)
+
+
+def test_acked_leases_leave_nothing_behind() -> None:
+    dispatcher = make(leased_max=10)
+    for i in range(1000):
+        ack(dispatcher, *take(dispatcher, 0, 10_000, 10))
+        assert dispatcher.next_event_ms() is None, i
+    assert dispatcher.cursor.mark_delete == 10_000
+
+
+def test_idle_consumers_are_forgotten_before_new_ones_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.dispatch.CONSUMERS_MAX", 2)
+    dispatcher = make()
+    take(dispatcher, 0, 10, 1, "a")
+    dispatcher.enter("b", 1)
+    take(dispatcher, 2, 10, 1, "c")
+    assert sorted(dispatcher.consumers) == ["a", "c"]
+    with pytest.raises(SubscriptionBusy, match="already has 2 consumers"):
+        dispatcher.enter("d", 3)
+
+
+@dataclass
+class Held:
+    number: int
+    deadline: int
+
+
+@dataclass
+class Model:
+    acked: set[int] = field(default_factory=set)
+    held: dict[int, Held] = field(default_factory=dict)
+    attempts: dict[int, int] = field(default_factory=dict)
+    hidden: dict[int, int] = field(default_factory=dict)  # nacked until
+
+    def free(self, offset: int, now: int) -> bool:
+        held = self.held.get(offset)
+        return (
+            offset not in self.acked
+            and (held is None or held.deadline <= now)
+            and self.hidden.get(offset, 0) <= now
+        )
+
+
+class Dispatching(RuleBasedStateMachine):
+    """Random consumers, acks, nacks, expiry: every message is out once, free, or acked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dispatcher = make(leased_max=10**6)
+        self.model = Model()
+        self.now = 0
+        self.end = 0
+
+    @rule(count=st.integers(1, 20))
+    def publish(self, count: int) -> None:
+        self.end += count
+
+    @rule(ms=st.integers(1, 80))
+    def pass_time(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(most=st.integers(1, 30), name=st.sampled_from("abc"))
+    def receive(self, most: int, name: str) -> None:
+        model = self.model
+        self.dispatcher.enter(name, self.now)
+        found = self.dispatcher.hand_out(name, self.now, self.end, most)
+        free = [o for o in range(self.end) if model.free(o, self.now)]
+        again = [o for o in free if o in model.attempts]
+        expected = sorted((again + [o for o in free if o not in model.attempts])[:most])
+        assert (found.offsets if found else []) == expected
+        for offset in expected:
+            assert found is not None
+            assert found.counts.get(offset, 1) == model.attempts.get(offset, 0) + 1
+            model.attempts[offset] = model.attempts.get(offset, 0) + 1
+            model.held[offset] = Held(found.number, self.now + TIMEOUT)
+            model.hidden.pop(offset, None)
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        model = self.model
+        offset = data.draw(st.sampled_from(sorted(model.held)))
+        held = model.held[offset]
+        self.dispatcher.expire(self.now)
+        alive = held.deadline > self.now and offset not in model.acked
+        assert self.dispatcher.holds(offset, held.number) == alive
+        if not alive:
+            return
+        what = data.draw(st.sampled_from(["ack", "nack", "extend"]))
+        if what == "ack":
+            ack(self.dispatcher, offset)
+            model.acked.add(offset)
+        elif what == "nack":
+            delay = data.draw(st.integers(0, 150))
+            self.dispatcher.nack(offset, self.now, delay)
+            model.hidden[offset] = self.now + delay
+        else:
+            self.dispatcher.extend([offset], self.now)
+            held.deadline = self.now + TIMEOUT
+        if what != "extend":
+            del model.held[offset]
+
+    @invariant()
+    def leases_are_counted(self) -> None:
+        self.dispatcher.expire(self.now)
+        alive = [o for o, held in self.model.held.items() if held.deadline > self.now]
+        assert self.dispatcher.leased == len(alive)
+        assert sum(c.leased for c in self.dispatcher.consumers.values()) == len(alive)
+
+
+TestDispatching = Dispatching.TestCase
+TestDispatching.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
