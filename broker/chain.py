@@ -13,29 +13,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from metadata.topics import PartitionLedger
+from protocol.batch import BatchHeader
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One ledger of a chain. The figures below `created_ms` count only when `closed`."""
 
-    ledger_id: int
-    base_offset: int
-    created_ms: int = 0
-    closed: bool = False
-    count: int = 0
-    """Messages in it."""
-    payload_bytes: int = 0
-    newest_ms: int = -1
-    """The newest message's timestamp; -1 when it holds none."""
-
-    @property
-    def end_offset(self) -> int:
-        """One past its last offset."""
-        assert self.closed
-        return self.base_offset + self.count
+def end_offset(link: PartitionLedger) -> int:
+    """One past the last offset of a closed ledger."""
+    assert link.count is not None, f"ledger {link.ledger_id} is open"
+    return link.base_offset + link.count
 
 
 class RolloverPolicy(NamedTuple):
@@ -54,6 +42,25 @@ class RolloverPolicy(NamedTuple):
         )
 
 
+class Contents(NamedTuple):
+    """What a ledger holds: messages, payload bytes, oldest and newest timestamp (-1: none)."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+    first_ms: int = -1
+    last_ms: int = -1
+
+    def plus(self, header: BatchHeader, payload_bytes: int) -> Contents:
+        """With one more batch."""
+        first = header.first_timestamp
+        return Contents(
+            self.messages + header.record_count,
+            self.payload_bytes + payload_bytes,
+            min(self.first_ms, first) if self.messages else first,
+            max(self.last_ms, header.max_timestamp),
+        )
+
+
 class RetentionPolicy(NamedTuple):
     """What may be trimmed; None keeps without limit."""
 
@@ -66,13 +73,13 @@ class Chain:
 
     __slots__ = ("_bases", "links", "trimmed_to")
 
-    def __init__(self, links: Iterable[Link] = (), trimmed_to: int = 0) -> None:
+    def __init__(self, links: Iterable[PartitionLedger] = (), trimmed_to: int = 0) -> None:
         self.links = tuple(links)
         self.trimmed_to = trimmed_to
         for before, after in zip(self.links, self.links[1:], strict=False):
-            assert before.closed, f"ledger {before.ledger_id} is followed but not closed"
-            assert before.end_offset == after.base_offset, (
-                f"ledger {before.ledger_id} ends at {before.end_offset}, "
+            assert before.count is not None, f"ledger {before.ledger_id} is followed but not closed"
+            assert end_offset(before) == after.base_offset, (
+                f"ledger {before.ledger_id} ends at {end_offset(before)}, "
                 f"ledger {after.ledger_id} starts at {after.base_offset}"
             )
         assert not self.links or self.links[0].base_offset >= trimmed_to
@@ -84,55 +91,58 @@ class Chain:
         return self.links[0].base_offset if self.links else self.trimmed_to
 
     @property
-    def last(self) -> Link | None:
+    def last(self) -> PartitionLedger | None:
         """The newest link."""
         return self.links[-1] if self.links else None
 
     @property
     def end_offset(self) -> int:
         """One past the last offset; the newest ledger must be closed."""
-        return self.links[-1].end_offset if self.links else self.trimmed_to
+        return end_offset(self.links[-1]) if self.links else self.trimmed_to
 
     @property
     def closed_bytes(self) -> int:
-        """Payload of all closed ledgers."""
-        return sum(link.payload_bytes for link in self.links if link.closed)
+        """Payload of the closed ledgers."""
+        return sum(link.bytes for link in self.links)
 
-    def find(self, offset: int) -> Link:
+    def find(self, offset: int) -> PartitionLedger:
         """The ledger whose range covers `offset`: the newest that starts at or before it."""
         assert self.links
         assert offset >= self.earliest_offset
         return self.links[bisect_right(self._bases, offset) - 1]
 
-    def link_of(self, ledger_id: int) -> Link | None:
+    def link_of(self, ledger_id: int) -> PartitionLedger | None:
         """The link of a ledger; None when the chain does not hold it (any more)."""
         return next((link for link in self.links if link.ledger_id == ledger_id), None)
 
-    def after(self, ledger_id: int) -> Link | None:
+    def after(self, ledger_id: int) -> PartitionLedger | None:
         """The link that follows a ledger."""
         for link, following in zip(self.links, self.links[1:], strict=False):
             if link.ledger_id == ledger_id:
                 return following
         return None
 
-    def closing_last(self, *, count: int, payload_bytes: int, newest_ms: int) -> Chain:
+    def closing_last(self, contents: Contents, closed_ms: int) -> Chain:
         """With the newest ledger closed. A ledger without messages leaves the chain."""
         last = self.links[-1]
-        assert not last.closed
-        assert count >= 0
-        if count == 0:
+        assert last.count is None
+        if contents.messages == 0:
             rest = self.links[:-1]
             return Chain(rest, self.trimmed_to if rest else last.base_offset)
         closed = replace(
-            last, closed=True, count=count, payload_bytes=payload_bytes, newest_ms=newest_ms
+            last,
+            count=contents.messages,
+            bytes=contents.payload_bytes,
+            first_ms=contents.first_ms,
+            last_ms=contents.last_ms,
+            closed_ms=closed_ms,
         )
         return Chain((*self.links[:-1], closed), self.trimmed_to)
 
-    def appending(self, ledger_id: int, created_ms: int) -> Chain:
+    def appending(self, ledger_id: int) -> Chain:
         """With a new open ledger, which starts where the last one ends."""
         assert self.link_of(ledger_id) is None
-        link = Link(ledger_id, self.end_offset, created_ms)
-        return Chain((*self.links, link), self.trimmed_to)
+        return Chain((*self.links, PartitionLedger(ledger_id, self.end_offset)), self.trimmed_to)
 
     def trimming(self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0) -> Chain:
         """Without the oldest closed ledgers that retention no longer covers.
@@ -143,14 +153,11 @@ class Chain:
         total = self.closed_bytes + open_bytes
         keep = 0
         for link in self.links[:-1]:
-            old = policy.age_ms is not None and now_ms - link.newest_ms > policy.age_ms
-            large = (
-                policy.payload_bytes is not None
-                and total - link.payload_bytes >= policy.payload_bytes
-            )
+            old = policy.age_ms is not None and now_ms - link.last_ms > policy.age_ms
+            large = policy.payload_bytes is not None and total - link.bytes >= policy.payload_bytes
             if not (old or large):
                 break
-            total -= link.payload_bytes
+            total -= link.bytes
             keep += 1
         if not keep:
             return self

@@ -149,7 +149,7 @@ class TopicSettings:
     """The oldest closed ledgers of a partition are removed while it holds more than this."""
     rollover_bytes: int = 256 * 1024 * 1024
     rollover_entries: int = 50_000
-    rollover_ms: int = 4 * 3_600_000
+    rollover_age_ms: int = 4 * 3_600_000
     """A ledger longer or older than any of the three is closed and a new one begun."""
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class TopicSettings:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InvalidSettings(f"{name} is {value}; it must be 0 or more, or null")
-        for name in ("rollover_bytes", "rollover_entries", "rollover_ms"):
+        for name in ("rollover_bytes", "rollover_entries", "rollover_age_ms"):
             if getattr(self, name) < 1:
                 raise InvalidSettings(f"{name} is {getattr(self, name)}; it must be at least 1")
 
@@ -204,11 +204,15 @@ class TopicInfo(NamedTuple):
 
 
 class SubscriptionInfo(NamedTuple):
-    """A subscription of a topic as it stands. `created_ms` since the epoch."""
+    """A subscription of a topic as it stands. `created_ms`, since the epoch, tells it from an
+    earlier one of the same name.
+    """
 
     name: str
     settings: SubscriptionSettings
     created_ms: int
+    partitions: int = 0
+    """How many the topic had then: in later ones even `latest` begins at their first message."""
 
 
 class Published(NamedTuple):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.chain import Chain, Link, RetentionPolicy, RolloverPolicy
+from broker.chain import Chain, Contents, RetentionPolicy, RolloverPolicy
+from metadata.topics import PartitionLedger
 
 counts = st.lists(st.integers(0, 7), min_size=1, max_size=12)
 
@@ -16,10 +17,9 @@ def build(sizes: list[int]) -> tuple[Chain, list[int]]:
     chain = Chain()
     model: list[int] = []
     for ledger_id, count in enumerate(sizes):
-        chain = chain.appending(ledger_id, created_ms=ledger_id)
-        chain = chain.closing_last(
-            count=count, payload_bytes=10 * count, newest_ms=1000 + ledger_id
-        )
+        chain = chain.appending(ledger_id)
+        contents = Contents(count, 10 * count, 500, 1000 + ledger_id)
+        chain = chain.closing_last(contents, closed_ms=7)
         model += [ledger_id] * count
     return chain, model
 
@@ -56,7 +56,7 @@ def test_retention_by_size_keeps_at_least_that_much(sizes: list[int], keep_bytes
     newer = chain.trimming(RetentionPolicy(None, keep_bytes), 0)
     assert newer.closed_bytes >= min(keep_bytes, chain.closed_bytes)
     if len(newer.links) > 1:
-        assert newer.closed_bytes - newer.links[0].payload_bytes < keep_bytes
+        assert newer.closed_bytes - newer.links[0].bytes < keep_bytes
 
 
 def test_no_limit_trims_nothing() -> None:
@@ -65,35 +65,37 @@ def test_no_limit_trims_nothing() -> None:
 
 
 def test_the_open_ledger_covers_what_comes() -> None:
-    chain = build([5])[0].appending(77, created_ms=9)
+    chain = build([5])[0].appending(77)
     assert chain.find(5).ledger_id == chain.find(5_000).ledger_id == 77
     assert chain.after(0) == chain.last
     assert chain.after(77) is None
 
 
 def test_an_empty_ledger_leaves_the_chain() -> None:
-    chain = build([5])[0].appending(77, created_ms=9)
-    closed = chain.closing_last(count=0, payload_bytes=0, newest_ms=-1)
+    chain = build([5])[0].appending(77)
+    closed = chain.closing_last(Contents(), 7)
     assert chain.dropped_in(closed) == [77]
-    assert closed.appending(78, created_ms=10).find(5).base_offset == 5
+    assert closed.appending(78).find(5).base_offset == 5
 
 
 def test_offsets_go_on_when_all_was_trimmed() -> None:
-    chain = Chain((), trimmed_to=40).appending(3, created_ms=0)
+    chain = Chain((), trimmed_to=40).appending(3)
     assert (chain.earliest_offset, chain.find(41).base_offset) == (40, 40)
-    emptied = chain.closing_last(count=0, payload_bytes=0, newest_ms=-1)
+    emptied = chain.closing_last(Contents(), 7)
     assert (emptied.links, emptied.earliest_offset, emptied.end_offset) == ((), 40, 40)
 
 
 @pytest.mark.parametrize(
     "links",
     [
-        (Link(1, 0), Link(2, 5)),
-        (Link(1, 0, closed=True, count=4), Link(2, 5)),
-        (Link(1, 0, closed=True, count=6), Link(2, 5)),
+        (PartitionLedger(1, 0), PartitionLedger(2, 5)),
+        (PartitionLedger(1, 0, count=4), PartitionLedger(2, 5)),
+        (PartitionLedger(1, 0, count=6), PartitionLedger(2, 5)),
     ],
 )
-def test_a_chain_with_gap_overlap_or_unclosed_link_is_no_chain(links: tuple[Link, ...]) -> None:
+def test_a_chain_with_gap_overlap_or_unclosed_link_is_no_chain(
+    links: tuple[PartitionLedger, ...],
+) -> None:
     with pytest.raises(AssertionError):
         Chain(links)
 
