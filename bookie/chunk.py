@@ -66,6 +66,7 @@ class _OpenRun:
         """Whether this entry is the next one of the run."""
         return (
             entry_id == self.next_entry
+            and self.first >= 0
             and ledger_id == self.ledger_id
             and head == self.head
             and key == self.key
@@ -103,7 +104,7 @@ def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
         size = LENGTH.size + length
         if position + size > end:
             break
-        count = _count_alike(data, position, size, entry_id)
+        count = _count_alike(data, position, size, entry_id) if entry_id >= 0 else 1
         if run is None or not run.takes(head, key, ledger_id, entry_id):
             if run is not None:
                 _finish(run, data, position, adds, refused)

@@ -97,6 +97,8 @@ class BookieConfig:
     """Below it the bookie turns read-only; recovery adds still pass."""
     disk_free_bytes_resume: int = 512 * MIB
     """At or above it the bookie turns writable again by itself."""
+    disk_free_bytes_reserve: int = 64 * MIB
+    """Below it recovery adds are refused too: the journal and the next flush need the rest."""
     disk_check_interval_ms: int = 5_000
 
     # Life

@@ -36,7 +36,7 @@ _BATCH_OVERHEAD_BYTES = 64
 
 
 def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
-    """The code that answers `error`. What nobody raised on purpose is logged, and never "absent"."""
+    """The code that answers `error`. What nobody raised on purpose is logged: never "absent"."""
     if isinstance(error, BookieError):
         return error.code
     if isinstance(error, ProtocolError):

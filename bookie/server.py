@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _KEEPALIVE_PROBES = 3
+_BACKLOG = 1024
 
 
 class ListenFailed(OctavoError):
@@ -63,18 +64,26 @@ class BookieServer:
         self._listener: asyncio.Server | None = None
         self.port = config.port
 
-    async def start(self) -> None:
-        """Listen. Raises `ListenFailed`."""
-        self.storage.on_pressure(self._on_pressure)
+    async def bind(self) -> None:
+        """Take the port without serving yet. Raises `ListenFailed`."""
         loop = asyncio.get_running_loop()
         host, port = self.config.host, self.config.port
         try:
             self._listener = await loop.create_server(
-                lambda: Connection(self), host, port, backlog=1024
+                lambda: Connection(self), host, port, backlog=_BACKLOG, start_serving=False
             )
         except OSError as error:
             raise ListenFailed(_why(error, host, port)) from error
         self.port = int(self._listener.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Serve on the bound port. Raises `ListenFailed`: a port is only surely ours from here."""
+        assert self._listener is not None
+        self.storage.on_pressure(self._on_pressure)
+        try:
+            await self._listener.start_serving()
+        except OSError as error:
+            raise ListenFailed(_why(error, self.config.host, self.port)) from error
 
     async def stop(self, timeout_s: float) -> None:
         """Answer what was read, then close; what is not answered in time is cut off."""

@@ -1,0 +1,329 @@
+"""A bookie's life: identity, replay, serving, registration, and a good end.
+
+Start: bind the port, lock the folders, check the cookies, replay the journal, serve, register.
+In that order a second process on the same port or folders, or a wrong disk, is found before
+anything is changed, and nobody is told of a bookie that cannot serve. Stop: unregister, answer
+what was read, flush, unlock. A crash at any point is what the journal is for.
+
+The disk is watched: short of space the bookie turns read-only by itself (recovery may still
+write into the reserve), registers as such, and turns back when there is room. A failed `fsync`
+ends the node: `failed` carries the reason, and the process must exit with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from bookie.config import BookieConfig
+from bookie.cookies import (
+    check_cookies,
+    folders_with_data,
+    lock_folders,
+    new_cookie,
+    read_cookies,
+    write_cookies,
+)
+from bookie.disk import Disk, DiskError, File
+from bookie.metrics import BookieMetrics
+from bookie.server import BookieServer
+from bookie.storage import Storage
+from metadata.bookies import BookieInfo, BookieRegistry
+from metadata.cookie import Cookie
+from metadata.ledgers import LedgerStore
+from metadata.store import (
+    MetadataStore,
+    MetadataUnavailable,
+    RecordNotFound,
+    SessionExpired,
+    SessionState,
+)
+from protocol.codes import OctavoError, Scope
+
+log = structlog.get_logger()
+
+_RETRY_FIRST_S = 0.1
+_RETRY_MAX_S = 5.0
+
+
+class BookieStartTimeout(OctavoError):
+    """Metadata did not answer in time while the bookie was starting."""
+
+    name = "bookie-start-timeout"
+    scope = Scope.PROCESS
+
+
+class BookieNode:
+    """One bookie. `store` is started and closed by the caller."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        store: MetadataStore,
+        *,
+        disk: Disk,
+        rng: random.Random,
+        clock: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.metrics = BookieMetrics()
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets an exception when the node must end; it has stopped serving by then."""
+        self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._store = store
+        self._registry = BookieRegistry(store)
+        self._disk = disk
+        self._rng = rng
+        self._cookie: Cookie | None = None
+        self._locks: list[File] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registration_due = asyncio.Event()
+        self._told_read_only = config.read_only
+        self._short_of_space = False
+        self._free_bytes = 0
+        self._total_bytes = 0
+        self._stopping = False
+        self._version = importlib.metadata.version("octavo")
+        self.storage = Storage(config, disk=disk, on_fatal=self._fail)
+        self.server = BookieServer(config, self.storage, self.metrics, self.info)
+
+    # Who it is
+
+    @property
+    def host(self) -> str:
+        """The host under which clients reach it."""
+        return self.config.advertised_host or self.config.host
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, known once started."""
+        return self.server.port
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def bookie_id(self) -> str:
+        """Its name in ensembles."""
+        return self.config.bookie_id or self.address
+
+    @property
+    def incarnation(self) -> str:
+        """Tells this bookie from one that was wiped and set up again; known once started."""
+        return self._cookie.incarnation if self._cookie else ""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it takes no ordinary adds at present."""
+        return self._told_read_only or self._short_of_space
+
+    def info(self) -> dict[str, Any]:
+        """What `NODE_INFO` answers."""
+        return {
+            "bookie_id": self.bookie_id,
+            "incarnation": self.incarnation,
+            "read_only": self.read_only,
+            "free_bytes": self._free_bytes,
+            "total_bytes": self._total_bytes,
+            "version": self._version,
+        }
+
+    # Life
+
+    async def start(self) -> None:
+        """Return once it serves and is registered. Raises an `OctavoError` that says why not."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._release()
+            raise
+
+    async def _start(self) -> None:
+        await self.server.bind()
+        folders = self.config.directories
+        self._locks = await self._blocking(lock_folders, self._disk, folders)
+        await self._within_start("checking the cookie", self._identify())
+        await self._check_space()
+        await self.storage.start()
+        await self.server.start()
+        self._store.on_session(self._on_session)
+        await self._within_start("registering", self._register())
+        self._spawn(self._keep_registered(), "registration")
+        self._spawn(self._watch_space(), "disk-space")
+        log.info(
+            "bookie_ready",
+            bookie=self.bookie_id,
+            address=self.address,
+            incarnation=self.incarnation,
+            read_only=self.read_only,
+        )
+
+    async def stop(self) -> None:
+        """End in good order; may be called twice, and after `failed`."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        timeout_s = self.config.stop_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._registry.unregister(self.bookie_id)
+        except (OctavoError, TimeoutError) as error:
+            # The record goes with the session, a little later.
+            log.warning("bookie_not_unregistered", bookie=self.bookie_id, reason=str(error))
+        if not self.failed.done():
+            await self.server.stop(timeout_s)
+        await self._release()
+        log.info("bookie_stopped", bookie=self.bookie_id)
+
+    async def _release(self) -> None:
+        """Give back whatever is held."""
+        self.server.abort()
+        with contextlib.suppress(OctavoError):
+            await self.storage.close()
+        for lock in self._locks:
+            lock.close()
+        self._locks = []
+
+    def set_read_only(self, read_only: bool) -> None:
+        """Refuse ordinary adds, or take them again, until told otherwise."""
+        self._told_read_only = read_only
+        self._apply_mode()
+
+    # Identity
+
+    async def _identify(self) -> None:
+        """Check the cookies, or stamp them on the first start. Raises `CookieRefused`."""
+        instance_id = await LedgerStore(self._store, rng=self._rng).initialize()
+        expected = new_cookie(self.config, self.bookie_id, instance_id, self._rng)
+        recorded: Cookie | None = None
+        with contextlib.suppress(RecordNotFound):
+            recorded, _ = await self._registry.read_cookie(self.bookie_id)
+        folders = self.config.directories
+        on_disk = await self._blocking(read_cookies, self._disk, folders)
+        with_data = await self._blocking(folders_with_data, self._disk, folders)
+        self._cookie = check_cookies(expected, recorded, on_disk, with_data)
+        if self._cookie is None:
+            await self._blocking(write_cookies, self._disk, folders, expected)
+            await self._registry.write_cookie(expected)
+            self._cookie = expected
+            log.info("cookie_stamped", bookie=self.bookie_id, incarnation=expected.incarnation)
+
+    # Registration
+
+    async def _register(self) -> None:
+        properties = {"incarnation": self.incarnation}
+        if self.config.rack:
+            properties["rack"] = self.config.rack
+        await self._registry.register(
+            BookieInfo(self.bookie_id, self.host, self.port, self.read_only, properties)
+        )
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._registration_due.set()
+        else:
+            log.warning("metadata_session", bookie=self.bookie_id, state=state.value)
+
+    async def _keep_registered(self) -> None:
+        """Register anew whenever the session or the mode has changed; try until it works."""
+        while True:
+            await self._registration_due.wait()
+            self._registration_due.clear()
+            retry_s = _RETRY_FIRST_S
+            while True:
+                try:
+                    await self._register()
+                    break
+                except (MetadataUnavailable, SessionExpired) as error:
+                    log.warning("registration_failed", bookie=self.bookie_id, reason=str(error))
+                    await asyncio.sleep(retry_s * (0.5 + self._rng.random()))
+                    retry_s = min(2 * retry_s, _RETRY_MAX_S)
+            log.info("bookie_registered", bookie=self.bookie_id, read_only=self.read_only)
+
+    # Disk space
+
+    async def _watch_space(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.disk_check_interval_ms / 1000)
+            await self._check_space()
+
+    async def _check_space(self) -> None:
+        """Measure the folders' file systems and set the mode accordingly."""
+        measured: dict[str, tuple[int, int]] = {}
+        for folder in self.config.directories:
+            try:
+                measured[folder] = await self._blocking(self._disk.free_bytes, folder)
+            except DiskError as error:
+                log.error("disk_unreadable", folder=folder, reason=str(error))
+                measured[folder] = (0, 0)
+            self.metrics.free_bytes.labels(folder).set(measured[folder][0])
+        ledgers = [measured[folder] for folder in self.config.ledger_directories]
+        self._free_bytes = sum(free for free, _ in ledgers)
+        self._total_bytes = sum(total for _, total in ledgers)
+        free = min(free for free, _ in measured.values())
+        limit = (
+            self.config.disk_free_bytes_resume
+            if self._short_of_space
+            else self.config.disk_free_bytes_min
+        )
+        self._short_of_space = free < limit
+        self.server.takes_recovery_adds = free >= self.config.disk_free_bytes_reserve
+        self._apply_mode(free_bytes=free)
+
+    def _apply_mode(self, **why: object) -> None:
+        read_only = self.read_only
+        if self.server.read_only == read_only:
+            return
+        self.server.read_only = read_only
+        self.metrics.read_only.set(read_only)
+        log.warning(
+            "bookie_read_only" if read_only else "bookie_writable", bookie=self.bookie_id, **why
+        )
+        self._registration_due.set()
+
+    # Failure
+
+    def _fail(self, error: BaseException) -> None:
+        """Serving on would be wrong: stop at once and say so."""
+        if self.failed.done():
+            return
+        log.critical(
+            "bookie_failed", bookie=self.bookie_id, error=type(error).__name__, reason=str(error)
+        )
+        self.server.abort()
+        self.failed.set_exception(error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _within_start(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(self.config.start_timeout_ms / 1000):
+                await work
+        except TimeoutError as error:
+            raise BookieStartTimeout(
+                f"{what} took longer than {self.config.start_timeout_ms} ms: does the metadata "
+                f"store {self._store.url} answer?"
+            ) from error
+
+    @staticmethod
+    async def _blocking(call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, call, *args)
