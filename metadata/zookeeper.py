@@ -1,0 +1,403 @@
+"""The metadata store of a cluster: ZooKeeper, through kazoo. Nothing else knows that it exists.
+
+kazoo works in threads of its own; what they have to say is brought to the event loop by
+`call_soon_threadsafe`, in order: the end of a session is heard before any answer given after it.
+
+ZooKeeper's watches fire once and are lost with the connection. Ours stand: whenever one fires, and
+for all of them after a reconnect, the watch is placed again first and its callback called after
+that, so that a reader who then reads sees whatever the gap held.
+
+A reply that is lost with the connection means `MetadataUnavailable` for a write, never a guess.
+Reads are sent again until their deadline. No call is sent while the connection is known to be
+down, so a call that timed out waiting for it has no effect later. ZooKeeper may narrow the session
+timeout that is asked for to its own bounds (2 to 20 ticks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from metadata.paths import check_path, parents_of
+from metadata.record_file import boot_clock_ms
+from metadata.store import (
+    ANY_VERSION,
+    MetadataError,
+    MetadataUnavailable,
+    Record,
+    RecordExists,
+    RecordNotFound,
+    SessionExpired,
+    SessionState,
+    VersionConflict,
+    Watch,
+)
+from metadata.watching import WatchKey, WatchTable
+
+CONNECT_TIMEOUT_MS = 6000
+CALL_TIMEOUT_MS = 10_000
+"""A call that has no answer by then raises `MetadataUnavailable`."""
+CALLS_IN_FLIGHT_MAX = 256
+_PARENTS_TRIED_MAX = 8
+_PROBE_TIMEOUT_S = 1.0
+
+_ERRORS: dict[type[Exception], type[MetadataError]] = {
+    zk.NoNodeError: RecordNotFound,
+    zk.NodeExistsError: RecordExists,
+    zk.NotEmptyError: RecordExists,
+    zk.BadVersionError: VersionConflict,
+    zk.SessionExpiredError: SessionExpired,
+    # kazoo derives this from SessionExpiredError, but it only says that the socket is gone.
+    zk.ConnectionClosedError: MetadataUnavailable,
+    zk.ConnectionLoss: MetadataUnavailable,
+    zk.OperationTimeoutError: MetadataUnavailable,
+    zk.SessionMovedError: MetadataUnavailable,
+    zk.RequestTimeoutError: MetadataUnavailable,
+    zk.ThrottledOpError: MetadataUnavailable,
+    zk.CancelledError: MetadataUnavailable,
+}
+
+
+class ZooKeeperStore:
+    """A `MetadataStore` on the ensemble `hosts` (`host:port` each), below `chroot` (`""`, `/a`)."""
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        chroot: str = "",
+        *,
+        session_timeout_ms: int = 6000,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        call_timeout_ms: int = CALL_TIMEOUT_MS,
+        clock: Callable[[], int] = boot_clock_ms,
+    ) -> None:
+        assert hosts
+        self._hosts = tuple(hosts)
+        self._chroot = check_path(chroot) if chroot else ""
+        self._session_timeout_ms = session_timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._call_timeout_ms = call_timeout_ms
+        self._clock = clock
+        self._client = KazooClient(
+            hosts=",".join(hosts),
+            timeout=session_timeout_ms / 1000,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+        )
+        self._watches = WatchTable()
+        self._placed: dict[WatchKey, int] = {}
+        self._placements = 0
+        self._state = SessionState.SUSPENDED
+        self._connected = asyncio.Event()
+        self._in_flight = asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
+        self._generation = 0
+        self._contact_ms = 0
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pulse: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """`zk://` with all hosts and the chroot."""
+        return f"zk://{','.join(self._hosts)}{self._chroot}"
+
+    @property
+    def session_state(self) -> SessionState:
+        """Never CONNECTED when nothing was heard for a session timeout, told so or not."""
+        if (
+            self._state is SessionState.CONNECTED
+            and self._clock() - self._contact_ms >= self._session_timeout_ms
+        ):
+            return SessionState.SUSPENDED
+        return self._state
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long a silent process keeps its ephemeral records, as asked for."""
+        return self._session_timeout_ms
+
+    # -- life
+
+    async def start(self) -> None:
+        """Connect and open a session. Raises `MetadataUnavailable` with each host's reason."""
+        assert self._loop is None, "a store is started once"
+        self._loop = asyncio.get_running_loop()
+        self._client.add_listener(lambda state: self._post(self._on_kazoo_state, state))
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                await self._connected.wait()
+        except TimeoutError as error:
+            reasons = await asyncio.gather(*map(self._reason, self._hosts))
+            await self._stop_client()
+            raise MetadataUnavailable(
+                f"{self.url}: no ZooKeeper session within {self._connect_timeout_ms} ms: "
+                + "; ".join(reasons)
+            ) from error
+        except BaseException:
+            await self._stop_client()
+            raise
+        self._pulse = asyncio.create_task(self._pulse_forever(), name="metadata-pulse")
+
+    async def _reason(self, host: str) -> str:
+        """Why `host` is of no use, for a person to read."""
+        name, _, port = host.rpartition(":")
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(name.strip("[]"), int(port))
+        except TimeoutError:
+            return f"{host} did not answer"
+        except OSError as error:
+            return f"{host}: {error.strerror or error}"
+        writer.close()
+        return f"{host} accepts connections, but opens no session (no quorum, or no ZooKeeper?)"
+
+    async def close(self) -> None:
+        """End the session at once. May be called twice."""
+        if self._closed or self._loop is None:
+            return
+        if self._pulse is not None:
+            self._pulse.cancel()
+            await asyncio.gather(self._pulse, return_exceptions=True)
+        await self._stop_client()
+
+    async def _stop_client(self) -> None:
+        assert self._loop is not None
+        self._closed = True
+        self._connected.clear()
+        self._state = SessionState.SUSPENDED
+        await self._loop.run_in_executor(None, self._stop_client_blocking)
+
+    def _stop_client_blocking(self) -> None:
+        # Not closed within kazoo's own bound: the threads are daemons, the session times out.
+        with contextlib.suppress(zk.KazooException):
+            self._client.stop()
+            self._client.close()
+
+    # -- records
+
+    async def get(self, path: str) -> Record:
+        """Raises `RecordNotFound`."""
+        value, stat = await self._read("read", path, self._client.get_async)
+        return Record(value or b"", stat.version)
+
+    async def children(self, path: str) -> list[str]:
+        """The names below `path`, sorted."""
+        try:
+            return sorted(await self._read("list", path, self._client.get_children_async))
+        except RecordNotFound:
+            return []
+
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """Create if absent and return the path made. Raises `RecordExists`."""
+        check_path(path + "0" if sequence else path)
+        generation = self._generation
+        for _ in range(_PARENTS_TRIED_MAX):
+            try:
+                made = await self._call(
+                    "create",
+                    path,
+                    lambda full: self._client.create_async(
+                        full, value, ephemeral=ephemeral, sequence=sequence
+                    ),
+                )
+            except RecordNotFound:
+                await self._make_parents(path)
+                continue
+            if ephemeral and generation != self._generation:
+                raise SessionExpired(f"{self.url}: the session ended while {path} was being made")
+            return str(made).removeprefix(self._chroot)
+        raise MetadataUnavailable(f"{self.url}: the parents of {path} keep being deleted")
+
+    async def _make_parents(self, path: str) -> None:
+        full = self._chroot + path
+        for parent in parents_of(full):
+            with contextlib.suppress(RecordExists):
+                # Not through `_chroot`: the chroot itself may be missing.
+                await self._call("create", parent, self._create_empty, chroot="")
+
+    def _create_empty(self, full: str) -> Any:
+        return self._client.create_async(full, b"")
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        """Compare-and-set; return the new version."""
+        stat = await self._call(
+            "write", path, lambda full: self._client.set_async(full, value, version=version)
+        )
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
+        await self._call(
+            "delete", path, lambda full: self._client.delete_async(full, version=version)
+        )
+
+    # -- calls
+
+    async def _read(self, verb: str, path: str, send: Callable[[str], Any]) -> Any:
+        """A call without effect: sent again as often as the deadline allows."""
+        deadline = self._deadline()
+        while True:
+            try:
+                return await self._call(verb, path, send, deadline=deadline)
+            except MetadataUnavailable:
+                if self._closed or asyncio.get_running_loop().time() >= deadline:
+                    raise
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._call_timeout_ms / 1000
+
+    async def _call(
+        self,
+        verb: str,
+        path: str,
+        send: Callable[[str], Any],
+        *,
+        chroot: str | None = None,
+        deadline: float | None = None,
+    ) -> Any:
+        """Send once and wait for the answer; errors come out as ours."""
+        if self._closed:
+            raise MetadataUnavailable(f"{self.url} is closed")
+        full = (self._chroot if chroot is None else chroot) + path
+        try:
+            async with (
+                asyncio.timeout_at(self._deadline() if deadline is None else deadline),
+                self._in_flight,
+            ):
+                await self._connected.wait()
+                sent_ms = self._clock()
+                result = await self._bridge(send(full or "/"))
+                self._contact_ms = max(self._contact_ms, sent_ms)
+                return result
+        except TimeoutError as error:
+            raise MetadataUnavailable(
+                f"{self.url} did not answer in time to {verb} {path}"
+            ) from error
+        except zk.KazooException as error:
+            kind = next((_ERRORS[c] for c in type(error).__mro__ if c in _ERRORS), MetadataError)
+            reason = str(error) or type(error).__name__
+            raise kind(f"{self.url}: cannot {verb} {path}: {reason}") from error
+
+    def _bridge(self, async_result: Any) -> asyncio.Future[Any]:
+        """kazoo's result as a future of the loop."""
+        assert self._loop is not None
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle() -> None:
+            if future.done():
+                return
+            if async_result.exception is not None:
+                future.set_exception(async_result.exception)
+            else:
+                future.set_result(async_result.value)
+
+        async_result.rawlink(lambda _: self._post(settle))
+        return future
+
+    def _post(self, callback: Callable[..., None], *args: object) -> None:
+        """From any thread: run `callback` on the loop. A loop that is closed needs no news."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    # -- session
+
+    def _on_kazoo_state(self, state: str) -> None:
+        if self._closed:
+            return
+        if state == KazooState.CONNECTED:
+            self._contact_ms = self._clock()
+            self._connected.set()
+            self._set_state(SessionState.CONNECTED)
+            self._placed.clear()
+            for key in self._watches:
+                self._place(key)
+        elif state == KazooState.SUSPENDED:
+            self._connected.clear()
+            self._set_state(SessionState.SUSPENDED)
+        else:
+            self._connected.clear()
+            self._generation += 1
+            self._set_state(SessionState.EXPIRED)
+
+    def _set_state(self, state: SessionState) -> None:
+        if state is not self._state:
+            self._state = state
+            self._watches.notify_session(state)
+
+    async def _pulse_forever(self) -> None:
+        """Hear from ZooKeeper often enough to vouch for the session; kazoo's pings are its own."""
+        while True:
+            await asyncio.sleep(self._session_timeout_ms / 1000 / 4)
+            with contextlib.suppress(MetadataError):
+                await self._call("check", "/", lambda _: self._client.exists_async("/"))
+
+    # -- watches
+
+    def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the record at `path` is created, changed or deleted."""
+        return self._watch(WatchKey(check_path(path), of_children=False), on_change)
+
+    def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
+        """The same for the set of names below `path`."""
+        return self._watch(WatchKey(path, of_children=True), on_change)
+
+    def _watch(self, key: WatchKey, on_change: Callable[[], None]) -> Watch:
+        watch = self._watches.add(key, on_change)
+        if key not in self._placed and self._state is SessionState.CONNECTED:
+            self._place(key)
+        return watch
+
+    def on_session(self, listener: Callable[[SessionState], None]) -> None:
+        """Call `listener` at every change of `session_state`."""
+        self._watches.listen(listener)
+
+    def _place(self, key: WatchKey, *, until_created: bool = False) -> None:
+        """Ask ZooKeeper to tell us of the next change; `_on_placed` hears when it will.
+
+        Each placement has a number; what an outdated one still has to say is ignored.
+        """
+        self._placements += 1
+        number = self._placed[key] = self._placements
+        full = (self._chroot + key.path).rstrip("/") or "/"
+
+        def on_event(event: WatchedEvent) -> None:
+            # The end of a connection is no change: all watches are placed again after it.
+            if event.type != EventType.NONE:
+                self._post(self._on_event, key, number)
+
+        by_names = key.of_children and not until_created
+        send = self._client.get_children_async if by_names else self._client.exists_async
+        result = send(full, watch=on_event)
+        result.rawlink(lambda _: self._post(self._on_placed, key, number, result))
+
+    def _on_placed(self, key: WatchKey, number: int, result: Any) -> None:
+        if self._placed.get(key) != number:
+            return
+        error = result.exception
+        if error is None:
+            # Whatever changed before the watch was in place would not be reported otherwise.
+            self._watches.notify([key])
+        elif isinstance(error, zk.NoNodeError):
+            self._place(key, until_created=True)
+        elif _ERRORS.get(type(error)) not in (MetadataUnavailable, SessionExpired):
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"{self.url}: cannot watch {key.path}", "exception": error}
+            )
+
+    def _on_event(self, key: WatchKey, number: int) -> None:
+        if self._placed.get(key) != number:
+            return
+        if key in self._watches:
+            self._place(key)
+        else:
+            del self._placed[key]

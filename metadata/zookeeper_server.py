@@ -1,0 +1,91 @@
+"""Finding and starting a ZooKeeper server of our own, for development and for tests.
+
+A single server on this machine; a real ensemble is set up by its operators. Its code comes from
+whichever is here: the PySpark package (its jars hold ZooKeeper 3.9) or Debian's `zookeeper`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from metadata.store import MetadataError
+
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")
+HEAP_MB_MAX = 256
+TICK_MS = 2000
+
+
+class ZooKeeperNotInstalled(MetadataError):
+    """Java or ZooKeeper's code is missing on this machine."""
+
+    name = "zookeeper-not-installed"
+
+
+def find_java() -> str:
+    """The `java` command. Raises `ZooKeeperNotInstalled`."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else None
+    java = java or shutil.which("java")
+    if java is None:
+        raise ZooKeeperNotInstalled(
+            "ZooKeeper needs Java and there is none: set JAVA_HOME, or install a Java runtime "
+            "(Debian, Ubuntu: apt-get install default-jre-headless)"
+        )
+    return java
+
+
+def find_class_path() -> str:
+    """Where ZooKeeper's classes are: PySpark's jars, else Debian's."""
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        jars = Path(folder, "jars")
+        if any(jars.glob("zookeeper-[0-9]*.jar")):
+            return f"{jars}/*"
+    if _DEBIAN_JAR.exists():
+        return str(_DEBIAN_JAR)  # its manifest names the other jars
+    raise ZooKeeperNotInstalled(
+        "no ZooKeeper on this machine: pip install 'octavo[spark]' (its jars hold one), "
+        "or, on Debian and Ubuntu, apt-get install zookeeper"
+    )
+
+
+def write_config(folder: str, *, port: int, host: str = "127.0.0.1", tick_ms: int = TICK_MS) -> str:
+    """Write `zoo.cfg` into `folder`, where the data go too; return its path."""
+    data = Path(folder, "data")
+    data.mkdir(parents=True, exist_ok=True)
+    config = Path(folder, "zoo.cfg")
+    config.write_text(
+        f"tickTime={tick_ms}\n"
+        f"dataDir={data}\n"
+        f"clientPortAddress={host}\n"
+        f"clientPort={port}\n"
+        "maxClientCnxns=0\n"
+        "admin.enableServer=false\n"
+        "4lw.commands.whitelist=ruok,srvr,stat\n"
+        "autopurge.snapRetainCount=3\n"
+        "autopurge.purgeInterval=1\n"
+    )
+    return str(config)
+
+
+def server_command(config: str, *, durable: bool = True) -> list[str]:
+    """The command line that runs the server of `config`. `durable=False`: no fsync, for tests.
+
+    Raises `ZooKeeperNotInstalled`.
+    """
+    return [
+        find_java(),
+        f"-Xmx{HEAP_MB_MAX}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Dzookeeper.jmx.log4j.disable=true",
+        *([] if durable else ["-Dzookeeper.forceSync=no"]),
+        "-cp",
+        find_class_path(),
+        _MAIN,
+        config,
+    ]

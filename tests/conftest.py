@@ -1,0 +1,80 @@
+"""Parts that several test folders share."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from metadata.zookeeper_server import ZooKeeperNotInstalled, server_command, write_config
+
+ZOOKEEPER_TICK_MS = 500
+ZOOKEEPER_READY_S = 30.0
+
+
+@dataclass(frozen=True)
+class ZooKeeperServer:
+    """A real server, running. Its shortest session timeout is two ticks, 1000 ms."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def new_url(self) -> str:
+        """A URL with a chroot that nobody else uses, and that does not exist yet."""
+        return f"zk://127.0.0.1:{self.port}/test-{uuid.uuid4().hex}"
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers_ruok(port: int) -> bool:
+    """Whether a ZooKeeper server answers on `port`."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as peer:
+        peer.sendall(b"ruok")
+        return peer.recv(4) == b"imok"
+    return False
+
+
+@contextlib.contextmanager
+def running_zookeeper(folder: Path, port: int) -> Iterator[ZooKeeperServer]:
+    """Start a server in `folder` and end it with the block. Raises `ZooKeeperNotInstalled`."""
+    config = write_config(str(folder), port=port, tick_ms=ZOOKEEPER_TICK_MS)
+    command = server_command(config, durable=False)
+    with open(folder / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + ZOOKEEPER_READY_S
+        while not answers_ruok(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                text = (folder / "log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"ZooKeeper did not start: {text}")
+            time.sleep(0.05)
+        yield ZooKeeperServer(port, process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One real ZooKeeper per test run (per worker of a parallel run)."""
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(
+                running_zookeeper(tmp_path_factory.mktemp("zookeeper"), free_port())
+            )
+        except ZooKeeperNotInstalled as error:
+            pytest.skip(str(error))
+        yield server
