@@ -1,0 +1,234 @@
+"""Entry logs: append sorted runs, read one back. Blocking; appends from one thread at a time.
+
+A log is written by one process life only: after a restart a new one is begun, so a torn tail is
+never appended to. Space is reserved ahead, hence "disk full" shows before the write and not in a
+failed sync. Whatever cannot be read, or is not what the index said, is `BookieIOError` and never
+`NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the ledger).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from bookie.disk import Disk, DiskError, File
+from bookie.entry_log_format import (
+    FILE_HEADER_BYTES,
+    FOOTER,
+    RECORD_BYTES,
+    Record,
+    decode_file_header,
+    decode_footer,
+    decode_map,
+    decode_record,
+    encode_file_header,
+    encode_map,
+    encode_record,
+    file_name,
+    log_id_of,
+)
+from bookie.write_cache import LogRun
+from protocol.codes import BookieIOError
+
+_RESERVE_BYTES = 16 * 1024 * 1024
+
+
+class Location(NamedTuple):
+    """Where a record lies."""
+
+    log_id: int
+    offset: int
+    length: int
+
+
+class EntryLogs:
+    """All entry logs of one bookie, over one or more folders."""
+
+    def __init__(self, disk: Disk, directories: Sequence[str], log_bytes_max: int) -> None:
+        assert directories
+        self._disk = disk
+        self._directories = tuple(directories)
+        self._log_bytes_max = log_bytes_max
+        self._paths: dict[int, str] = {}
+        self._readers: dict[int, File] = {}
+        self._current: File | None = None
+        self._current_id = 0
+        self._offset = 0
+        self._reserved = 0
+        self._bytes_of: dict[int, int] = {}
+
+    def open(self) -> None:
+        """Find what is there."""
+        for directory in self._directories:
+            for name in self._disk.list_directory(directory):
+                log_id = log_id_of(name)
+                if log_id is not None:
+                    self._paths[log_id] = f"{directory}/{name}"
+        self._current_id = max(self._paths, default=0)
+
+    @property
+    def log_ids(self) -> list[int]:
+        """The logs there are, ascending."""
+        return sorted(self._paths)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(log id, offset) where the next record will stand."""
+        return self._current_id, self._offset
+
+    def append(self, runs: Sequence[LogRun]) -> list[Location]:
+        """Append `runs`; not durable before `sync`. Raises `DiskFull`: then nothing was added."""
+        total = sum(RECORD_BYTES + run.frames_bytes for run in runs)
+        if self._current is None or (
+            self._offset + total > self._log_bytes_max and self._offset > FILE_HEADER_BYTES
+        ):
+            self._roll()
+        file = self._current
+        assert file is not None
+        self._reserve(file, self._offset + total)
+        found: list[Location] = []
+        buffers: list[bytes] = []
+        offset = self._offset
+        for run in runs:
+            buffers.append(encode_record(run.ledger_id, run.first_entry, run.entries, run.frames))
+            buffers += run.frames
+            length = RECORD_BYTES + run.frames_bytes
+            found.append(Location(self._current_id, offset, length))
+            offset += length
+        file.pwritev([b"".join(buffers)] if total < 4096 * len(buffers) else buffers, self._offset)
+        self._offset = offset
+        for run in runs:
+            held = self._bytes_of.get(run.ledger_id, 0)
+            self._bytes_of[run.ledger_id] = held + run.frames_bytes
+        return found
+
+    def sync(self) -> None:
+        """Make all appended records durable."""
+        if self._current is not None:
+            self._current.datasync()
+
+    def _reserve(self, file: File, end: int) -> None:
+        if end <= self._reserved:
+            return
+        wanted = max(end, min(self._reserved + _RESERVE_BYTES, self._log_bytes_max))
+        file.preallocate(wanted)
+        self._reserved = wanted
+
+    def _roll(self) -> None:
+        """Seal the current log and begin the next, in the folder with most room."""
+        free = [self._disk.free_bytes(directory)[0] for directory in self._directories]
+        directory = self._directories[free.index(max(free))]
+        log_id = self._current_id + 1
+        path = f"{directory}/{file_name(log_id)}"
+        if self._disk.exists(path):
+            self._disk.unlink(path)  # left by an attempt that the disk refused; in no index
+        file = self._disk.open(path, create=True)
+        try:
+            file.preallocate(min(_RESERVE_BYTES, self._log_bytes_max))
+            file.pwritev([encode_file_header(log_id)], 0)
+            file.datasync()
+            self._disk.sync_directory(directory)
+            self.seal()
+        except BaseException:
+            file.close()
+            raise
+        self._current = file
+        self._current_id = log_id
+        self._offset = FILE_HEADER_BYTES
+        self._reserved = min(_RESERVE_BYTES, self._log_bytes_max)
+        self._bytes_of = {}
+        self._paths[log_id] = path
+        self._readers[log_id] = file
+
+    def seal(self) -> None:
+        """End the current log with its ledgers map, cut the reserve, sync."""
+        file = self._current
+        if file is None:
+            return
+        tail = encode_map(self._bytes_of, self._offset)
+        file.preallocate(self._offset + len(tail))
+        file.pwritev([tail], self._offset)
+        file.truncate(self._offset + len(tail))
+        file.datasync()
+        self._current = None
+
+    def close(self) -> None:
+        """Give all files back."""
+        for file in self._readers.values():
+            file.close()
+        self._readers.clear()
+        self._current = None
+
+    def _reader(self, log_id: int) -> File:
+        file = self._readers.get(log_id)
+        if file is None:
+            path = self._paths.get(log_id)
+            if path is None:
+                raise BookieIOError(f"entry log {file_name(log_id)} is missing")
+            try:
+                file = self._disk.open(path)
+            except (FileNotFoundError, DiskError) as error:
+                raise BookieIOError(f"entry log {path} cannot be opened: {error}") from error
+            self._readers[log_id] = file
+        return file
+
+    def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:
+        """The record at `location`, checked. Raises `BookieIOError`."""
+        data = self.read_bytes(location.log_id, location.offset, location.length)
+        return self.check_record(data, 0, location, ledger_id)
+
+    def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
+        """Raw bytes of a log, fewer at its end. Raises `BookieIOError`."""
+        try:
+            return self._reader(log_id).pread(length, offset)
+        except DiskError as error:
+            raise BookieIOError(f"entry log {file_name(log_id)}: {error}") from error
+
+    def check_record(
+        self, data: bytes, start: int, location: Location, ledger_id: int
+    ) -> tuple[Record, bytes]:
+        """The record at `data[start:]`, which `location` names. Raises `BookieIOError`."""
+        where = f"entry log {file_name(location.log_id)} at byte {location.offset}"
+        record = decode_record(data, start)
+        if record is None:
+            raise BookieIOError(f"{where}: no good record header")
+        if record.ledger_id != ledger_id or record.total_bytes != location.length:
+            raise BookieIOError(
+                f"{where}: holds {record.frames_bytes} bytes of ledger {record.ledger_id}, the "
+                f"index says {location.length - RECORD_BYTES} of ledger {ledger_id}"
+            )
+        frames = data[start + RECORD_BYTES : start + record.total_bytes]
+        if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
+            raise BookieIOError(f"{where}: the run's checksum does not match its bytes")
+        return record, frames
+
+    def ledgers_of(self, log_id: int) -> dict[int, int]:
+        """Bytes by ledger of a log: from its map when sealed, else by stepping through it."""
+        file = self._reader(log_id)
+        size = file.size()
+        footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
+        if footer is not None and log_id != self._current_id:
+            offset, crc = footer
+            found = decode_map(file.pread(size - FOOTER.size - offset, offset), crc)
+            if found is not None:
+                return found
+        sums: dict[int, int] = {}
+        for record, _ in self.scan(log_id):
+            sums[record.ledger_id] = sums.get(record.ledger_id, 0) + record.frames_bytes
+        return sums
+
+    def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
+        """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""
+        file = self._reader(log_id)
+        its_id = decode_file_header(file.pread(FILE_HEADER_BYTES, 0))
+        if its_id != log_id:
+            raise BookieIOError(f"entry log {file.path}: {its_id}")
+        offset = max(offset, FILE_HEADER_BYTES)
+        while True:
+            record = decode_record(file.pread(RECORD_BYTES, offset))
+            if record is None:
+                return
+            yield record, Location(log_id, offset, record.total_bytes)
+            offset += record.total_bytes

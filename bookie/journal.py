@@ -1,0 +1,262 @@
+"""The journal: group commit. What it has reported durable survives a crash, in order.
+
+`Journal.append` queues buffers; one executor call at a time writes all that waits as one block
+with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is no
+artificial delay: a lone add waits for one sync, and the busier the bookie, the larger the groups.
+Completion callbacks run on the loop, in order of `append`. `DiskFull` fails its group and no
+other; `SyncFailed` is final, for the kernel may have dropped the pages: nothing is reported
+durable after it. Relies on journal_format.py for bytes and on disk.py for calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from bookie.disk import Disk, DiskError, File, SyncFailed
+from bookie.journal_format import (
+    BLOCK_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    BlockKind,
+    encode_block_header,
+    encode_file_header,
+    file_name,
+)
+from bookie.journal_reader import journal_files, seal_file
+
+Durable = Callable[[BaseException | None], None]
+"""Called once: None when the append is durable, else why it is not."""
+
+_JOIN_BELOW_BYTES = 4096
+"""Many small buffers are joined before the write: one copy is cheaper than many iovecs."""
+
+
+class JournalWriter:
+    """The files of a journal, one block after another. Blocking; one caller at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        file_bytes_max: int,
+        preallocate_bytes: int,
+        sync: bool,
+    ) -> None:
+        assert file_bytes_max > FILE_HEADER_BYTES + BLOCK_HEADER_BYTES
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes_max = file_bytes_max
+        self._preallocate_bytes = preallocate_bytes
+        self._sync = sync
+        self._file: File | None = None
+        self.file_id = 0
+        self.offset = 0
+        self._synced = 0
+        self._reserved = 0
+
+    def open(self, file_id: int) -> None:
+        """Begin file `file_id`: header and directory are durable on return."""
+        path = f"{self._directory}/{file_name(file_id)}"
+        try:
+            file = self._disk.open(path, create=True)
+        except FileExistsError:
+            file = self._disk.open(path, write=True)  # left by an attempt that the disk refused
+        try:
+            reserved = min(self._preallocate_bytes, self._file_bytes_max)
+            file.preallocate(reserved)
+            file.pwritev([encode_file_header(file_id)], 0)
+            file.datasync()
+            self._disk.sync_directory(self._directory)
+        except BaseException:
+            file.close()
+            raise
+        if self._file is not None:
+            self._file.close()
+        self._file = file
+        self.file_id = file_id
+        self.offset = self._synced = FILE_HEADER_BYTES
+        self._reserved = reserved
+
+    def write(self, buffers: list[bytes], length: int) -> None:
+        """Append one block of `length` body bytes; durable on return (unless sync is off)."""
+        if len(buffers) > 1 and length < _JOIN_BELOW_BYTES * len(buffers):
+            buffers = [b"".join(buffers)]
+        if self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max and (
+            self.offset > FILE_HEADER_BYTES
+        ):
+            self.roll()
+        file = self._file
+        assert file is not None
+        start = self.offset
+        end = start + BLOCK_HEADER_BYTES + length
+        while end + BLOCK_HEADER_BYTES > self._reserved:
+            wanted = self._reserved + self._preallocate_bytes
+            file.preallocate(wanted)
+            self._reserved = wanted
+        head = encode_block_header(BlockKind.GROUP, self.file_id, start, self._synced, buffers)
+        file.pwritev([head, *buffers], start)
+        if self._sync:
+            file.datasync()
+            self._synced = end
+        self.offset = end
+
+    def roll(self) -> None:
+        """Seal the file with an END block and begin the next."""
+        self.seal()
+        self.open(self.file_id + 1)
+
+    def seal(self) -> None:
+        """Write the END block and sync. The next `write` needs a new file."""
+        assert self._file is not None
+        seal_file(self._file, self.file_id, self.offset)
+        self._synced = self.offset
+
+    def sync(self) -> None:
+        """Make all that was written durable, also with sync off."""
+        assert self._file is not None
+        self._file.datasync()
+        self._synced = self.offset
+
+    def reserve(self) -> None:
+        """Try to reserve room for the next group. Raises `DiskFull`."""
+        assert self._file is not None
+        wanted = max(self._reserved, self.offset + self._preallocate_bytes)
+        self._file.preallocate(wanted)
+        self._reserved = wanted
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Journal:
+    """The asyncio driver of a `JournalWriter`."""
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        *,
+        executor: Executor,
+        group_bytes_max: int,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._writer = writer
+        self._executor = executor
+        self._group_bytes_max = group_bytes_max
+        self._on_fatal = on_fatal
+        self._queue: deque[tuple[list[bytes], int, Durable]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._committer: asyncio.Task[None] | None = None
+        self._scheduled = False
+        self._dead: BaseException | None = None
+        self.pending_bytes = 0
+        """Queued or being written: not yet reported."""
+        self.durable_position = (writer.file_id, writer.offset)
+        """Everything before it has been reported to its callback."""
+
+    def append(self, buffers: list[bytes], length: int, done: Durable) -> None:
+        """Queue `buffers` (`length` bytes together); `done` is called when they are durable."""
+        if self._dead is not None:
+            self._loop.call_soon(done, self._dead)
+            return
+        self._queue.append((buffers, length, done))
+        self.pending_bytes += length
+        if self._committer is None and not self._scheduled:
+            self._scheduled = True  # let what else arrives in this loop turn join the group
+            self._loop.call_soon(self._start)
+
+    async def drain(self) -> None:
+        """Wait until all that was queued has been reported."""
+        while self._queue or self._committer is not None:
+            reported = asyncio.Event()
+            self.append([], 0, partial(_set, reported))
+            await reported.wait()
+
+    async def sync(self) -> None:
+        """Make all that was reported durable, also with sync off. Raises `SyncFailed`."""
+        await self._loop.run_in_executor(self._executor, self._writer.sync)
+
+    async def reserve(self) -> None:
+        """Try to reserve room for the next group. Raises `DiskFull`."""
+        await self._loop.run_in_executor(self._executor, self._writer.reserve)
+
+    async def remove_below(self, file_id: int) -> None:
+        """Remove the files before `file_id`: the mark has passed them."""
+        await self._loop.run_in_executor(self._executor, self._remove_below, file_id)
+
+    def _remove_below(self, file_id: int) -> None:
+        directory, disk = self._writer._directory, self._writer._disk
+        old = [found for found in journal_files(disk, directory) if found < file_id]
+        for found in old:
+            disk.unlink(f"{directory}/{file_name(found)}")
+        if old:
+            disk.sync_directory(directory)
+
+    async def close(self) -> None:
+        """Report all that is queued, then give the file back."""
+        await self.drain()
+        await self._loop.run_in_executor(self._executor, self._writer.close)
+
+    def _start(self) -> None:
+        self._scheduled = False
+        if self._committer is None and self._queue:
+            self._committer = self._loop.create_task(self._commit_all(), name="journal")
+
+    async def _commit_all(self) -> None:
+        """Commit groups until the queue is empty."""
+        try:
+            while self._queue:
+                await self._commit_one()
+        except BaseException as error:
+            self._die(error)
+            raise
+        finally:
+            self._committer = None
+
+    async def _commit_one(self) -> None:
+        group: list[Durable] = []
+        buffers: list[bytes] = []
+        length = 0
+        queue = self._queue
+        while queue and (not length or length + queue[0][1] <= self._group_bytes_max):
+            more, more_bytes, done = queue.popleft()
+            buffers += more
+            length += more_bytes
+            group.append(done)
+        failure: BaseException | None = None
+        if length:
+            try:
+                await self._loop.run_in_executor(
+                    self._executor, self._writer.write, buffers, length
+                )
+            except SyncFailed as error:
+                self._die(error)
+                failure = error
+            except DiskError as error:
+                failure = error
+        self.pending_bytes -= length
+        if failure is None:
+            self.durable_position = (self._writer.file_id, self._writer.offset)
+        for done in group:
+            done(failure)
+
+    def _die(self, error: BaseException) -> None:
+        if self._dead is not None:
+            return
+        self._dead = error
+        while self._queue:
+            _, length, done = self._queue.popleft()
+            self.pending_bytes -= length
+            done(error)
+        if not isinstance(error, asyncio.CancelledError):
+            self._on_fatal(error)
+
+
+def _set(reported: asyncio.Event, error: BaseException | None) -> None:  # noqa: ARG001
+    reported.set()

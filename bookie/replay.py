@@ -1,0 +1,51 @@
+"""Takes a journal block apart again: add frames back into runs, meta records beside them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bookie.add_run import AddRun
+from bookie.journal_format import META_VERSION, JournalDamaged, Meta, decode_meta
+from protocol.frames import ADD_HEADER, ADD_IDS, LENGTH, PREFIX, Flag
+
+_ADD = ADD_HEADER >> 16
+_RECOVERY = int(Flag.RECOVERY_ADD)
+
+
+def records_of(body: bytes) -> Iterator[AddRun | Meta]:
+    """The records of a good block's body, in order. Raises `JournalDamaged`."""
+    position, end = 0, len(body)
+    while position < end:
+        length, head = PREFIX.unpack_from(body, position)
+        if head >> 16 == _ADD:
+            run, position = _next_run(body, position)
+            yield run
+        elif head >> 24 == META_VERSION:
+            yield decode_meta(body, position)
+            position += LENGTH.size + length
+        else:
+            raise JournalDamaged(f"unknown record {head:#010x} in a block whose checksum is good")
+
+
+def _next_run(body: bytes, start: int) -> tuple[AddRun, int]:
+    """The longest run of adds that belong together from `start`, and where it ends."""
+    length, head, key, ledger_id, first = ADD_IDS.unpack_from(body, start)
+    position = start + 4 + length
+    offsets = [0]
+    same_length, end = True, len(body)
+    while end - position >= ADD_IDS.size:
+        its_length, its_head, its_key, its_ledger, entry_id = ADD_IDS.unpack_from(body, position)
+        if (
+            its_head != head
+            or its_ledger != ledger_id
+            or entry_id != first + len(offsets)
+            or its_key != key
+        ):
+            break
+        same_length = same_length and its_length == length
+        offsets.append(position - start)
+        position += 4 + its_length
+    frames = body[start:position]
+    found = range(0, len(frames), 4 + length) if same_length else offsets
+    recovery = bool(head & _RECOVERY)
+    return AddRun(ledger_id, first, len(offsets), key, recovery, frames, found), position

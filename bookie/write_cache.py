@@ -1,0 +1,226 @@
+"""The write cache: what is durable in the journal and not yet in an entry log. Pure.
+
+Two halves. Adds go into the active one; when it is full or old it is swapped for an empty one and
+flushed, sorted by (ledger, entry), while the other fills. What is kept is the run as it came, one
+object for many entries; a lookup steps through its offsets. The latest write of an entry wins: a
+run that overlaps older ones cuts them (`IntervalMap`). Bounded by bytes: the caller asks `is_full`
+and slows its writers, for nothing here is ever dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bookie.add_run import AddRun
+from protocol.frames import ADD_PREFIX_BYTES
+
+_RUN_OVERHEAD_BYTES = 320
+"""What one run costs beside its frames: run, piece, list slots."""
+_OFFSET_BYTES = 36
+"""What one listed offset costs: an int object and its slot. A `range` costs nothing."""
+
+
+class Piece(NamedTuple):
+    """Entries `first … last` of `run`, which may hold more."""
+
+    first: int
+    last: int
+    run: AddRun
+
+    def entry(self, entry_id: int) -> bytes:
+        """The bytes of one entry."""
+        run = self.run
+        index = entry_id - run.first_entry
+        offsets = run.offsets
+        end = offsets[index + 1] if index + 1 < run.count else len(run.frames)
+        return run.frames[offsets[index] + ADD_PREFIX_BYTES : end]
+
+    def frames(self) -> bytes:
+        """The add frames of `first … last`."""
+        run = self.run
+        if self.first == run.first_entry and self.last == run.last_entry:
+            return run.frames
+        index = self.last + 1 - run.first_entry
+        end = run.offsets[index] if index < run.count else len(run.frames)
+        return run.frames[run.offsets[self.first - run.first_entry] : end]
+
+
+class IntervalMap:
+    """The pieces of one ledger: ascending, never overlapping."""
+
+    __slots__ = ("_firsts", "pieces")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self.pieces: list[Piece] = []
+
+    def put(self, run: AddRun) -> None:
+        """Insert `run`; it wins over what it overlaps."""
+        first, last = run.first_entry, run.first_entry + run.count - 1
+        pieces = self.pieces
+        if not pieces or first > pieces[-1].last:
+            self._firsts.append(first)
+            pieces.append(Piece(first, last, run))
+            return
+        start = bisect_right(self._firsts, first)
+        if start and pieces[start - 1].last >= first:
+            start -= 1
+        end = start
+        new: list[Piece] = []
+        after: list[Piece] = []
+        while end < len(pieces) and pieces[end].first <= last:
+            old = pieces[end]
+            if old.first < first:
+                new.append(Piece(old.first, first - 1, old.run))
+            if old.last > last:
+                after.append(Piece(last + 1, old.last, old.run))
+            end += 1
+        new.append(Piece(first, last, run))
+        new += after
+        pieces[start:end] = new
+        self._firsts[start:end] = [piece.first for piece in new]
+
+    def find(self, entry_id: int) -> Piece | None:
+        """The piece that holds `entry_id`."""
+        index = bisect_right(self._firsts, entry_id) - 1
+        if index >= 0 and self.pieces[index].last >= entry_id:
+            return self.pieces[index]
+        return None
+
+
+class Half:
+    """One of the two: ledgers and the bytes they hold."""
+
+    __slots__ = ("bytes", "ledgers")
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, IntervalMap] = {}
+        self.bytes = 0
+
+    def put(self, run: AddRun) -> None:
+        """Insert a run."""
+        found = self.ledgers.get(run.ledger_id)
+        if found is None:
+            found = self.ledgers[run.ledger_id] = IntervalMap()
+        found.put(run)
+        listed = 0 if type(run.offsets) is range else _OFFSET_BYTES * run.count
+        self.bytes += len(run.frames) + _RUN_OVERHEAD_BYTES + listed
+
+    def find(self, ledger_id: int, entry_id: int) -> Piece | None:
+        """The piece that holds an entry."""
+        found = self.ledgers.get(ledger_id)
+        return None if found is None else found.find(entry_id)
+
+    def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
+        """Every (ledger id, piece), by ledger and entry."""
+        for ledger_id in sorted(self.ledgers):
+            found = self.ledgers.get(ledger_id)  # a ledger may be deleted meanwhile
+            for piece in found.pieces if found is not None else ():
+                yield ledger_id, piece
+
+
+class WriteCache:
+    """The two halves. Used on the loop only; a flushing half is not changed any more."""
+
+    __slots__ = ("active", "flushing", "half_bytes_max")
+
+    def __init__(self, half_bytes_max: int) -> None:
+        assert half_bytes_max > 0
+        self.active = Half()
+        self.flushing: Half | None = None
+        self.half_bytes_max = half_bytes_max
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the active half has reached its bound."""
+        return self.active.bytes >= self.half_bytes_max
+
+    def swap(self) -> Half:
+        """Begin a flush: what is active becomes the flushing half. One flush at a time."""
+        assert self.flushing is None
+        self.flushing = self.active
+        self.active = Half()
+        return self.flushing
+
+    def drop_flushed(self) -> None:
+        """End a flush: all of the flushing half is in log and index."""
+        self.flushing = None
+
+    def find(self, ledger_id: int, entry_id: int) -> Piece | None:
+        """The newest piece that holds an entry."""
+        found = self.active.find(ledger_id, entry_id)
+        if found is None and self.flushing is not None:
+            found = self.flushing.find(ledger_id, entry_id)
+        return found
+
+    def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
+        """(first, last) of every piece of a ledger, in no order."""
+        halves = (self.active,) if self.flushing is None else (self.active, self.flushing)
+        return [
+            (piece.first, piece.last)
+            for half in halves
+            if (found := half.ledgers.get(ledger_id)) is not None
+            for piece in found.pieces
+        ]
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop a deleted ledger's entries."""
+        self.active.ledgers.pop(ledger_id, None)
+        if self.flushing is not None:
+            self.flushing.ledgers.pop(ledger_id, None)
+
+
+class LogRun(NamedTuple):
+    """What one entry log record will hold: consecutive entries of a ledger, as add frames."""
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+    frames: list[bytes]
+    frames_bytes: int
+
+
+def log_runs(half: Half, run_bytes_max: int) -> Iterator[LogRun]:
+    """All of `half` as log runs, by ledger and entry, each at most `run_bytes_max` bytes.
+
+    Neighbours are joined and long pieces are cut; only an entry that is longer by itself makes a
+    longer run.
+    """
+    ledger_id, first, count, length = -1, 0, 0, 0
+    frames: list[bytes] = []
+    for its_ledger, whole in half.sorted_pieces():
+        for piece in _cut(whole, run_bytes_max):
+            data = piece.frames()
+            joins = its_ledger == ledger_id and piece.first == first + count
+            if frames and not (joins and length + len(data) <= run_bytes_max):
+                yield LogRun(ledger_id, first, count, frames, length)
+                frames = []
+            if not frames:
+                ledger_id, first, count, length, frames = its_ledger, piece.first, 0, 0, []
+            frames.append(data)
+            count += piece.last - piece.first + 1
+            length += len(data)
+    if frames:
+        yield LogRun(ledger_id, first, count, frames, length)
+
+
+def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:
+    """`piece` in parts of at most `bytes_max` bytes, at least one entry each."""
+    run = piece.run
+    if len(run.frames) <= bytes_max:
+        yield piece
+        return
+    offsets = run.offsets
+    first = piece.first
+    while first <= piece.last:
+        index = first - run.first_entry
+        start = offsets[index]
+        end_index = bisect_right(offsets, start + bytes_max, lo=index + 1)
+        if end_index == run.count and len(run.frames) - start <= bytes_max:
+            last = piece.last
+        else:  # the frame that begins at the last offset within reach ends outside
+            last = min(piece.last, max(first, run.first_entry + end_index - 2))
+        yield Piece(first, last, run)
+        first = last + 1
