@@ -167,6 +167,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether something is under way for this client."""
         return bool(self._add_bytes or self._tasks or self._lined_up or self._write_scheduled)
 
+    @property
+    def is_adding(self) -> bool:
+        """Whether adds of this client wait for the disk."""
+        return self._add_bytes > 0
+
     def pause(self, reason: Pause) -> None:
         """Stop reading the socket, for one more reason."""
         if reason in self._pauses:
@@ -289,6 +294,8 @@ class Connection(asyncio.BufferedProtocol):
             self._storage.add([run for _, run in group], done)
         if self._add_bytes > self._config.connection_add_bytes_max:
             self.pause(Pause.ADDS)
+        if self._server.pressure:
+            self.pause(Pause.STORAGE)
 
     def _without_read_only(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
         """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""

@@ -27,7 +27,7 @@ from protocol.codes import OctavoError, Scope
 VERSION_FILE = "VERSION"
 LOCK_FILE = "LOCK"
 _DRAFT_FILE = "VERSION.new"
-_NOT_DATA = frozenset({VERSION_FILE, LOCK_FILE, _DRAFT_FILE, "lost+found"})
+_NOT_DATA = frozenset({VERSION_FILE, LOCK_FILE, _DRAFT_FILE, "octavo.lock", "lost+found"})
 _VERSION_BYTES_MAX = 64 * 1024
 
 

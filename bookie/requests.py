@@ -164,7 +164,7 @@ class Requests:
                 await self._storage.force(ledger_id)
                 return {}
             case Op.LIST_ENTRIES:
-                return {"runs": [list(run) for run in self._storage.entries(ledger_id)]}
+                return {"runs": [list(run) for run in await self._storage.entries(ledger_id)]}
             case _:
                 raise ProtocolError(f"{request.op.name} is not a request")
 

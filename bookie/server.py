@@ -59,7 +59,8 @@ class BookieServer:
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._pressure = False
+        self.pressure = False
+        """Whether the storage is behind: who adds is not read until it has caught up."""
         self._stopping = False
         self._listener: asyncio.Server | None = None
         self.port = config.port
@@ -119,8 +120,6 @@ class BookieServer:
         self._empty.clear()
         self.metrics.connections.set(len(self._connections))
         _keep_alive(transport, self.config.keepalive_ms // 1000)
-        if self._pressure:
-            connection.pause(Pause.STORAGE)
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -131,13 +130,13 @@ class BookieServer:
         self.metrics.connections.set(len(self._connections))
 
     def _on_pressure(self, pressure: bool) -> None:
-        """The storage is behind, or has caught up: read the sockets accordingly."""
-        self._pressure = pressure
+        """The storage is behind, or has caught up. Connections that only read are left alone."""
+        self.pressure = pressure
         for connection in tuple(self._connections):
-            if pressure:
-                connection.pause(Pause.STORAGE)
-            else:
+            if not pressure:
                 connection.resume(Pause.STORAGE)
+            elif connection.is_adding:
+                connection.pause(Pause.STORAGE)
 
 
 def _why(error: OSError, host: str, port: int) -> str:
