@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from protocol import extension
 from protocol.auth import AuthMessage
-from protocol.codes import Code, FrameTooLong, ProtocolError
+from protocol.codes import Code, ProtocolError
 from protocol.frames import (
     ADD_HEADER,
     ANSWER,
@@ -22,6 +22,7 @@ from protocol.frames import (
     LENGTH,
     PREFIX,
     READ_HEADER,
+    checked_length,
     parse_auth,
 )
 
@@ -79,11 +80,7 @@ def parse_answers(data: memoryview, frame_bytes_max: int) -> tuple[list[AnyAnswe
     end = len(data)
     start = 0
     while end - start >= LENGTH.size:
-        length = LENGTH.unpack_from(data, start)[0]
-        if length > frame_bytes_max:
-            raise FrameTooLong(f"frame announces {length} bytes; the limit is {frame_bytes_max}")
-        if length < LENGTH.size:
-            raise ProtocolError(f"frame announces {length} bytes; the header alone has 4")
+        length = checked_length(LENGTH.unpack_from(data, start)[0], frame_bytes_max)
         after = start + LENGTH.size + length
         if after > end:
             break

@@ -212,6 +212,22 @@ def _key_of(frame: memoryview, start: int, flags: int) -> bytes:
     return key if flags & Flag.FENCE else b""
 
 
+def checked_length(length: int, frame_bytes_max: int) -> int:
+    """`length`, if a frame of at most `frame_bytes_max` bytes may announce it.
+
+    As with BookKeeper, the bound is that of the whole frame: its length field counts too. Raises
+    `FrameTooLong`, or `ProtocolError` below 4.
+    """
+    if length > frame_bytes_max - LENGTH.size:
+        raise FrameTooLong(
+            f"frame announces {length} bytes after its length field; "
+            f"the limit is {frame_bytes_max} with it"
+        )
+    if length < LENGTH.size:
+        raise ProtocolError(f"frame announces {length} bytes; the header alone has 4")
+    return length
+
+
 class FrameReceiver:
     """Cuts a byte stream into frames, bounded, copying only the unfinished tail.
 
@@ -274,13 +290,7 @@ class FrameReceiver:
 
     def checked_length(self, length: int) -> int:
         """`length` if a frame may have it. Raises `FrameTooLong`, or `ProtocolError` below 4."""
-        if length > self._frame_bytes_max:
-            raise FrameTooLong(
-                f"frame announces {length} bytes; the limit is {self._frame_bytes_max}"
-            )
-        if length < LENGTH.size:
-            raise ProtocolError(f"frame announces {length} bytes; the header alone has 4")
-        return length
+        return checked_length(length, self._frame_bytes_max)
 
     def _start_large(self, front: memoryview, frame_bytes: int) -> None:
         self._large_bytes = frame_bytes

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 FRAME_BYTES_MAX = 5 * 1024 * 1024
-"""BookKeeper's default frame cap (`nettyMaxFrameSizeBytes`); its peers refuse longer ones."""
+"""BookKeeper's default frame cap (`nettyMaxFrameSizeBytes`), the four bytes of the length field
+included; its peers hang up on longer ones."""
 
 FRAME_OVERHEAD_BYTES = 128
 """Room for frame header, master key, entry header and the longest digest (4+4+20+32+20 = 80)."""

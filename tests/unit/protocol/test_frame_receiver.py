@@ -105,21 +105,23 @@ def test_bytes_after_a_large_frame_are_not_lost() -> None:
     assert reader.frames == frames
 
 
-@pytest.mark.parametrize("length", [FRAME_MAX + 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("length", [FRAME_MAX - 3, 2**31, 2**32 - 1])
 def test_a_frame_above_the_bound_is_refused_by_its_first_four_bytes(length: int) -> None:
     reader = Reader(bytearray(SCRATCH))
     reader.feed(frame_of(10) + LENGTH.pack(length)[:3])
-    with pytest.raises(FrameTooLong, match=f"announces {length} bytes; the limit is {FRAME_MAX}"):
+    with pytest.raises(
+        FrameTooLong, match=f"announces {length} bytes .*limit is {FRAME_MAX} with it"
+    ):
         reader.feed(LENGTH.pack(length)[3:])
     assert reader.frames == [frame_of(10)]
 
 
 def test_a_frame_at_the_bound_passes() -> None:
     reader = Reader(bytearray(SCRATCH))
-    stream = frame_of(FRAME_MAX)
+    stream = frame_of(FRAME_MAX - 4)
     while stream:
         stream = stream[reader.feed(stream) :]
-    assert reader.frames == [frame_of(FRAME_MAX)]
+    assert reader.frames == [frame_of(FRAME_MAX - 4)]
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
@@ -131,12 +133,12 @@ def test_a_frame_without_header_is_refused(length: int) -> None:
 def test_what_is_announced_is_not_yet_allocated() -> None:
     five_megabytes = 5 * 1024 * 1024
     reader = Reader(bytearray(SCRATCH), five_megabytes)
-    reader.feed(LENGTH.pack(five_megabytes) + b"begun")
+    reader.feed(LENGTH.pack(five_megabytes - 4) + b"begun")
     sent = 9
     while sent < five_megabytes:
         room = len(reader.receiver.get_buffer())
         assert sent + room <= max(65_536, 2 * sent), "room in step with what came"
-        sent += reader.feed(bytes(min(room, five_megabytes + 4 - sent)))
+        sent += reader.feed(bytes(min(room, five_megabytes - sent)))
     assert len(reader.frames) == 1
 
 
