@@ -18,9 +18,9 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from bookie.add_run import AddRun
-from protocol.codes import FrameTooLong, ProtocolError
+from protocol.codes import ProtocolError
 from protocol.entry import HEADER_BYTES
-from protocol.frames import ADD_HEADER, ADD_IDS, ADD_PREFIX_BYTES, LENGTH, Flag
+from protocol.frames import ADD_HEADER, ADD_IDS, ADD_PREFIX_BYTES, LENGTH, Flag, checked_length
 
 _ADD_OP = ADD_HEADER >> 16
 _FLAGS_MASK = 0xFFFF
@@ -117,8 +117,7 @@ def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
 
 
 def _check_length(length: int, frame_bytes_max: int) -> None:
-    if length > frame_bytes_max:
-        raise FrameTooLong(f"add of {length} bytes; the limit is {frame_bytes_max}")
+    checked_length(length, frame_bytes_max)
     if length < _FRAME_BYTES_MIN - LENGTH.size:
         raise ProtocolError(
             f"add of {length} bytes; key and entry header alone have "
