@@ -17,7 +17,7 @@ import enum
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Join the server, or leave at once when it is full or stopping."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._transport = transport
         self._peer = str(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self._config.connection_answer_bytes_max)

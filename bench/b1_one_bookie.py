@@ -1,0 +1,275 @@
+"""B1: one bookie, pipelined adds of one ledger, every ack after fdatasync.
+
+    python bench/b1_one_bookie.py                          # 100 B, 1 KB, 64 KB against our bookie
+    python bench/b1_one_bookie.py --bookie host:port --v2  # the same client against any bookie
+
+The bookie runs in a process of its own, the client is the parent. The client speaks frames made by
+`protocol` and nothing else; small entries are packed before the clock starts, so that what is
+measured is the bookie. A window bounds what is in flight, in entries and in bytes. Prints one line
+per size for people and, last, one JSON document with settings and figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+import uvloop
+
+from protocol.answers import Added, AddRefused, parse_answers
+from protocol.entry import HEADER_BYTES, DigestType, digest_for, master_key, pack_entry
+from protocol.frames import ADD_PREFIX_BYTES, Flag, FrameReceiver, add_prefix
+from protocol.limits import FRAME_BYTES_MAX
+
+KEY = master_key(b"")
+DIGEST = digest_for(DigestType.CRC32C, b"")
+PACKED_AHEAD_BYTES_MAX = 512 * 1024 * 1024
+BURST_BYTES = 256 * 1024
+
+
+class Workload:
+    """`count` entries of `size` payload bytes, as add frames."""
+
+    def __init__(self, ledger_id: int, size: int, count: int, flags: int) -> None:
+        self.ledger_id = ledger_id
+        self.size = size
+        self.count = count
+        self.frame_bytes = ADD_PREFIX_BYTES + HEADER_BYTES + DIGEST.size + size
+        self._flags = flags
+        self._payload = random.Random(size).randbytes(size)
+        self._ahead: memoryview | None = None
+        if self.frame_bytes * count <= PACKED_AHEAD_BYTES_MAX:
+            self._ahead = memoryview(b"".join(self._frames(0, count)))
+
+    def frames(self, first: int, count: int) -> memoryview | bytes:
+        """The frames of `count` entries from `first` on."""
+        if self._ahead is not None:
+            return self._ahead[first * self.frame_bytes : (first + count) * self.frame_bytes]
+        return b"".join(self._frames(first, count))
+
+    def _frames(self, first: int, count: int) -> Iterator[bytes]:
+        prefix = add_prefix(KEY, self.frame_bytes - ADD_PREFIX_BYTES, self._flags)
+        for entry_id in range(first, first + count):
+            yield prefix
+            yield pack_entry(
+                DIGEST,
+                self.ledger_id,
+                entry_id,
+                entry_id - 1,
+                (entry_id + 1) * self.size,
+                self._payload,
+            )
+
+
+class Client(asyncio.BufferedProtocol):
+    """Keeps the window full; records when what was sent was acked."""
+
+    def __init__(self, work: Workload, window: int) -> None:
+        self._work = work
+        self._window = window
+        self._burst = max(1, min(window // 4, BURST_BYTES // work.frame_bytes))
+        self._receiver = FrameReceiver(FRAME_BYTES_MAX, bytearray(1 << 20))
+        self._sent = 0
+        self._acked = 0
+        self._bursts: deque[tuple[int, float]] = deque()
+        self.latencies: list[tuple[float, int]] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.started = time.perf_counter()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=64 << 20)
+        self.started = time.perf_counter()
+        self._send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError(f"the bookie closed the connection: {exc}"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._receiver.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self._receiver.received(nbytes)
+        answers, end = parse_answers(data, FRAME_BYTES_MAX)
+        self._receiver.keep(data, end)
+        for answer in answers:
+            if isinstance(answer, Added):
+                self._acked += answer.last - answer.first + 1
+                assert answer.last == self._acked - 1, "acks out of order"
+            elif isinstance(answer, AddRefused):
+                self.done.set_exception(RuntimeError(f"refused: {answer}"))
+                return
+        now = time.perf_counter()
+        while self._bursts and self._bursts[0][0] <= self._acked:
+            end_id, sent_at = self._bursts.popleft()
+            self.latencies.append((now - sent_at, end_id))
+        if self._acked == self._work.count:
+            if not self.done.done():
+                self.done.set_result(None)
+            return
+        self._send()
+
+    def _send(self) -> None:
+        work = self._work
+        while self._sent < work.count and self._sent - self._acked + self._burst <= self._window:
+            count = min(self._burst, work.count - self._sent)
+            self._transport.write(work.frames(self._sent, count))
+            self._sent += count
+            self._bursts.append((self._sent, time.perf_counter()))
+
+
+def percentile(latencies: list[tuple[float, int]], share: float) -> float:
+    """The latency below which `share` of the bursts stayed, in ms."""
+    ordered = sorted(latency for latency, _ in latencies)
+    return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
+
+
+async def run_size(address: tuple[str, int], args: argparse.Namespace, size: int) -> dict[str, Any]:
+    """One measurement."""
+    flags = 0 if args.v2 else int(Flag.CRC32C | Flag.RANGE_ACK)
+    count = max(50, min(args.entries, args.bytes_max // size))
+    work = Workload(random.getrandbits(31), size, count, flags)
+    window = max(4, min(args.window, args.window_bytes // work.frame_bytes))
+    loop = asyncio.get_running_loop()
+    transport, client = await loop.create_connection(lambda: Client(work, window), *address)
+    await asyncio.wait_for(client.done, args.timeout_s)
+    elapsed = time.perf_counter() - client.started
+    transport.close()
+    return {
+        "payload_bytes": size,
+        "entries": count,
+        "window": window,
+        "seconds": round(elapsed, 3),
+        "entries_per_s": round(count / elapsed),
+        "mb_per_s": round(count * size / elapsed / 1e6, 1),
+        "p50_ms": percentile(client.latencies, 0.50),
+        "p99_ms": percentile(client.latencies, 0.99),
+    }
+
+
+async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All sizes, `rounds` times each."""
+    results = []
+    for round_number in range(args.rounds):
+        for size in args.sizes:
+            result = await run_size(address, args, size)
+            results.append({"round": round_number, **result})
+            print(
+                f"{size:>7} B  {result['entries_per_s']:>9,} entries/s  "
+                f"{result['mb_per_s']:>7} MB/s  p50 {result['p50_ms']:>8} ms  "
+                f"p99 {result['p99_ms']:>8} ms  window {result['window']}",
+                flush=True,
+            )
+    return results
+
+
+async def serve(folder: str) -> None:
+    """The bookie process: prints its port, ends on SIGTERM."""
+    from metadata.opening import open_store
+
+    from bookie.config import BookieConfig
+    from bookie.disk import RealDisk
+    from bookie.node import BookieNode
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    store = open_store(f"file://{folder}/metadata.db")
+    await store.start()
+    config = BookieConfig(
+        port=0,
+        bookie_id="b1",
+        journal_directories=(f"{folder}/journal",),
+        ledger_directories=(f"{folder}/ledgers",),
+    )
+    node = BookieNode(
+        config, store, disk=RealDisk(), rng=random.Random(1), clock=lambda: int(time.time() * 1000)
+    )
+    await node.start()
+    print(node.port, flush=True)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    await ended.wait()
+    await node.stop()
+    await store.close()
+
+
+@contextlib.contextmanager
+def own_bookie(folder: str) -> Iterator[tuple[tuple[str, int], int]]:
+    """A bookie process for the length of the block."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--serve", folder], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        line = ""
+        for line in child.stdout:
+            if line.strip().isdigit():
+                break
+        if not line.strip().isdigit():
+            raise SystemExit("the bookie did not start, see above")
+        yield ("127.0.0.1", int(line)), child.pid
+    finally:
+        child.terminate()
+        child.wait(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 65536])
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--bytes-max", type=int, default=1 << 30, help="payload bytes per run")
+    parser.add_argument("--window", type=int, default=5_000, help="entries in flight")
+    parser.add_argument("--window-bytes", type=int, default=16 << 20, help="bytes in flight")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--bookie", help="host:port of a running bookie; our own by default")
+    parser.add_argument("--v2", action="store_true", help="BookKeeper's frames only")
+    parser.add_argument("--folder", help="where the own bookie stores; a temporary one by default")
+    parser.add_argument("--timeout-s", type=float, default=300)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        uvloop.run(serve(args.serve))
+        return
+    with contextlib.ExitStack() as stack:
+        if args.bookie:
+            host, _, port = args.bookie.rpartition(":")
+            address = (host, int(port))
+        else:
+            folder = args.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="b1-"))
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            address, pid = stack.enter_context(own_bookie(folder))
+            print(f"bookie process {pid}, data in {folder}", flush=True)
+        results = uvloop.run(measure(address, args))
+    print(
+        json.dumps(
+            {
+                "benchmark": "B1",
+                "bookie": args.bookie or "octavo",
+                "frames": "v2" if args.v2 else "v2 with CRC32C and RANGE_ACK",
+                "fsync_before_ack": True,
+                "machine": platform.platform(),
+                "python": platform.python_version(),
+                "results": results,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
