@@ -1,3 +1,35 @@
-"""Octavo: a replicated ledger store with stateless topic brokers."""
+"""Octavo: a replicated ledger store with stateless topic brokers.
+
+    from octavo import Client
+
+    with Client("http://127.0.0.1:8080") as client:
+        client.create_topic("flights", partitions=4)
+        client.publish("flights", {"tailnum": "N14228"}, key="N14228")
+
+Names are loaded when first used, so that a bookie process does not pay for the HTTP client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from octavo.client.client import AsyncClient
+    from octavo.client.sync import Client
+
+__all__ = ["AsyncClient", "Client", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the client on first use (PEP 562)."""
+    if name == "AsyncClient":
+        from octavo.client.client import AsyncClient
+
+        return AsyncClient
+    if name == "Client":
+        from octavo.client.sync import Client
+
+        return Client
+    raise AttributeError(f"module 'octavo' has no attribute {name!r}")

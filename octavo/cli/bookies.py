@@ -1,0 +1,58 @@
+"""`octavo bookies`: which bookies are registered, where, and whether they take entries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from octavo.cli.options import AsJson, Data, Metadata, metadata_url
+from octavo.cli.output import emit_json, emit_table, say
+
+if TYPE_CHECKING:
+    from metadata.bookies import BookieInfo
+
+
+def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
+    """List the bookies that are up, and those whose cookie says that they should be.
+
+    \b
+    Examples:
+      octavo bookies --data ./octavo-data
+      octavo bookies --metadata zk://127.0.0.1:2181/octavo --json
+    """
+    up, known = asyncio.run(_collect(metadata_url(metadata, data)))
+    if as_json:
+        emit_json([_plain(up.get(name), name) for name in known])
+        return
+    rows = []
+    for name in known:
+        found = _plain(up.get(name), name)
+        rows.append((name, found["state"], found["address"], found["rack"]))
+    emit_table(("bookie", "state", "address", "rack"), rows)
+    say(f"{len(up)} of {len(known)} up")
+
+
+async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
+    """The registered ones, and the names of all that ever were."""
+    from metadata.bookies import BookieRegistry
+    from metadata.opening import open_store
+
+    store = open_store(url)
+    await store.start()
+    try:
+        registry = BookieRegistry(store)
+        up = await registry.available()
+        return up, sorted(set(up) | set(await registry.cookies()))
+    finally:
+        await store.close()
+
+
+def _plain(info: BookieInfo | None, name: str) -> dict[str, str]:
+    if info is None:
+        return {"bookie": name, "state": "down", "address": "", "rack": ""}
+    return {
+        "bookie": name,
+        "state": "read-only" if info.read_only else "writable",
+        "address": f"{info.host}:{info.port}",
+        "rack": info.properties.get("rack", ""),
+    }

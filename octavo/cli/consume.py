@@ -1,0 +1,208 @@
+"""`octavo consume`: messages of a topic to standard output, by subscription or by plain read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.options import BadOption, Data, Url, broker_urls
+from octavo.cli.output import emit_json, emit_raw, say
+
+if TYPE_CHECKING:
+    from octavo.client.client import AsyncClient
+    from octavo.client.types import Message
+
+RECEIVE_MAX = 1_000
+FOLLOW_WAIT_S = 20.0
+DRAIN_WAIT_S = 1.0
+"""Without --follow a subscription is at its end when nothing came for so long."""
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")],
+    subscription: Annotated[
+        str | None,
+        typer.Option("--subscription", "-s", help="Consume and acknowledge under this name."),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option("--from", help="earliest, latest, an offset, a message id, or a time."),
+    ] = "earliest",
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Only this partition (plain read).")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Then stop.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Values only, as they are.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, with keys and offsets.")
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Print messages: with --subscription acknowledged and continued, else a plain read.
+
+    \b
+    Examples:
+      octavo consume flights --from earliest --limit 10
+      octavo consume flights --subscription billing --follow
+      octavo consume flights --from 2026-11-21T08:00:00Z --partition 2 --json
+    """
+    if subscription and partition is not None:
+        raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
+    printer = _Printer(limit, raw, as_json)
+    urls = broker_urls(url, data)
+
+    async def run() -> None:
+        from octavo.client.client import AsyncClient
+
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
+        async with AsyncClient(urls) as client:
+            if subscription:
+                await _by_subscription(client, topic, subscription, start, follow, printer)
+            else:
+                await _by_reading(client, topic, partition, start, follow, printer)
+
+    try:
+        asyncio.run(run())
+    except (asyncio.CancelledError, _Enough):
+        pass
+    say(f"{printer.count:,} messages")
+
+
+class _Enough(Exception):
+    """The limit is reached."""
+
+
+class _Printer:
+    """Counts and prints."""
+
+    def __init__(self, limit: int | None, raw: bool, as_json: bool) -> None:
+        self.count = 0
+        self.limit = limit
+        self._raw = raw
+        self._json = as_json
+
+    @property
+    def left(self) -> int:
+        """How many may still come."""
+        return RECEIVE_MAX if self.limit is None else self.limit - self.count
+
+    def show(self, message: Message) -> None:
+        """Print one. Raises `_Enough` after the last."""
+        self.count += 1
+        if self._raw:
+            emit_raw(message.value or b"")
+        elif self._json:
+            emit_json(_plain(message))
+        else:
+            key = f"{(message.key or b'').decode(errors='replace')}\t" if message.key else "\t"
+            emit_raw(
+                f"{message.partition}:{message.offset}\t{key}".encode() + (message.value or b"")
+            )
+        if self.left <= 0:
+            raise _Enough
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """The JSON form: the value as JSON or text where it is, as base64 otherwise."""
+    found: dict[str, Any] = {
+        "partition": message.partition,
+        "offset": message.offset,
+        "time": datetime.fromtimestamp(message.timestamp_ms / 1000, UTC).isoformat(),
+    }
+    if message.id:
+        found["id"] = message.id
+    for name, content in (("key", message.key), ("value", message.value)):
+        if content is None:
+            found[name] = None
+            continue
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            found[f"{name}_base64"] = base64.b64encode(content).decode()
+            continue
+        found[name] = text
+        if name == "value" and text[:1] in '{["-0123456789tfn':
+            try:
+                found[name] = json.loads(text)
+            except ValueError:
+                pass
+    if message.headers:
+        found["headers"] = {
+            name: (text or b"").decode(errors="replace") for name, text in message.headers
+        }
+    return found
+
+
+async def _by_subscription(
+    client: AsyncClient,
+    topic: str,
+    name: str,
+    start: str,
+    follow: bool,
+    printer: _Printer,
+) -> None:
+    """Receive, print, acknowledge; what was printed and not acked yet comes again next time."""
+    at = "latest" if start == "latest" else "earliest"
+    from octavo.client.errors import Conflict
+
+    try:
+        consumer = await client.subscribe(topic, name, type="shared", start=at)  # type: ignore[arg-type]
+    except Conflict:
+        consumer = client.subscription(topic, name)  # it exists with other settings: use it
+    if start not in ("earliest", "latest"):
+        await consumer.seek(start)
+    wait_s = FOLLOW_WAIT_S if follow else DRAIN_WAIT_S
+    while True:
+        received = await consumer.receive(min(RECEIVE_MAX, printer.left), wait_s=wait_s)
+        if not received and not follow:
+            return
+        printed = []
+        try:
+            for delivery in received:
+                printed.append(delivery)
+                printer.show(delivery)
+        finally:
+            if printed:
+                await consumer.ack(printed)
+
+
+async def _by_reading(
+    client: AsyncClient,
+    topic: str,
+    partition: int | None,
+    start: str,
+    follow: bool,
+    printer: _Printer,
+) -> None:
+    """Print one partition, or all of them one after the other (beside one another: --follow)."""
+    found = await client.topic(topic)
+    numbers = range(found.partitions) if partition is None else [partition]
+    place: str | int = int(start) if start.isdigit() else start
+
+    async def one(number: int) -> None:
+        async for message in client.messages(topic, partition=number, start=place, follow=follow):
+            printer.show(message)
+
+    if not follow:
+        for number in numbers:
+            await one(number)
+        return
+    tasks = [asyncio.create_task(one(number)) for number in numbers]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,79 @@
+"""`octavo demo`: everything at once on real data; `octavo demo fencing`: how fencing works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from octavo.cli.options import BadOption
+from octavo.cli.output import say
+
+app = typer.Typer(help="Demonstrations on a cluster of their own.", invoke_without_command=True)
+
+Folder = Annotated[
+    Path | None, typer.Option("--data", help="Keep the cluster's folder here (must be new).")
+]
+
+
+@app.callback()
+def demo(
+    context: typer.Context,
+    rows: Annotated[
+        int | None, typer.Option(min=100, help="Only the first N flights (all: 336,776).")
+    ] = None,
+    data: Folder = None,
+    kill: Annotated[
+        bool, typer.Option("--kill/--no-kill", help="Kill a bookie and a broker on the way.")
+    ] = True,
+) -> None:
+    """Publish 336,776 real flights while a bookie and a broker are killed; account for each.
+
+    \b
+    Examples:
+      octavo demo
+      octavo demo --rows 5000
+      octavo demo fencing
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from octavo.demo.run import DemoOptions, run_demo
+
+    with _folder(data) as folder:
+        code = asyncio.run(run_demo(DemoOptions(folder=folder, rows=rows, kill=kill)))
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def fencing(data: Folder = None) -> None:
+    """Stop the owner of a topic, let another take over, wake it: it cannot write any more.
+
+    \b
+    Example:
+      octavo demo fencing
+    """
+    from octavo.demo.fencing import run_fencing
+
+    with _folder(data) as folder:
+        code = asyncio.run(run_fencing(folder))
+    if code:
+        raise typer.Exit(code)
+
+
+@contextmanager
+def _folder(data: Path | None) -> Iterator[Path]:
+    """A new folder for the cluster: kept when the person named it, removed otherwise."""
+    if data is not None:
+        if data.exists() and any(data.iterdir()):
+            raise BadOption(f"{data} is not empty; a demonstration needs a new folder")
+        yield data
+        say(f"the cluster's data and logs are in {data}")
+        return
+    with TemporaryDirectory(prefix="octavo-demo-", ignore_cleanup_errors=True) as name:
+        yield Path(name)

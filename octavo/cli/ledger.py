@@ -1,0 +1,245 @@
+"""`octavo ledger`: look at ledgers and mend them, straight from metadata and bookies.
+
+No broker is needed: a ledger belongs to the storage layer, and this is the tool of the person who
+looks after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from octavo.cli.options import AsJson, BadOption, Data, Metadata, metadata_url
+from octavo.cli.output import emit_fields, emit_json, emit_raw, emit_table, say
+
+if TYPE_CHECKING:
+    from ledger.ledgers import LedgerClient
+
+    from metadata.ledgers import LedgerMetadata
+
+T = TypeVar("T")
+app = typer.Typer(help="List, show, read, recover and delete ledgers.", no_args_is_help=True)
+
+LedgerId = Annotated[int, typer.Argument(min=0, metavar="LEDGER", help="A ledger's number.")]
+Password = Annotated[str, typer.Option(help="The ledger's password.")]
+SHOWN_BYTES_MAX = 60
+
+
+def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
+    """Run `work` with a ledger client on the metadata store at `url`."""
+    from ledger.ledgers import LedgerClient
+
+    from metadata.opening import open_store
+    from octavo.process.life import wall_clock_ms
+
+    async def run() -> T:
+        store = open_store(url)
+        await store.start()
+        try:
+            ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
+            await ledgers.start()
+            try:
+                return await work(ledgers)
+            finally:
+                await ledgers.close()
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+@app.command("list")
+def list_ledgers(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
+    """List all ledgers with state, quorums and end.
+
+    \b
+    Examples:
+      octavo ledger list --data ./octavo-data
+      octavo ledger list --metadata zk://127.0.0.1:2181/octavo --json
+    """
+
+    async def collect(ledgers: LedgerClient) -> list[LedgerMetadata]:
+        return [await ledgers.metadata(number) for number in await ledgers.list()]
+
+    found = with_ledgers(metadata_url(metadata, data), collect)
+    if as_json:
+        emit_json([plain_metadata(one) for one in found])
+        return
+    rows = [
+        (
+            one.ledger_id,
+            one.state.name,
+            f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
+            len(one.fragments),
+            _end(one),
+            one.length if one.state.name == "CLOSED" else None,
+            ", ".join(one.fragments[-1].bookies),
+        )
+        for one in found
+    ]
+    emit_table(("ledger", "state", "E/Qw/Qa", "fragments", "last", "bytes", "ensemble"), rows)
+
+
+@app.command()
+def show(
+    ledger: LedgerId, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
+) -> None:
+    """Show one ledger's metadata, fragment by fragment.
+
+    \b
+    Example:
+      octavo ledger show 7 --data ./octavo-data
+    """
+    found = with_ledgers(metadata_url(metadata, data), lambda ledgers: ledgers.metadata(ledger))
+    if as_json:
+        emit_json(plain_metadata(found))
+        return
+    emit_fields(
+        {
+            "ledger": found.ledger_id,
+            "state": found.state.name,
+            "ensemble size": found.ensemble_size,
+            "write quorum": found.write_quorum,
+            "ack quorum": found.ack_quorum,
+            "digest": found.digest_type.name,
+            "created": _time(found.created_ms),
+            "last entry": _end(found),
+            "length": found.length if found.state.name == "CLOSED" else "",
+            **{name: text.decode(errors="replace") for name, text in found.custom.items()},
+        }
+    )
+    emit_table(
+        ("first entry", "bookies"),
+        [(fragment.first_entry, ", ".join(fragment.bookies)) for fragment in found.fragments],
+    )
+
+
+@app.command()
+def read(
+    ledger: LedgerId,
+    first: Annotated[int, typer.Option(min=0, help="From this entry.")] = 0,
+    last: Annotated[int | None, typer.Option(min=0, help="To this entry (default: end).")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Payloads only, as they are.")] = False,
+    password: Password = "",
+    metadata: Metadata = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read entries without disturbing the ledger's writer.
+
+    \b
+    Examples:
+      octavo ledger read 7 --data ./octavo-data --last 9
+      octavo ledger read 7 --data ./octavo-data --raw > payloads
+    """
+
+    async def work(ledgers: LedgerClient) -> int:
+        reader = await ledgers.open(ledger, password=password.encode())
+        end = reader.last_add_confirmed
+        if reader.metadata.state.name != "CLOSED":
+            end = await reader.refresh()
+        if last is not None and last > end:
+            raise BadOption(f"ledger {ledger} is confirmed up to entry {end}, not {last}")
+        stop = end if last is None else last
+        if first > stop:
+            return 0
+        async for entry in reader.entries(first, stop):
+            _show_entry(entry.entry_id, bytes(entry.payload), raw, as_json)
+        return stop - first + 1
+
+    count = with_ledgers(metadata_url(metadata, data), work)
+    say(f"{count:,} entries")
+
+
+@app.command()
+def recover(
+    ledger: LedgerId,
+    password: Password = "",
+    metadata: Metadata = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fence a ledger and close it: its writer, if one lives, gets no further ack.
+
+    \b
+    Example:
+      octavo ledger recover 7 --data ./octavo-data
+    """
+
+    async def work(ledgers: LedgerClient) -> LedgerMetadata:
+        return await ledgers.recover(
+            ledger, password=password.encode(), observe=lambda event: say(f"  {event}")
+        )
+
+    found = with_ledgers(metadata_url(metadata, data), work)
+    if as_json:
+        emit_json(plain_metadata(found))
+    else:
+        say(f"ledger {ledger} is {found.state.name}, last entry {found.last_entry}")
+
+
+@app.command()
+def delete(
+    ledger: LedgerId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    metadata: Metadata = None,
+    data: Data = None,
+) -> None:
+    """Delete a ledger. A topic that still lists it loses these messages.
+
+    \b
+    Example:
+      octavo ledger delete 7 --data ./octavo-data --yes
+    """
+    if not yes:
+        typer.confirm(f"Delete ledger {ledger} for ever?", abort=True, err=True)
+    with_ledgers(metadata_url(metadata, data), lambda ledgers: ledgers.delete(ledger))
+    say(f"deleted ledger {ledger}")
+
+
+def plain_metadata(found: LedgerMetadata) -> dict[str, Any]:
+    """Ledger metadata for JSON."""
+    closed = found.state.name == "CLOSED"
+    return {
+        "ledger_id": found.ledger_id,
+        "state": found.state.name,
+        "ensemble_size": found.ensemble_size,
+        "write_quorum": found.write_quorum,
+        "ack_quorum": found.ack_quorum,
+        "digest_type": found.digest_type.name,
+        "created_ms": found.created_ms,
+        "last_entry": found.last_entry if closed else None,
+        "length": found.length if closed else None,
+        "fragments": [
+            {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
+            for fragment in found.fragments
+        ],
+        "custom": {name: text.decode(errors="replace") for name, text in found.custom.items()},
+    }
+
+
+def _end(found: LedgerMetadata) -> str:
+    if found.state.name != "CLOSED":
+        return "open"
+    return str(found.last_entry) if found.last_entry >= 0 else "empty"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds") if ms else ""
+
+
+def _show_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:
+    if raw:
+        emit_raw(payload)
+    elif as_json:
+        emit_json({"entry_id": entry_id, "bytes": len(payload), "hex": payload.hex()})
+    else:
+        shown = payload[:SHOWN_BYTES_MAX].decode("latin-1")
+        text = "".join(one if one.isprintable() else "." for one in shown)
+        more = "…" if len(payload) > SHOWN_BYTES_MAX else ""
+        emit_raw(f"{entry_id}\t{len(payload)} B\t{text}{more}".encode())

@@ -1,0 +1,113 @@
+"""Entry point of `octavo`: the tree of commands, and the one place where errors become text.
+
+An error is one line that names the cause, and where we know it, one that says what would help;
+exit code 1. Bad usage is exit code 2. A stack trace appears only with `OCTAVO_DEBUG=1`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from octavo import __version__
+from octavo.cli import bookies, consume, demo, ledger, nodes, publish, standalone, topic
+from octavo.cli.output import debugging, fail
+from protocol.codes import OctavoError
+
+app = typer.Typer(
+    name="octavo",
+    help="Octavo: a replicated ledger store (bookies) with stateless topic brokers.",
+    epilog="Start here: octavo standalone --data ./octavo-data",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"octavo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _octavo(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    """Octavo: a replicated ledger store (bookies) with stateless topic brokers."""
+    del version
+
+
+app.command("standalone")(standalone.standalone)
+app.command("bookie")(nodes.bookie)
+app.command("broker")(nodes.broker)
+app.command("zookeeper")(nodes.zookeeper)
+app.add_typer(topic.app, name="topic")
+app.command("publish")(publish.publish)
+app.command("consume")(consume.consume)
+app.add_typer(ledger.app, name="ledger")
+app.command("bookies")(bookies.bookies)
+app.add_typer(demo.app, name="demo")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    try:
+        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Abort:
+        fail("interrupted")
+        return 130
+    except KeyboardInterrupt:
+        fail("interrupted")
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except OctavoError as error:
+        if debugging():
+            raise
+        fail(str(error) or error.name, _remedy(error))
+        return 1
+    except OSError as error:
+        if debugging():
+            raise
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return 1
+    except Exception as error:
+        if debugging():
+            raise
+        fail(
+            f"this should not have happened: {type(error).__name__}: {error}",
+            "run it again with OCTAVO_DEBUG=1 for the stack trace, and report it",
+        )
+        return 1
+
+
+def _remedy(error: OctavoError) -> str:
+    """What would help, where the message itself does not say it."""
+    return {
+        "unreachable": "is the cluster running? start one with `octavo standalone`, or name a "
+        "broker with --url (or OCTAVO_URL)",
+        "not-found": "`octavo topic list` shows what exists",
+        "metadata-unavailable": "is the metadata store running, and is its URL right "
+        "(--metadata or OCTAVO_METADATA_URL)?",
+    }.get(error.name, "")
+
+
+if __name__ == "__main__":
+    main()

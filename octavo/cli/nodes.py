@@ -1,0 +1,153 @@
+"""`octavo bookie`, `octavo broker`, `octavo zookeeper`: single processes of a real cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from octavo.cli.options import Config, Metadata, Sets, parse_sets
+
+
+def bookie(
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder; the journal goes to DATA/journal, the rest beside."),
+    ] = None,
+    metadata: Metadata = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
+    bookie_id: Annotated[str | None, typer.Option(help="Name; default host:port.")] = None,
+    rack: Annotated[str | None, typer.Option(help="Where it stands, e.g. /dc1/rack7.")] = None,
+    journal: Annotated[
+        list[Path] | None, typer.Option(help="Journal folder, best on a device of its own.")
+    ] = None,
+    ledgers: Annotated[
+        list[Path] | None, typer.Option(help="Folder of entry logs and index.")
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Take no new entries.")] = False,
+    config: Config = None,
+    sets: Sets = None,
+) -> None:
+    """Run one bookie: it stores ledgers' entries.
+
+    \b
+    Examples:
+      octavo bookie --data /var/lib/octavo/b1 --metadata zk://127.0.0.1:2181/octavo --port 3181
+      OCTAVO_BOOKIE_RACK=/dc1/r2 octavo bookie --config /etc/octavo.toml
+    """
+    from bookie.config import BookieConfig
+    from octavo.process.bookie import serve_bookie
+    from octavo.settings import load
+
+    folder = data.absolute() if data is not None else None
+    flags: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "bookie_id": bookie_id,
+        "rack": rack,
+        "journal_directories": _folders(journal, folder, "journal"),
+        "ledger_directories": _folders(ledgers, folder, "ledgers"),
+        "read_only": read_only or None,
+        **parse_sets(sets),
+    }
+    settings = load(BookieConfig, "bookie", file=config, flags=flags)
+    name = settings.bookie_id or f"{settings.advertised_host or settings.host}:{settings.port}"
+    _serve(serve_bookie, name, metadata, config, {"bookie": settings})
+
+
+def broker(
+    metadata: Metadata = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
+    broker_id: Annotated[str | None, typer.Option(help="Name; default host:port.")] = None,
+    advertised_host: Annotated[
+        str | None, typer.Option(help="The name under which others reach it.")
+    ] = None,
+    config: Config = None,
+    sets: Sets = None,
+) -> None:
+    """Run one broker: it serves topics over HTTP and keeps nothing.
+
+    \b
+    Examples:
+      octavo broker --metadata zk://127.0.0.1:2181/octavo --port 8080
+      octavo broker --config /etc/octavo.toml --set tail_cache_bytes_max=134217728
+    """
+    from broker.config import BrokerConfig
+    from broker.http_config import HttpConfig
+    from ledger.options import LedgerOptions
+    from octavo.process.broker import serve_broker
+    from octavo.settings import load
+
+    flags = {
+        "host": host,
+        "port": port,
+        "broker_id": broker_id,
+        "advertised_host": advertised_host,
+        **parse_sets(sets),
+    }
+    settings = load(BrokerConfig, "broker", file=config, flags=flags)
+    name = settings.broker_id or f"{settings.advertised_host or settings.host}:{settings.port}"
+    sections = {
+        "broker": settings,
+        "http": load(HttpConfig, "http", file=config),
+        "ledger": load(LedgerOptions, "ledger", file=config),
+    }
+    _serve(serve_broker, name, metadata, config, sections)
+
+
+def _folders(given: list[Path] | None, data: Path | None, name: str) -> list[str] | None:
+    if given:
+        return [str(path.absolute()) for path in given]
+    return [str(data / name)] if data is not None else None
+
+
+def _serve(
+    main: Any, name: str, metadata: str | None, config: Path | None, sections: dict[str, Any]
+) -> None:
+    """Run a process's main here; its exit code becomes ours."""
+    from octavo.cli.options import BadOption
+    from octavo.process.life import run_process
+    from octavo.process.spec import ProcessSpec, to_plain
+    from octavo.settings import ProcessConfig, load
+
+    common = load(ProcessConfig, "", file=config, flags={"metadata_url": metadata})
+    if not common.metadata_url:
+        raise BadOption(
+            "which metadata store? give --metadata zk://host:port/chroot, or "
+            "OCTAVO_METADATA_URL, or metadata_url in the settings file"
+        )
+    spec = ProcessSpec(
+        name=name,
+        metadata_url=common.metadata_url,
+        session_timeout_ms=common.session_timeout_ms,
+        log_format=common.log_format,
+        log_level=common.log_level,
+        log_file=common.log_file,
+        sections={section: to_plain(value) for section, value in sections.items()},
+    )
+    code = run_process(main, spec)
+    if code:
+        raise typer.Exit(code)
+
+
+def zookeeper(
+    data: Annotated[Path, typer.Option("--data", help="Folder of its data.")] = Path(
+        "zookeeper-data"
+    ),
+    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 2181,
+) -> None:
+    """Run a ZooKeeper server for development (needs Java; jars from PySpark or Debian).
+
+    \b
+    Example:
+      octavo zookeeper --data /tmp/zk --port 2181
+      octavo standalone --metadata zk://127.0.0.1:2181/octavo --data ./octavo-data
+    """
+    import asyncio
+
+    from octavo.cli.zookeeper import run_zookeeper
+
+    asyncio.run(run_zookeeper(data.absolute(), port))

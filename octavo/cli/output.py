@@ -1,0 +1,92 @@
+"""How commands speak: tables and colours for people, JSON for scripts, one line for an error.
+
+Standard output carries results only; everything said about the work goes to standard error, so
+that a pipe gets nothing but data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def emit_json(value: Any) -> None:
+    """One JSON document a line, for scripts."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+
+
+def emit_raw(data: bytes) -> None:
+    """Bytes as they are, and a line end."""
+    sys.stdout.buffer.write(data + b"\n")
+
+
+def emit_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+) -> None:
+    """A table; numbers stand right."""
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    body = [list(row) for row in rows]
+    for index, column in enumerate(columns):
+        numeric = bool(body) and all(isinstance(row[index], int | float) for row in body)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        table.add_row(*(_cell(value) for value in row))
+    out.print(table)
+
+
+def emit_fields(fields: Mapping[str, object]) -> None:
+    """Names and values below each other."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        table.add_row(name, _cell(value))
+    out.print(table)
+
+
+def say(text: str) -> None:
+    """Something about the work, for a person."""
+    err.print(text)
+
+
+def fail(cause: str, remedy: str = "") -> None:
+    """One line: what is wrong and what would help."""
+    err.print("[bold red]error:[/] ", end="")
+    err.print(cause + (f"\n  {remedy}" if remedy else ""), markup=False)
+
+
+def debugging() -> bool:
+    """Whether the person asked for stack traces (`OCTAVO_DEBUG=1`)."""
+    return os.environ.get("OCTAVO_DEBUG", "") not in ("", "0")
+
+
+def human_bytes(count: float) -> str:
+    """`3.4 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)

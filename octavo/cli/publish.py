@@ -1,0 +1,174 @@
+"""`octavo publish`: messages from arguments, standard input or a file into a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
+from octavo.cli.output import emit_json, err
+
+if TYPE_CHECKING:
+    from octavo.client.client import AsyncClient
+    from octavo.client.types import Position
+
+RETRY_S = 60.0
+
+
+class Line(NamedTuple):
+    """One message to publish."""
+
+    key: str | None
+    value: Any
+
+
+def publish(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")],
+    messages: Annotated[
+        list[str] | None, typer.Argument(help="Messages; without any, lines are read.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read lines from a file ('-': stdin).")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.")] = None,
+    key_field: Annotated[
+        str | None, typer.Option("--key-field", help="Take the key from this field of each line.")
+    ] = None,
+    ndjson: Annotated[
+        bool,
+        typer.Option("--ndjson", help="Each line is JSON: checked, and stored as it stands."),
+    ] = False,
+    envelope: Annotated[
+        bool,
+        typer.Option("--envelope", help='Each line is {"key": …, "value": …}, as consume prints.'),
+    ] = False,
+    partition: Annotated[int | None, typer.Option(min=0, help="Publish to this one.")] = None,
+    producer_id: Annotated[
+        str | None,
+        typer.Option(help="A name that stays: a repeated run then stores nothing twice."),
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish messages; ends when all are durable.
+
+    \b
+    Examples:
+      octavo publish greetings hello 'and again' --key me
+      octavo publish flights --file flights.ndjson --ndjson --key-field tailnum
+      seq 1000 | octavo publish numbers
+    """
+    if messages and file:
+        raise BadOption("messages on the command line and --file at once: choose one")
+    if key and key_field:
+        raise BadOption("--key and --key-field at once: choose one")
+    source = _arguments(messages, key) if messages else None
+    if source is None and file is None and sys.stdin.isatty():
+        raise BadOption("nothing to publish: give messages, --file FILE, or pipe lines in")
+    lines = source or _lines(file, key, key_field, ndjson, envelope)
+    started = time.monotonic()
+    count, last = asyncio.run(_run(broker_urls(url, data), topic, lines, partition, producer_id))
+    took_s = time.monotonic() - started
+    if as_json:
+        place = {"partition": last.partition, "offset": last.offset, "id": last.id} if last else {}
+        emit_json({"count": count, "took_s": round(took_s, 3), "last": place})
+    else:
+        where = f", last at partition {last.partition} offset {last.offset}" if last else ""
+        err.print(f"{count:,} published in {took_s:.1f} s{where}")
+
+
+def _arguments(messages: list[str], key: str | None) -> Iterator[Line]:
+    for message in messages:
+        yield Line(key, message)
+
+
+def _lines(
+    file: Path | None, key: str | None, key_field: str | None, ndjson: bool, envelope: bool
+) -> Iterator[Line]:
+    """Messages from lines. Raises `BadOption` naming the line that cannot be understood."""
+    with _opened(file) as source:
+        for number, raw in enumerate(source, 1):
+            text = raw.rstrip(b"\r\n")
+            if not text:
+                continue
+            if not (ndjson or envelope or key_field):
+                yield Line(key, text)
+                continue
+            try:
+                found = json.loads(text)
+            except ValueError as error:
+                raise BadOption(f"line {number} is not JSON: {error}") from None
+            if envelope:
+                if not isinstance(found, dict) or "value" not in found:
+                    raise BadOption(f'line {number} is not {{"key": …, "value": …}}')
+                yield Line(found.get("key", key), found["value"])
+                continue
+            if key_field is not None and not isinstance(found, dict):
+                raise BadOption(f"line {number} is no JSON object, so it has no {key_field!r}")
+            picked = found.get(key_field) if key_field else None
+            yield Line(key if picked is None else str(picked), text)
+
+
+@contextmanager
+def _opened(file: Path | None) -> Iterator[Any]:
+    if file is None or str(file) == "-":
+        yield sys.stdin.buffer
+        return
+    with file.open("rb") as source:
+        yield source
+
+
+async def _run(
+    urls: list[str],
+    topic: str,
+    lines: Iterator[Line],
+    partition: int | None,
+    producer_id: str | None,
+) -> tuple[int, Position | None]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from octavo.client.client import AsyncClient
+
+    columns = (
+        TextColumn("publishing"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} messages"),
+        TimeElapsedColumn(),
+    )
+    async with AsyncClient(urls, retry_s=RETRY_S) as client:
+        await _ensure_topic(client, topic)
+        producer = await client.producer(topic, producer_id=producer_id)
+        count = 0
+        last = None
+        with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+            task = bar.add_task("publish", total=None)
+            async with producer:
+                for line in lines:
+                    last = await producer.send(line.value, key=line.key, partition=partition)
+                    count += 1
+                    if count % 500 == 0:
+                        bar.update(task, completed=count)
+                        await asyncio.sleep(0)
+        return count, await last if last is not None else None
+
+
+async def _ensure_topic(client: AsyncClient, topic: str) -> None:
+    """A topic is made when it is first published to, as `curl` users may expect of a first try."""
+    from octavo.client.errors import NotFound
+
+    try:
+        await client.topic(topic)
+    except NotFound as error:
+        if error.code != "topic-not-found":
+            raise
+        await client.create_topic(topic)
+        err.print(f"created {topic} with 1 partition (octavo topic create makes others)")

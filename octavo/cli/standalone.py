@@ -1,0 +1,177 @@
+"""`octavo standalone`: a whole cluster in one folder, from one command."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.options import DATA_FOLDER, AsJson, BadOption, Config, Sets, parse_sets
+from octavo.cli.output import emit_json, emit_table, out, say
+
+if TYPE_CHECKING:
+    from octavo.standalone.cluster_file import ClusterFile
+    from octavo.standalone.supervisor import Plan
+
+EXAMPLE = """\b
+Examples:
+  octavo standalone --data ./octavo-data
+  octavo standalone --data /tmp/x --port-base 0 --json      (any free ports, one JSON line)
+  octavo standalone --set bookie.journal_sync=false         (any setting of the processes)
+"""
+
+
+def standalone(
+    data: Annotated[
+        Path, typer.Option("--data", envvar="OCTAVO_DATA", help="Folder for everything.")
+    ] = DATA_FOLDER,
+    bookies: Annotated[int, typer.Option(min=1, max=30, help="Number of bookies.")] = 3,
+    brokers: Annotated[int, typer.Option(min=1, max=30, help="Number of brokers.")] = 2,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port_base: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65000,
+            help="Brokers from N, bookies from N+50; 0: free ports. Default: 8080… and 3181….",
+            show_default=False,
+        ),
+    ] = None,
+    metadata: Annotated[
+        str, typer.Option(help="A metadata store instead of the embedded one (zk://…).")
+    ] = "",
+    session_timeout_ms: Annotated[
+        int, typer.Option(min=500, help="How long a silent process keeps what it owns.")
+    ] = 6_000,
+    restart: Annotated[
+        bool, typer.Option("--restart/--no-restart", help="Start again what died.")
+    ] = True,
+    config: Config = None,
+    sets: Sets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a whole cluster on this machine: metadata, three bookies, two brokers, in one folder."""
+    import asyncio
+
+    from octavo.standalone.supervisor import Plan
+
+    plan = Plan(
+        folder=data,
+        bookies=bookies,
+        brokers=brokers,
+        host=host,
+        port_base=port_base,
+        metadata_url=metadata,
+        session_timeout_ms=session_timeout_ms,
+        restart=restart,
+        sections=_sections(config, sets),
+    )
+    with asyncio.Runner() as runner:
+        code = runner.run(_run(plan, as_json))
+    if code:
+        raise typer.Exit(code)
+
+
+standalone.__doc__ = f"{standalone.__doc__}\n\n{EXAMPLE}"
+
+
+_OWN = {
+    "bookie": ("host", "port", "bookie_id", "journal_directories", "ledger_directories"),
+    "broker": ("host", "port", "broker_id"),
+}
+"""What the supervisor decides for each process."""
+
+
+def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str, Any]]:
+    """Settings of bookies and brokers from file, environment and `--set section.name=value`."""
+    from bookie.config import BookieConfig
+    from broker.config import BrokerConfig
+    from broker.http_config import HttpConfig
+    from ledger.options import LedgerOptions
+    from octavo.settings import SECTIONS, SettingsError, chosen
+
+    flags: dict[str, dict[str, object]] = {}
+    for name, value in parse_sets(sets).items():
+        section, dot, setting = name.partition(".")
+        if not dot or section not in SECTIONS:
+            raise BadOption(
+                f"--set {name}={value}: write section.name=value with one of the sections "
+                + ", ".join(SECTIONS)
+            )
+        flags.setdefault(section, {})[setting] = value
+    found: dict[str, dict[str, Any]] = {}
+    kinds = (BookieConfig, BrokerConfig, HttpConfig, LedgerOptions)
+    for kind, section in zip(kinds, SECTIONS, strict=True):
+        values = chosen(kind, section, file=config, flags=flags.get(section))
+        for name in _OWN.get(section, ()):
+            if name in values:
+                raise SettingsError(
+                    f"{section} setting {name} = {values[name]!r}: standalone chooses it for each "
+                    f"process; use --data, --host and --port-base"
+                )
+        found[section] = values
+    return found
+
+
+async def _run(plan: Plan, as_json: bool) -> int:
+    """Start, say where everything is, serve until told to stop."""
+    import asyncio
+    import signal
+
+    from octavo.logs import configure_logging
+    from octavo.standalone.cluster_file import Member
+    from octavo.standalone.supervisor import Supervisor
+
+    configure_logging(service="supervisor", form="console", level="warning")
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    started = loop.time()
+
+    def on_change(member: Member) -> None:
+        if supervisor.cluster.ready and member.state == "running" and member.restarts:
+            say(f"{member.name} is back (pid {member.pid})")
+
+    supervisor = Supervisor(plan, on_change)
+    starting = asyncio.create_task(supervisor.start())
+    asked = asyncio.create_task(stopped.wait())
+    await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+    try:
+        await starting
+    except asyncio.CancelledError:
+        return 130
+    took_s = loop.time() - started
+    _announce(supervisor.cluster, took_s, as_json)
+    await asked
+    say("stopping …")
+    await supervisor.stop()
+    say("stopped")
+    return 0
+
+
+def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
+    if as_json:
+        emit_json({"ready": True, "took_s": round(took_s, 3), **asdict(cluster)})
+        return
+    rows = [
+        (member.name, member.address, member.pid, Path(member.log).name)
+        for member in cluster.members
+    ]
+    out.print(f"[bold green]ready[/] after {took_s:.1f} s, data in {cluster.folder}\n")
+    emit_table(("process", "address", "pid", "log (in logs/)"), rows)
+    url = cluster.urls[0]
+    out.print(
+        f"\nmetadata  {cluster.metadata_url}"
+        f"\npublish   curl -d 'hello' {url}/v1/topics/public/greetings/messages"
+        f"\nread      curl '{url}/v1/topics/public/greetings/messages?from=earliest'"
+        f"\nAPI       {url}/openapi.json"
+        "\n\nCtrl-C stops it; kill -9 loses nothing that was acknowledged.",
+        markup=False,
+    )
+    sys.stdout.flush()

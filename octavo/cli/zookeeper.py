@@ -1,0 +1,72 @@
+"""`octavo zookeeper`: one ZooKeeper server of our own, for development."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import IO
+
+from metadata.zookeeper_server import server_command, write_config
+from octavo.cli.output import out, say
+from octavo.standalone.ports import check_port, free_port
+from protocol.codes import OctavoError, Scope
+
+HOST = "127.0.0.1"
+READY_TIMEOUT_S = 30.0
+
+
+class ZooKeeperFailed(OctavoError):
+    """The server did not come up. The message names its log."""
+
+    name = "zookeeper-failed"
+    scope = Scope.PROCESS
+
+
+async def run_zookeeper(data: Path, port: int) -> None:
+    """Serve from the absolute folder `data` until Ctrl-C or SIGTERM. Raises `PortInUse`, `ZooKeeperFailed`."""
+    check_port(HOST, port, "zookeeper")
+    port = port or free_port(HOST)
+    command = server_command(write_config(str(data), port=port))
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    log_path = data / "zookeeper.log"
+    with _opened(log_path) as log:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        await _until_ready(process, port, log_path)
+        out.print(f"[bold green]ready[/] zk://{HOST}:{port}/octavo  (log: {log_path})")
+        ended = asyncio.create_task(process.wait())
+        stop = asyncio.create_task(asked.wait())
+        await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise ZooKeeperFailed(f"ZooKeeper ended by itself; see {log_path}")
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    say("stopped")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return open(path, "ab")
+
+
+async def _until_ready(process: asyncio.subprocess.Process, port: int, log: Path) -> None:
+    """Wait until it accepts connections."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.returncode is not None:
+            break
+        try:
+            socket.create_connection((HOST, port), 0.2).close()
+            return
+        except OSError:
+            await asyncio.sleep(0.1)
+    raise ZooKeeperFailed(f"ZooKeeper did not come up on port {port}; see {log}")

@@ -1,0 +1,1 @@
+"""The typed client: `AsyncClient`, and `Client`, its synchronous face."""

@@ -1,0 +1,288 @@
+"""`AsyncClient`: topics, publishing, reading and subscriptions of an Octavo cluster."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+from urllib.parse import quote
+
+from octavo.client.encoding import BatchEncoding, NdjsonEncoding
+from octavo.client.producer import Producer, ProducerOptions, producer_id_of
+from octavo.client.reading import read_messages
+from octavo.client.subscription import Subscription
+from octavo.client.transport import Transport
+from octavo.client.types import Message, Position, Topic, TopicName, Value
+from protocol.compression import Compression
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+READ_MESSAGES_MAX = 1_000
+FOLLOW_WAIT_S = 20.0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class AsyncClient:
+    """A client of one cluster; an async context manager. One instance serves many tasks.
+
+    `urls` are any of the brokers. A call that fails for a reason that passes is repeated for up
+    to `retry_s`; one try takes at most `attempt_s`.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] = DEFAULT_URL,
+        *,
+        attempt_s: float = 15.0,
+        retry_s: float = 60.0,
+        rng: random.Random | None = None,
+        clock: Callable[[], int] = _now_ms,
+    ) -> None:
+        self._rng = rng or random.SystemRandom()
+        self._clock = clock
+        self.transport = Transport(urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng)
+        self._own_producers: dict[TopicName, Producer] = {}
+
+    async def __aenter__(self) -> AsyncClient:
+        """Ready for use as it is; connections open when needed."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop what `publish` started and give the connections back."""
+        for producer in self._own_producers.values():
+            await producer.close(flush=False)
+        self._own_producers.clear()
+        await self.transport.close()
+
+    # ---- cluster
+
+    async def cluster(self) -> Mapping[str, Any]:
+        """`GET /v1/cluster`."""
+        return await self._get("/v1/cluster")
+
+    async def brokers(self) -> list[Mapping[str, Any]]:
+        """Live brokers, as the API gives them."""
+        return list((await self._get("/v1/brokers")).get("brokers", []))
+
+    async def bookies(self) -> list[Mapping[str, Any]]:
+        """Live bookies, as the API gives them."""
+        return list((await self._get("/v1/bookies")).get("bookies", []))
+
+    async def ledger(self, ledger_id: int) -> Mapping[str, Any]:
+        """A ledger's metadata."""
+        return await self._get(f"/v1/ledgers/{ledger_id}")
+
+    # ---- namespaces and topics
+
+    async def create_namespace(self, name: str) -> None:
+        """Create it, or find that it exists."""
+        await self.transport.call("PUT", f"/v1/namespaces/{quote(name, safe='')}", json_body={})
+
+    async def namespaces(self) -> list[str]:
+        """All namespaces."""
+        return _names((await self._get("/v1/namespaces")).get("namespaces", []))
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        ensemble_size: int | None = None,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        **settings: Any,
+    ) -> Topic:
+        """Create it, or find that it exists so. Raises `Conflict` when it exists otherwise."""
+        body = {
+            "partitions": partitions,
+            "ensemble_size": ensemble_size,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+            **settings,
+        }
+        given = {name: value for name, value in body.items() if value is not None}
+        name = TopicName.of(topic)
+        answer = await self.transport.call("PUT", _path(name), json_body=given)
+        return _topic(name, answer.json() or given)
+
+    async def topic(self, topic: str) -> Topic:
+        """Settings and live statistics. Raises `NotFound`."""
+        name = TopicName.of(topic)
+        return _topic(name, await self._get(_path(name)))
+
+    async def topics(self, namespace: str = "public") -> list[str]:
+        """The names of a namespace's topics."""
+        found = await self._get(f"/v1/topics/{quote(namespace, safe='')}")
+        return _names(found.get("topics", []))
+
+    async def update_topic(self, topic: str, **settings: Any) -> Topic:
+        """Change settings."""
+        name = TopicName.of(topic)
+        answer = await self.transport.call("PATCH", _path(name), json_body=settings)
+        return _topic(name, answer.json() or settings)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove a topic, its messages and its subscriptions."""
+        await self.transport.call("DELETE", _path(TopicName.of(topic)))
+
+    # ---- publishing
+
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> Position:
+        """Store one message; return where, once it is durable."""
+        producer = await self._own_producer(topic)
+        receipt = await producer.send(
+            value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
+        )
+        return await receipt
+
+    async def publish_many(
+        self, topic: str, messages: Iterable[tuple[str | bytes | None, Value]]
+    ) -> list[Position]:
+        """Store (key, value) pairs, in order per key; return their positions."""
+        producer = await self._own_producer(topic)
+        receipts = [await producer.send(value, key=key) for key, value in messages]
+        return [await receipt for receipt in receipts]
+
+    async def producer(
+        self,
+        topic: str,
+        *,
+        producer_id: str | int | None = None,
+        encoding: Literal["batch", "ndjson"] = "batch",
+        compression: Compression = Compression.NONE,
+        **options: Any,
+    ) -> Producer:
+        """A producer of a topic; `options` as in `ProducerOptions`. Raises `NotFound`."""
+        found = await self.topic(topic)
+        form = BatchEncoding(compression) if encoding == "batch" else NdjsonEncoding()
+        chosen = ProducerOptions(
+            producer_id=producer_id_of(producer_id, self._rng), encoding=form, **options
+        )
+        return Producer(
+            self.transport, found.name, found.partitions, chosen, rng=self._rng, clock=self._clock
+        )
+
+    # ---- reading
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        partition: int = 0,
+        start: str | int = "earliest",
+        limit: int = READ_MESSAGES_MAX,
+        wait_s: float = 0.0,
+    ) -> list[Message]:
+        """Messages of one partition from `start`: `earliest`, `latest`, an offset, an id, a time.
+
+        Empty when nothing came within `wait_s`. Raises `Trimmed` when retention was faster.
+        """
+        batch = await read_messages(
+            self.transport, TopicName.of(topic), partition, start, limit, wait_s
+        )
+        return batch.messages
+
+    async def messages(
+        self,
+        topic: str,
+        *,
+        partition: int = 0,
+        start: str | int = "earliest",
+        follow: bool = False,
+    ) -> AsyncIterator[Message]:
+        """A partition's messages in order, to its end, or without end (`follow`)."""
+        name = TopicName.of(topic)
+        place: str | int = start
+        while True:
+            wait_s = FOLLOW_WAIT_S if follow else 0.0
+            batch = await read_messages(
+                self.transport, name, partition, place, READ_MESSAGES_MAX, wait_s
+            )
+            for message in batch.messages:
+                yield message
+            if batch.next_offset is not None:
+                place = batch.next_offset
+            if not batch.messages and not follow:
+                return
+
+    async def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
+        """The offset of `earliest`, `latest` or a time; `latest` is the next one to be written."""
+        path = f"{_path(TopicName.of(topic))}/partitions/{partition}/offsets"
+        answer = await self.transport.call("GET", path, query={"at": at})
+        return int(answer.json()["offset"])
+
+    # ---- subscriptions
+
+    async def subscribe(
+        self,
+        topic: str,
+        name: str,
+        *,
+        type: Literal["exclusive", "shared"] = "exclusive",  # noqa: A002 (the API's word)
+        start: Literal["earliest", "latest"] = "earliest",
+        ack_timeout_s: float | None = None,
+        consumer: str | None = None,
+    ) -> Subscription:
+        """Create the subscription, or find that it exists so; return a consumer of it."""
+        body: dict[str, Any] = {"type": type, "start": start}
+        if ack_timeout_s is not None:
+            body["ack_timeout"] = ack_timeout_s
+        path = f"{_path(TopicName.of(topic))}/subscriptions/{quote(name, safe='')}"
+        await self.transport.call("PUT", path, json_body=body)
+        return self.subscription(topic, name, consumer=consumer)
+
+    def subscription(self, topic: str, name: str, *, consumer: str | None = None) -> Subscription:
+        """A consumer of a subscription that exists."""
+        who = consumer or f"consumer-{self._rng.getrandbits(32):08x}"
+        return Subscription(self.transport, TopicName.of(topic), quote(name, safe=""), who)
+
+    # ---- inner
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.transport.call("GET", path)).json()
+        return found
+
+    async def _own_producer(self, topic: str) -> Producer:
+        name = TopicName.of(topic)
+        producer = self._own_producers.get(name)
+        if producer is None:
+            made = await self.producer(topic, linger_ms=0.0)
+            producer = self._own_producers.setdefault(name, made)
+        return producer
+
+
+def _path(name: TopicName) -> str:
+    return f"/v1/topics/{quote(name.namespace, safe='')}/{quote(name.topic, safe='')}"
+
+
+def _topic(name: TopicName, found: Mapping[str, Any]) -> Topic:
+    settings = found.get("settings", found)
+    count = settings.get("partitions", found.get("partitions", 1))
+    partitions = len(count) if isinstance(count, list) else int(count)
+    return Topic(name, partitions, settings, found)
+
+
+def _names(found: Iterable[Any]) -> list[str]:
+    return [str(one["name"] if isinstance(one, Mapping) else one) for one in found]

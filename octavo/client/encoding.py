@@ -1,0 +1,106 @@
+"""How a producer's messages become request bodies: a record batch, or NDJSON.
+
+A record batch carries producer id, epoch and sequence in its header and is stored as it is. NDJSON
+carries them in HTTP headers, and the owner broker builds the batch. Both forms of one batch are
+repeatable byte by byte: the same sequence always stands for the same messages.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from octavo.client.transport import BATCH_TYPE, NDJSON_TYPE
+from octavo.client.types import Value, key_bytes, to_bytes
+from protocol.records import Record, build_batch
+
+RECORD_OVERHEAD_BYTES = 16
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Identity(NamedTuple):
+    """Who publishes, and the sequence of the first message of a batch."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+class Body(NamedTuple):
+    """A request body and the headers that go with it."""
+
+    data: bytes
+    headers: dict[str, str]
+
+
+class Encoding(Protocol):
+    """One form of publishing. `item` makes what a batch collects, `body` closes the batch."""
+
+    def item(
+        self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
+    ) -> tuple[Record | bytes, int]:
+        """One message and about how many bytes it takes."""
+
+    def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
+        """The request body of a whole batch."""
+
+
+class BatchEncoding:
+    """One Kafka RecordBatch v2 a request; `compression` as `protocol.records.Compression`."""
+
+    def __init__(self, compression: int = 0) -> None:
+        self._compression = compression
+
+    def item(
+        self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
+    ) -> tuple[Record | bytes, int]:
+        """A record."""
+        data, name = to_bytes(value), key_bytes(key)
+        size = RECORD_OVERHEAD_BYTES + len(data or b"") + len(name or b"")
+        size += sum(len(header) + len(text or b"") + 2 for header, text in headers)
+        return Record(name, data, headers, timestamp_ms), size
+
+    def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
+        """The batch, sequences in its header."""
+        data = build_batch(
+            [item for item in items if isinstance(item, Record)],
+            producer_id=who.producer_id,
+            producer_epoch=who.epoch,
+            base_sequence=who.sequence,
+            compression=self._compression,
+        )
+        return Body(data, {"Content-Type": BATCH_TYPE})
+
+
+class NdjsonEncoding:
+    """One JSON object a line; sequences in `Producer-Id`, `Producer-Epoch`, `Producer-Seq`."""
+
+    def item(
+        self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
+    ) -> tuple[Record | bytes, int]:
+        """A line."""
+        line: dict[str, object] = {"timestamp": timestamp_ms}
+        if isinstance(key, bytes):
+            line["key_base64"] = base64.b64encode(key).decode()
+        elif key is not None:
+            line["key"] = key
+        if isinstance(value, bytes | bytearray | memoryview):
+            line["value_base64"] = base64.b64encode(value).decode()
+        else:
+            line["value"] = value
+        if headers:
+            line["headers"] = {name: (text or b"").decode() for name, text in headers}
+        data = json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        return data, len(data)
+
+    def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
+        """The lines, sequences in the headers."""
+        headers = {
+            "Content-Type": NDJSON_TYPE,
+            "Producer-Id": str(who.producer_id),
+            "Producer-Epoch": str(who.epoch),
+            "Producer-Seq": str(who.sequence),
+        }
+        return Body(b"".join(item for item in items if isinstance(item, bytes)), headers)

@@ -1,0 +1,101 @@
+"""What a client raises. A broker's problem+json becomes one of these, with its code and status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.codes import OctavoError
+
+
+class ClientError(OctavoError):
+    """The root of what the client raises."""
+
+    name = "client-error"
+
+
+class Unreachable(ClientError):
+    """No broker answered within the time allowed. The message lists what was tried."""
+
+    name = "unreachable"
+    retryable = True
+
+
+class OutcomeUnknown(ClientError):
+    """A publish whose answer never came and that could not be repeated: stored or not."""
+
+    name = "outcome-unknown"
+    retryable = True
+
+
+class ProducerFailed(ClientError):
+    """An earlier batch of the partition failed for good, so later ones would leave a gap."""
+
+    name = "producer-failed"
+
+
+class InvalidCall(ClientError):
+    """Arguments that cannot mean anything. The message says what would be right."""
+
+    name = "invalid-call"
+
+
+class ApiError(ClientError):
+    """A broker's refusal.
+
+    `status` is the HTTP status, `code` the stable word of the problem, `can_retry` whether the
+    same call may succeed later; `problem` holds every member of the problem document.
+    """
+
+    name = "api-error"
+
+    def __init__(self, status: int, problem: Mapping[str, Any], what: str) -> None:
+        self.status = status
+        self.problem = dict(problem)
+        self.code = str(problem.get("code") or f"http-{status}")
+        self.can_retry = bool(problem.get("retryable", status in (429, 503, 504)))
+        detail = str(problem.get("detail") or problem.get("title") or f"status {status}")
+        super().__init__(f"{what}: {detail}")
+
+
+class NotFound(ApiError):
+    """404: no such namespace, topic, partition, subscription or ledger."""
+
+    name = "not-found"
+
+
+class Conflict(ApiError):
+    """409: it exists with other settings, a sequence gap, a lease that has ended."""
+
+    name = "conflict"
+
+
+class Trimmed(ApiError):
+    """410: retention removed the offset; `earliest` is the first one left."""
+
+    name = "trimmed"
+
+    @property
+    def earliest(self) -> int | None:
+        """The first offset that is left, where the broker said so."""
+        found = self.problem.get("earliest")
+        return int(found) if found is not None else None
+
+
+class PreconditionFailed(ApiError):
+    """412: somebody published first."""
+
+    name = "precondition-failed"
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    404: NotFound,
+    409: Conflict,
+    410: Trimmed,
+    412: PreconditionFailed,
+}
+
+
+def api_error(status: int, problem: Mapping[str, Any], what: str) -> ApiError:
+    """The exception for an answer with `status`."""
+    return _BY_STATUS.get(status, ApiError)(status, problem, what)

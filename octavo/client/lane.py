@@ -1,0 +1,240 @@
+"""The way of one producer's messages into one partition: batched, in order, each stored once.
+
+A sealed batch has a sequence and keeps its bytes until the broker has answered; up to `window`
+batches are on the way at once. What went out and was not answered (broker killed, 503, 504) goes
+out again under the same sequence, so the owner, or the owner after a take-over, stores it once
+and in order. A batch that overtakes an earlier one is refused as a gap and waits for its turn.
+
+When a batch is refused for good, what came after it in this partition fails with
+`ProducerFailed`, and later messages start again under the next epoch, which also shuts out
+whatever of the old epoch is still under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from octavo.client.encoding import Identity
+from octavo.client.errors import ApiError, OutcomeUnknown, ProducerFailed
+from octavo.client.transport import Answer, Transport
+from octavo.client.types import Position, TopicName
+from protocol.codes import OctavoError
+from protocol.records import Record
+
+if TYPE_CHECKING:
+    from octavo.client.producer import ProducerOptions
+
+SEQUENCE_MODULUS = 2**31
+EPOCH_MAX = 2**15 - 1
+MESSAGES_PER_BATCH_MAX = 100_000
+
+
+class Batch:
+    """Messages that go out together. `done` gets the answer or the error."""
+
+    __slots__ = ("bytes", "done", "epoch", "items", "sequence")
+
+    def __init__(self, done: asyncio.Future[Stored]) -> None:
+        self.items: list[Record | bytes] = []
+        self.bytes = 0
+        self.done = done
+        self.sequence = 0
+        self.epoch = 0
+
+
+class Stored:
+    """Where a batch was stored."""
+
+    __slots__ = ("duplicate", "entry", "first_index", "first_offset", "partition")
+
+    def __init__(self, partition: int, answer: Answer) -> None:
+        self.partition = partition
+        self.duplicate = answer.status == 204
+        first = (answer.json() or {}).get("first") or {}
+        self.first_offset = int(first.get("offset", -1))
+        self.entry, _, index = str(first.get("id", "")).rpartition(":")
+        self.first_index = int(index or 0)
+
+    def position(self, index: int) -> Position:
+        """Of the batch's message number `index`."""
+        if self.first_offset < 0:
+            return Position(self.partition, -1, "", self.duplicate)
+        message_id = f"{self.entry}:{self.first_index + index}" if self.entry else ""
+        return Position(self.partition, self.first_offset + index, message_id, self.duplicate)
+
+
+class Lane:
+    """One partition of a producer. Used by `Producer` only."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: TopicName,
+        partition: int,
+        options: ProducerOptions,
+        released: Callable[[int, int], None],
+    ) -> None:
+        self.partition = partition
+        self._transport = transport
+        self._topic = topic
+        self._path = f"/v1/topics/{topic}/partitions/{partition}/messages"
+        self._options = options
+        self._released = released
+        self._loop = asyncio.get_running_loop()
+        self._open: Batch | None = None
+        self._timer: asyncio.Handle | None = None
+        self._sealed: deque[Batch] = deque()
+        self._window: deque[Batch] = deque()
+        self._moved = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sequence = 0
+        self._epoch = options.epoch
+
+    def add(self, item: Record | bytes, size: int) -> tuple[Batch, int]:
+        """Put a message into the open batch; return the batch and its place there."""
+        batch = self._open
+        if batch is not None and batch.bytes + size > self._options.batch_bytes:
+            self.seal()
+            batch = None
+        if batch is None:
+            batch = self._open = Batch(self._loop.create_future())
+            batch.done.add_done_callback(_seen)
+            self._timer = self._later()
+        batch.items.append(item)
+        batch.bytes += size
+        index = len(batch.items) - 1
+        if batch.bytes >= self._options.batch_bytes or index + 1 >= MESSAGES_PER_BATCH_MAX:
+            self.seal()
+        return batch, index
+
+    @property
+    def open_batch(self) -> Batch | None:
+        """The batch that still takes messages."""
+        return self._open
+
+    def seal(self) -> None:
+        """Close the open batch and send what the window allows."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch, self._open = self._open, None
+        if batch is not None:
+            batch.sequence, batch.epoch = self._sequence, self._epoch
+            self._sequence = (self._sequence + len(batch.items)) % SEQUENCE_MODULUS
+            self._sealed.append(batch)
+        self._fill_window()
+
+    def pending(self) -> list[asyncio.Future[Stored]]:
+        """What is not answered yet."""
+        batches = [*self._window, *self._sealed, *([self._open] if self._open else [])]
+        return [batch.done for batch in batches]
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _later(self) -> asyncio.Handle:
+        if self._options.linger_ms <= 0:
+            return self._loop.call_soon(self.seal)
+        return self._loop.call_later(self._options.linger_ms / 1000, self.seal)
+
+    def _fill_window(self) -> None:
+        while self._sealed and len(self._window) < self._options.window:
+            batch = self._sealed.popleft()
+            self._window.append(batch)
+            task = self._loop.create_task(self._deliver(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _deliver(self, batch: Batch) -> None:
+        """Send until it is stored or refused for good."""
+        who = Identity(self._options.producer_id, batch.epoch, batch.sequence)
+        try:
+            body = self._options.encoding.body(batch.items, who)
+            deadline = self._loop.time() + self._options.delivery_timeout_ms / 1000
+            while True:
+                left_s = deadline - self._loop.time()
+                if left_s <= 0:
+                    raise OutcomeUnknown(
+                        f"{self._topic} partition {self.partition}: no answer about sequence "
+                        f"{batch.sequence} within {self._options.delivery_timeout_ms} ms"
+                    )
+                try:
+                    answer = await self._transport.call(
+                        "POST",
+                        self._path,
+                        body=body.data,
+                        headers=body.headers,
+                        partition=(str(self._topic), self.partition),
+                        retry_s=left_s,
+                    )
+                except ApiError as error:
+                    if error.code != "sequence-gap" or self._window[0] is batch:
+                        raise
+                    await self._until_head(batch, left_s)
+                    continue
+                break
+            self._settle(batch, Stored(self.partition, answer))
+        except asyncio.CancelledError:
+            self._refuse(batch, OutcomeUnknown("the producer was closed before the answer came"))
+            raise
+        except OctavoError as error:
+            self._refuse(batch, error)
+        except Exception as error:
+            self._refuse(batch, ProducerFailed(f"{type(error).__name__}: {error}"))
+
+    async def _until_head(self, batch: Batch, timeout_s: float) -> None:
+        """Wait until all batches before this one are stored."""
+        async with asyncio.timeout(timeout_s):
+            while self._window and batch in self._window and self._window[0] is not batch:
+                self._moved.clear()
+                await self._moved.wait()
+
+    def _settle(self, batch: Batch, stored: Stored) -> None:
+        if batch.done.done():
+            return
+        batch.done.set_result(stored)
+        self._released(batch.bytes, len(batch.items))
+        while self._window and self._window[0].done.done():
+            self._window.popleft()
+            self._moved.set()
+        self._fill_window()
+
+    def _refuse(self, batch: Batch, error: OctavoError) -> None:
+        """`batch` fails for good, and with it all that is behind it."""
+        if batch.done.done():
+            return
+        everything = [*self._window, *self._sealed]
+        self._window.clear()
+        self._sealed.clear()
+        if batch.epoch == self._epoch:
+            self._epoch = min(self._epoch + 1, EPOCH_MAX)
+            self._sequence = 0
+        for other in everything:
+            if other.done.done():
+                continue
+            other.done.set_exception(
+                error
+                if other is batch
+                else ProducerFailed(
+                    f"{self._topic} partition {self.partition}: not sent on, because sequence "
+                    f"{batch.sequence} failed: {error}"
+                )
+            )
+            self._released(other.bytes, 0)
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+        self._moved.set()
+
+
+def _seen(future: asyncio.Future[Stored]) -> None:
+    """An error that nobody awaits is not an accident: `flush` reports it."""
+    if not future.cancelled():
+        future.exception()

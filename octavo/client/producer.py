@@ -1,0 +1,221 @@
+"""A producer: batches by partition, sends in order, loses and doubles nothing.
+
+A message with a key goes to the key's partition (Kafka's murmur2), one without sticks to some
+partition for the length of a batch. `send` waits only while too much is unanswered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from octavo.client.encoding import BatchEncoding, Encoding
+from octavo.client.errors import InvalidCall
+from octavo.client.lane import Batch, Lane, Stored
+from octavo.client.transport import Transport
+from octavo.client.types import Position, TopicName, Value, key_bytes, to_bytes
+from protocol.records import partition_for
+
+PRODUCER_ID_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a producer works."""
+
+    producer_id: int
+    epoch: int = 0
+    encoding: Encoding = field(default_factory=BatchEncoding)
+    linger_ms: float = 5.0
+    """A batch that is not full waits this long for more; 0 sends at the next loop turn."""
+    batch_bytes: int = 256 * 1024
+    """A batch that holds so much goes out at once."""
+    window: int = 4
+    """Batches of one partition on the way at once."""
+    pending_bytes_max: int = 32 * 1024 * 1024
+    """Unanswered bytes of all partitions; above it `send` waits."""
+    delivery_timeout_ms: int = 120_000
+    """How long a batch is sent again before its outcome is given up as unknown."""
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidCall`."""
+        for name in ("batch_bytes", "window", "pending_bytes_max", "delivery_timeout_ms"):
+            if getattr(self, name) < 1:
+                raise InvalidCall(f"producer option {name} must be at least 1")
+        if not 0 <= self.producer_id <= PRODUCER_ID_MAX:
+            raise InvalidCall(f"producer id {self.producer_id} must be 0 to 2^63 - 1")
+
+
+def producer_id_of(text: str | int | None, rng: random.Random) -> int:
+    """A number as it is, another name by its SHA-256 (as brokers do), none at random."""
+    if text is None:
+        return rng.getrandbits(63)
+    if isinstance(text, int) or (text.isascii() and text.isdigit()):
+        return int(text)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class Receipt:
+    """Awaitable: the `Position` of one message, once it is durable."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def __await__(self) -> Generator[object, None, Position]:
+        """Raises why it was not stored, or `OutcomeUnknown`."""
+        stored = yield from asyncio.shield(self._batch.done).__await__()
+        return stored.position(self._index)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is an answer, good or bad."""
+        return self._batch.done.done()
+
+
+class Producer:
+    """Made by `AsyncClient.producer`; an async context manager that flushes at its end."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: TopicName,
+        partitions: int,
+        options: ProducerOptions,
+        *,
+        rng: random.Random,
+        clock: Callable[[], int],
+    ) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.options = options
+        self._rng = rng
+        self._clock = clock
+        self._pending_bytes = 0
+        self.stored_count = 0
+        """Messages that are durable."""
+        self._room = asyncio.Event()
+        self._room.set()
+        self._lanes = [
+            Lane(transport, topic, number, options, self._release) for number in range(partitions)
+        ]
+        self._sticky: int | None = None
+        self._sticky_batch: Batch | None = None
+        self._failed: BaseException | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes sent or batched and not answered yet."""
+        return self._pending_bytes
+
+    async def send(
+        self,
+        value: Value,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> Receipt:
+        """Take a message on; await the receipt to know where it is stored."""
+        while not self._room.is_set():
+            await self._room.wait()
+        return self.send_nowait(
+            value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
+        )
+
+    def send_nowait(
+        self,
+        value: Value,
+        *,
+        key: str | bytes | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> Receipt:
+        """The same without waiting for room: for callers that look at `has_room` themselves."""
+        lane = self._lane_for(key, partition)
+        pairs = [(name, to_bytes(text)) for name, text in (headers or {}).items()]
+        stamp = self._clock() if timestamp_ms is None else timestamp_ms
+        item, size = self.options.encoding.item(key, value, pairs, stamp)
+        self._pending_bytes += size
+        if self._pending_bytes >= self.options.pending_bytes_max:
+            self._room.clear()
+        batch, index = lane.add(item, size)
+        if key is None and partition is None:
+            self._sticky_batch = batch
+        if index == 0:
+            batch.done.add_done_callback(self._note)
+        return Receipt(batch, index)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `send` would not wait."""
+        return self._room.is_set()
+
+    async def until_room(self) -> None:
+        """Wait until `has_room`."""
+        while not self._room.is_set():
+            await self._room.wait()
+
+    async def flush(self) -> None:
+        """Send all and wait for every answer. Raises the first error since the last flush."""
+        for lane in self._lanes:
+            lane.seal()
+        pending = [future for lane in self._lanes for future in lane.pending()]
+        await asyncio.gather(*(asyncio.shield(one) for one in pending), return_exceptions=True)
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Flush (unless told not to) and stop."""
+        try:
+            if flush:
+                await self.flush()
+        finally:
+            await asyncio.gather(*(lane.close() for lane in self._lanes))
+
+    async def __aenter__(self) -> Producer:
+        """Ready for use as it is."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flush, unless the block failed."""
+        await self.close(flush=kind is None)
+
+    def _lane_for(self, key: str | bytes | None, partition: int | None) -> Lane:
+        if partition is not None:
+            if not 0 <= partition < self.partitions:
+                raise InvalidCall(
+                    f"{self.topic} has partitions 0 to {self.partitions - 1}, not {partition}"
+                )
+            return self._lanes[partition]
+        if key is not None:
+            return self._lanes[partition_for(key_bytes(key) or b"", self.partitions)]
+        open_batch = self._lanes[self._sticky].open_batch if self._sticky is not None else None
+        if self._sticky is None or open_batch is None or open_batch is not self._sticky_batch:
+            self._sticky = self._rng.randrange(self.partitions)
+        return self._lanes[self._sticky]
+
+    def _release(self, size: int, stored: int) -> None:
+        """A batch of `size` bytes is over; `stored` of its messages are durable."""
+        self._pending_bytes -= size
+        self.stored_count += stored
+        if self._pending_bytes < self.options.pending_bytes_max:
+            self._room.set()
+
+    def _note(self, done: asyncio.Future[Stored]) -> None:
+        if self._failed is None and not done.cancelled():
+            self._failed = done.exception()

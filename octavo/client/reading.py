@@ -1,0 +1,69 @@
+"""Reading a partition without a subscription: batches as stored, opened here.
+
+The broker sends record batches untouched; the client checks each one's checksum and opens it, so
+values arrive byte for byte and the broker spends nothing per message.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from octavo.client.transport import BATCH_TYPE, Transport
+from octavo.client.types import Message, TopicName
+from protocol.batch import split_batches
+from protocol.records import read_records
+
+NEXT_OFFSET = "Next-Offset"
+
+
+class ReadBatch(NamedTuple):
+    """Messages, and the offset to go on from (None when the broker did not say)."""
+
+    messages: list[Message]
+    next_offset: int | None
+
+
+async def read_messages(
+    transport: Transport,
+    topic: TopicName,
+    partition: int,
+    start: str | int,
+    limit: int,
+    wait_s: float,
+) -> ReadBatch:
+    """One read. Raises `Trimmed`, `NotFound`, `InvalidBatch` (damaged on the way)."""
+    answer = await transport.call(
+        "GET",
+        f"/v1/topics/{topic}/partitions/{partition}/messages",
+        query={"from": start, "limit": limit, "wait": wait_s or None},
+        headers={"Accept": BATCH_TYPE},
+        partition=(str(topic), partition),
+        wait_s=wait_s,
+    )
+    told = answer.headers.get(NEXT_OFFSET)
+    next_offset = int(told) if told is not None else None
+    if not answer.body:
+        return ReadBatch([], next_offset)
+    first = start if isinstance(start, int) else None
+    messages: list[Message] = []
+    for header, data in split_batches(answer.body):
+        for record in read_records(data):
+            offset = header.base_offset + record.offset_delta
+            if first is not None and offset < first:
+                continue  # a batch is sent whole: it may begin before the offset asked for
+            if len(messages) == limit:
+                break  # … and end behind the limit
+            messages.append(
+                Message(
+                    partition,
+                    offset,
+                    "",
+                    record.key,
+                    record.value,
+                    tuple(record.headers),
+                    record.timestamp_ms,
+                )
+            )
+    if messages:
+        next_offset = messages[-1].offset + 1
+    return ReadBatch(messages, next_offset)

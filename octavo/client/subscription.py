@@ -1,0 +1,114 @@
+"""A subscription seen from its consumer: receive, acknowledge, seek.
+
+Every call stands alone: an ack id is valid at any broker until its lease ends, so nothing is lost
+when the broker that handed a message out dies. What was received and not acked in time comes
+again (`delivery_count` grows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from octavo.client.transport import JSON_TYPE, Transport
+from octavo.client.types import Delivery, TopicName, message_fields
+
+WAIT_S_MAX = 60.0
+Handed = Delivery | str
+"""A delivery, or its ack id."""
+
+
+class Subscription:
+    """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`."""
+
+    def __init__(self, transport: Transport, topic: TopicName, name: str, consumer: str) -> None:
+        self.topic = topic
+        self.name = name
+        self.consumer = consumer
+        self._transport = transport
+        self._path = f"/v1/topics/{topic}/subscriptions/{name}"
+
+    async def receive(self, messages_max: int = 100, *, wait_s: float = 0.0) -> list[Delivery]:
+        """Up to `messages_max` messages; empty when none came within `wait_s`."""
+        wait_s = min(wait_s, WAIT_S_MAX)
+        answer = await self._transport.call(
+            "POST",
+            f"{self._path}/receive",
+            query={"max": messages_max, "wait": wait_s, "consumer": self.consumer},
+            headers={"Accept": JSON_TYPE},
+            wait_s=wait_s,
+        )
+        found = (answer.json() or {}).get("messages", [])
+        return [
+            Delivery(
+                **message_fields(one, 0),
+                ack_id=one["ack_id"],
+                delivery_count=int(one.get("delivery_count", 1)),
+            )
+            for one in found
+        ]
+
+    async def ack(self, *handed: Handed | Iterable[Handed]) -> None:
+        """Done with these, durably. Raises `Conflict` when a lease had ended (others are acked)."""
+        await self._ack({"ack_ids": _ack_ids(handed)})
+
+    async def ack_up_to(self, handed: Handed) -> None:
+        """Done with this and all before it in its partition (exclusive subscriptions)."""
+        await self._ack({"up_to": _ack_ids((handed,))[0]})
+
+    async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float = 0.0) -> None:
+        """Not done: deliver again, not before `delay_s` from now."""
+        await self._ack({"nack": [{"ack_id": one, "delay": delay_s} for one in _ack_ids(handed)]})
+
+    async def extend(self, *handed: Handed | Iterable[Handed]) -> None:
+        """Still at it: the lease starts anew."""
+        await self._ack({"extend": _ack_ids(handed)})
+
+    async def seek(self, to: str | int) -> None:
+        """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time."""
+        await self._transport.call("POST", f"{self._path}/seek", json_body={"to": to})
+
+    async def stats(self) -> Mapping[str, Any]:
+        """Backlog, unacked ranges, consumers, as the API gives them."""
+        found: Mapping[str, Any] = (await self._transport.call("GET", self._path)).json()
+        return found
+
+    async def delete(self) -> None:
+        """Remove the subscription and its cursor."""
+        await self._transport.call("DELETE", self._path)
+
+    async def deliveries(
+        self, *, auto_ack: bool = True, batch: int = 500, idle_s: float | None = None
+    ) -> AsyncIterator[Delivery]:
+        """Messages one by one. With `auto_ack` each is acked after the loop came back for more.
+
+        Ends when nothing came for `idle_s`; never when that is None.
+        """
+        while True:
+            wait_s = WAIT_S_MAX / 2 if idle_s is None else min(idle_s, WAIT_S_MAX)
+            received = await self.receive(batch, wait_s=wait_s)
+            if not received and idle_s is not None:
+                return
+            handled: list[str] = []
+            try:
+                for delivery in received:
+                    yield delivery
+                    handled.append(delivery.ack_id)
+            finally:
+                if auto_ack and handled:
+                    await self.ack(handled)
+
+    async def _ack(self, body: Mapping[str, Any]) -> None:
+        await self._transport.call("POST", f"{self._path}/ack", json_body=body)
+
+
+def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:
+    found: list[str] = []
+    for one in handed:
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, Delivery):
+            found.append(one.ack_id)
+        else:
+            found += _ack_ids(one)
+    return found

@@ -1,0 +1,199 @@
+"""HTTP to a cluster of brokers: which one to ask, when to ask again, what an answer means.
+
+Every broker answers every call, so any URL will do; a call about one partition goes straight to
+its owner once an answer has named it (`Octavo-Owner`). A call that may succeed later is repeated
+with a growing, jittered pause until its deadline, at another broker when one does not answer. All
+calls that the client makes are safe to repeat: publishes carry producer sequences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from octavo.client.errors import ApiError, InvalidCall, Unreachable, api_error
+
+PAUSE_S = 0.05
+PAUSE_S_MAX = 2.0
+CONNECT_TIMEOUT_S = 3.0
+PROBLEM_TYPE = "application/problem+json"
+JSON_TYPE = "application/json"
+NDJSON_TYPE = "application/x-ndjson"
+BATCH_TYPE = "application/vnd.kafka.recordbatch.v2"
+
+_LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
+
+PartitionKey = tuple[str, int]
+"""(`namespace/topic`, partition): what has an owner."""
+
+
+class Answer(NamedTuple):
+    """A 2xx answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body; None when there is none."""
+        return json.loads(self.body) if self.body else None
+
+
+class Transport:
+    """A session with a cluster. `attempt_s` bounds one try, `retry_s` one call with all tries."""
+
+    def __init__(
+        self, urls: str | Sequence[str], *, attempt_s: float, retry_s: float, rng: random.Random
+    ) -> None:
+        given = [urls] if isinstance(urls, str) else list(urls)
+        self._urls = [_checked_url(url) for url in given]
+        if not self._urls:
+            raise InvalidCall("no broker URL given; for example http://127.0.0.1:8080")
+        self._attempt_s = attempt_s
+        self.retry_s = retry_s
+        self._rng = rng
+        self._current = 0
+        self._owners: dict[PartitionKey, str] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def urls(self) -> list[str]:
+        """The brokers that calls may go to."""
+        return list(self._urls)
+
+    def owner(self, partition: PartitionKey) -> str | None:
+        """The URL of the partition's owner, if an answer has named it."""
+        return self._owners.get(partition)
+
+    async def close(self) -> None:
+        """Give all connections back."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: bytes | None = None,
+        json_body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        partition: PartitionKey | None = None,
+        wait_s: float = 0.0,
+        retry_s: float | None = None,
+    ) -> Answer:
+        """The 2xx answer of a call. Raises `ApiError` (refused for good) or `Unreachable`.
+
+        `wait_s` is how long the broker was asked to hold the call; `partition` lets it go
+        straight to the owner.
+        """
+        sent = dict(headers or {})
+        if json_body is not None:
+            body = json.dumps(json_body).encode()
+            sent["Content-Type"] = JSON_TYPE
+        shown = f"{method} {path}"
+        params = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self.retry_s if retry_s is None else retry_s)
+        pause_s = PAUSE_S
+        tried: dict[str, str] = {}
+        while True:
+            url = (self._owners.get(partition) if partition else None) or self._any_url()
+            try:
+                return await self._once(
+                    url, method, path, params, body, sent, partition, self._attempt_s + wait_s
+                )
+            except _LOST as error:
+                tried[url] = _reason(error)
+                self._distrust(url)
+                last: Exception = Unreachable(f"{shown}: no answer from {_tried(tried)}")
+            except ApiError as error:
+                if not error.can_retry:
+                    raise type(error)(error.status, error.problem, shown) from None
+                if partition:
+                    self._owners.pop(partition, None)
+                self._current += 1
+                last = type(error)(error.status, error.problem, shown)
+                asked = error.problem.get("retry_after_s")
+                pause_s = max(pause_s, min(float(asked), PAUSE_S_MAX)) if asked else pause_s
+            if loop.time() + pause_s > deadline:
+                raise last from None
+            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    async def _once(
+        self,
+        url: str,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        headers: Mapping[str, str],
+        partition: PartitionKey | None,
+        timeout_s: float,
+    ) -> Answer:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
+            )
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._session.request(
+            method, url + path, params=params, data=body, headers=headers, timeout=timeout
+        ) as response:
+            found = await response.read()
+            if partition and (owner := response.headers.get("Octavo-Owner", "")).startswith("http"):
+                self._owners[partition] = owner.rstrip("/")
+            if response.status < 300:
+                return Answer(response.status, response.headers, found)
+            raise api_error(response.status, _problem(response, found), method)
+
+    def _any_url(self) -> str:
+        return self._urls[self._current % len(self._urls)]
+
+    def _distrust(self, url: str) -> None:
+        """Ask somebody else next time."""
+        self._owners = {key: owner for key, owner in self._owners.items() if owner != url}
+        self._current += 1
+
+
+def _problem(response: aiohttp.ClientResponse, body: bytes) -> dict[str, Any]:
+    """The problem document of an answer, or one made of what is there."""
+    found: Any = None
+    if response.content_type in (PROBLEM_TYPE, JSON_TYPE):
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+    problem: dict[str, Any] = found if isinstance(found, dict) else {"title": response.reason}
+    if (asked := response.headers.get("Retry-After", "")).isdigit():
+        problem.setdefault("retry_after_s", int(asked))
+    return problem
+
+
+def _checked_url(url: str) -> str:
+    trimmed = url.strip().rstrip("/")
+    if not trimmed.startswith(("http://", "https://")) or len(trimmed.split("//", 1)[1]) == 0:
+        raise InvalidCall(
+            f"broker URL {url!r} is not one: write http://host:port, "
+            "for example http://127.0.0.1:8080"
+        )
+    return trimmed
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return str(error.strerror or error.os_error or error)
+    return str(error) or type(error).__name__
+
+
+def _tried(tried: Mapping[str, str]) -> str:
+    return ", ".join(f"{url} ({reason})" for url, reason in tried.items())

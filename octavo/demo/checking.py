@@ -1,0 +1,121 @@
+"""Is every row there, once, unchanged, and in order? Pure: fed with messages, asked at the end.
+
+A message that is delivered twice (same partition and offset) is a redelivery, which a subscription
+may do. A row that stands at two offsets was stored twice, which must never happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.demo.flights import Flights
+
+EXAMPLES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the check found. Each list holds row numbers, as examples."""
+
+    expected: int
+    found: int
+    keys: int
+    redelivered: int
+    lost: list[int]
+    doubled: list[int]
+    altered: list[int]
+    misplaced: list[int]
+    unordered: list[int]
+    gaps: list[str]
+
+    @property
+    def good(self) -> bool:
+        """Nothing lost, doubled, altered, in a wrong partition, out of order, or missing."""
+        return not (
+            self.lost
+            or self.doubled
+            or self.altered
+            or self.misplaced
+            or self.unordered
+            or self.gaps
+        )
+
+
+class FlightCheck:
+    """Compares what comes out with the source."""
+
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
+        self._places: dict[int, dict[int, int]] = {}
+        self._seen = bytearray(len(flights))
+        self._partition_of: dict[str, int] = {}
+        self._redelivered = 0
+        self._doubled: list[int] = []
+        self._altered: list[int] = []
+        self._misplaced: list[int] = []
+
+    @property
+    def found(self) -> int:
+        """Different rows seen."""
+        return sum(map(len, self._places.values())) - len(self._doubled)
+
+    def see(self, partition: int, offset: int, key: bytes | None, value: Mapping[str, Any]) -> None:
+        """One message as it was delivered."""
+        places = self._places.setdefault(partition, {})
+        if offset in places:
+            self._redelivered += 1
+            return
+        row = value.get("row")
+        if not isinstance(row, int) or not 0 <= row < len(self._flights):
+            self._altered.append(-1)
+            return
+        places[offset] = row
+        if self._seen[row]:
+            self._doubled.append(row)
+        self._seen[row] = 1
+        aircraft = self._flights.key(row)
+        if value != self._flights.value(row) or key != (aircraft.encode() if aircraft else None):
+            self._altered.append(row)
+        if aircraft and self._partition_of.setdefault(aircraft, partition) != partition:
+            self._misplaced.append(row)
+
+    def verdict(self) -> Verdict:
+        """The judgement over all that was seen."""
+        lost = [row for row, seen in enumerate(self._seen) if not seen]
+        return Verdict(
+            expected=len(self._flights),
+            found=self.found,
+            keys=len(self._partition_of),
+            redelivered=self._redelivered,
+            lost=lost,
+            doubled=self._doubled,
+            altered=self._altered,
+            misplaced=self._misplaced,
+            unordered=self._unordered(),
+            gaps=self._gaps(),
+        )
+
+    def _unordered(self) -> list[int]:
+        """Rows of a key that stand behind a later row of it: by offset, not by delivery."""
+        found: list[int] = []
+        last: dict[str, int] = {}
+        for places in self._places.values():
+            for _, row in sorted(places.items()):
+                aircraft = self._flights.key(row)
+                if aircraft is None:
+                    continue
+                if last.get(aircraft, -1) > row:
+                    found.append(row)
+                else:
+                    last[aircraft] = row
+        return found
+
+    def _gaps(self) -> list[str]:
+        """Partitions whose offsets are not 0, 1, 2, …"""
+        return [
+            f"partition {partition}: {len(places)} messages, last offset {max(places)}"
+            for partition, places in sorted(self._places.items())
+            if places and max(places) != len(places) - 1
+        ]

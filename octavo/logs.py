@@ -1,0 +1,86 @@
+"""Logging: structlog events as JSON lines (processes) or as text for people (a console).
+
+One event is one line `{"ts", "level", "event", "service", "node", …}`. Event names are part of
+the interface: the demo and a person's `jq` follow them. The standard library's loggers (aiohttp,
+kazoo, asyncio) come out in the same form. A line is written with one `write`, so a crash tears at
+most the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
+
+EventDict = MutableMapping[str, Any]
+
+
+def configure_logging(
+    *,
+    service: str = "",
+    node: str = "",
+    form: str = "json",
+    level: str = "info",
+    path: Path | None = None,
+) -> None:
+    """Send all events to `path`, or to standard error; `form` is `json`, `console` or `auto`."""
+    stream: TextIO = open(path, "a", buffering=1) if path else sys.stderr  # noqa: SIM115
+    identity = {key: value for key, value in (("service", service), ("node", node)) if value}
+
+    def identify(_logger: Any, _method: str, event: EventDict) -> EventDict:
+        return {**identity, **event}
+
+    renderer = (
+        structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=28)
+        if form == "console" or (form == "auto" and stream.isatty())
+        else structlog.processors.JSONRenderer(default=str)
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+            identify,
+            _error_text,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+    _route_standard_library(LEVELS[level])
+
+
+def _error_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """An exception as one line of text; its trace only where the caller asked for one."""
+    trace = event.pop("exc_info", None)
+    if trace:
+        error = trace if isinstance(trace, BaseException) else sys.exc_info()[1]
+        if error is not None:
+            event["trace"] = "".join(traceback.format_exception(error))
+    for key, value in event.items():
+        if isinstance(value, BaseException):
+            event[key] = f"{type(value).__name__}: {value}"
+    return event
+
+
+class _ToStructlog(logging.Handler):
+    """Hands a standard-library record on as an event of its own logger's name."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger(logger=record.name)
+        trace = record.exc_info[1] if record.exc_info else None
+        log.log(record.levelno, record.getMessage(), exc_info=trace)
+
+
+def _route_standard_library(level: int) -> None:
+    root = logging.getLogger()
+    root.handlers[:] = [_ToStructlog()]
+    root.setLevel(max(level, logging.WARNING))

@@ -1,0 +1,1 @@
+"""Long-running processes: what one is told, how it lives and ends; bookie and broker as mains."""

@@ -1,0 +1,47 @@
+"""A bookie as a process: `python -m octavo.process.bookie SPEC [CONTROL_FD]`.
+
+Imports neither the HTTP client nor the command line: a bookie's memory belongs to its caches.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from bookie.config import BookieConfig
+from bookie.disk import RealDisk
+from bookie.node import BookieNode
+from metadata.opening import open_store
+from octavo.process.life import Life, run_process, wall_clock_ms
+from octavo.process.spec import ProcessSpec, read_spec
+
+
+async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
+    """Start, register, serve until stopped; every start error names its cause."""
+    config = spec.config(BookieConfig, "bookie")
+    store = open_store(spec.metadata_url, session_timeout_ms=spec.session_timeout_ms)
+    await store.start()
+    try:
+        node = BookieNode(
+            config, store, disk=RealDisk(), rng=random.SystemRandom(), clock=wall_clock_ms
+        )
+        await node.start()
+        try:
+            life.ready(bookie_id=node.bookie_id, address=node.address)
+            await life.until_stopped()
+        finally:
+            await node.stop()
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Entry point of the lean process."""
+    spec = read_spec(Path(sys.argv[1]))
+    control = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    return run_process(serve_bookie, spec, control)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""A broker as a process: `python -m octavo.process.broker SPEC [CONTROL_FD]`."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from ledger.ledgers import LedgerClient
+
+from broker.broker import Broker
+from broker.config import BrokerConfig
+from broker.http_config import HttpConfig
+from broker.server import BrokerServer
+from ledger.options import LedgerOptions
+from metadata.opening import open_store
+from octavo.process.life import Life, run_process, wall_clock_ms
+from octavo.process.spec import ProcessSpec, read_spec
+
+
+async def serve_broker(spec: ProcessSpec, life: Life) -> None:
+    """Start, register, serve until stopped, then hand the partitions over."""
+    config = spec.config(BrokerConfig, "broker")
+    http = spec.config(HttpConfig, "http")
+    options = spec.config(LedgerOptions, "ledger")
+    rng = random.SystemRandom()
+    store = open_store(spec.metadata_url, session_timeout_ms=spec.session_timeout_ms)
+    await store.start()
+    try:
+        ledgers = LedgerClient(store, options=options, rng=rng, clock=wall_clock_ms)
+        await ledgers.start()
+        try:
+            broker = Broker(store, ledgers, config, rng=rng, clock=wall_clock_ms)
+            server = BrokerServer(broker, store=store, ledgers=ledgers, http=http)
+            await server.start()
+            try:
+                life.ready(broker_id=broker.broker_id, url=server.url)
+                await life.until_stopped()
+            finally:
+                await server.stop()
+        finally:
+            await ledgers.close()
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Entry point of the lean process."""
+    spec = read_spec(Path(sys.argv[1]))
+    control = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    return run_process(serve_broker, spec, control)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

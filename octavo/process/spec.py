@@ -1,0 +1,76 @@
+"""What a process is told before it starts: one JSON file, complete, without defaults to look up.
+
+The supervisor (or `octavo bookie`) resolves all settings and writes the spec; the process reads
+it without the settings machinery, which keeps its memory small. The file stays in the data
+folder, so a person can see what a running process was told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from protocol.codes import OctavoError, Scope
+
+T = TypeVar("T")
+
+
+class InvalidSpec(OctavoError):
+    """A spec file that is missing or is not what a process understands."""
+
+    name = "invalid-spec"
+    scope = Scope.PROCESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """One process: its name in logs, where metadata lives, how it logs, and its own settings.
+
+    `sections` holds the fields of the layers' configs by section name (`bookie`, `broker`,
+    `ledger`).
+    """
+
+    name: str
+    metadata_url: str
+    session_timeout_ms: int = 6_000
+    log_format: str = "json"
+    log_level: str = "info"
+    log_file: str = ""
+    sections: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the spec for a child to read."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    def config(self, kind: type[T], section: str) -> T:
+        """The config of one section. Raises the config's own error for a senseless value."""
+        return from_plain(kind, self.sections.get(section, {}))
+
+
+def read_spec(path: Path) -> ProcessSpec:
+    """Raises `InvalidSpec`."""
+    try:
+        return from_plain(ProcessSpec, json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidSpec(f"{path} is no process spec: {error}") from error
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """A config as JSON values. Raises `TypeError` when a field has no JSON form."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return plain
+
+
+def from_plain(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A config from JSON values: lists become the tuples that frozen configs have."""
+    hints = get_type_hints(kind)
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise TypeError(f"{kind.__name__} has no setting {name!r}")
+        made[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**made)

@@ -1,0 +1,1 @@
+"""Standalone: a whole cluster as child processes of one supervisor, in one folder."""

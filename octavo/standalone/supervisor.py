@@ -1,0 +1,275 @@
+"""The supervisor of a standalone cluster: starts its processes, watches them, restarts them.
+
+Promises: after `start` every member serves; a member that dies is started again with a growing
+pause (unless told not to); `stop` ends all in order, brokers first, so that partitions close in
+peace. A folder has one supervisor at a time (a lock file, freed by the kernel however it dies).
+On a crash of the supervisor the children notice and stop; the next start on the same folder finds
+everything in the data: bookies replay their journals, brokers recover the open ledgers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+import structlog
+
+from octavo.process.spec import ProcessSpec
+from octavo.standalone import ports
+from octavo.standalone.child import Child, ChildFailed, is_child
+from octavo.standalone.cluster_file import ClusterFile, Member, NoCluster, read_cluster
+from protocol.codes import OctavoError, Scope
+
+log = structlog.get_logger()
+
+RESTART_PAUSE_S = 0.5
+RESTART_PAUSE_S_MAX = 30.0
+ORPHANS_TIMEOUT_S = 45.0
+STEADY_S = 60.0
+"""A member that ran so long starts over with the shortest pause."""
+
+
+class FolderUnusable(OctavoError):
+    """The data folder cannot be written, or another cluster uses it."""
+
+    name = "folder-unusable"
+    scope = Scope.PROCESS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run and where. `sections` overrides single settings of bookies and brokers."""
+
+    folder: Path
+    bookies: int = 3
+    brokers: int = 2
+    host: str = "127.0.0.1"
+    port_base: int | None = None
+    metadata_url: str = ""
+    """Empty: the embedded store in the folder."""
+    session_timeout_ms: int = 6_000
+    restart: bool = True
+    log_level: str = "info"
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class Supervisor:
+    """Runs one `Plan`. `on_change` is called after every change of `cluster`."""
+
+    def __init__(self, plan: Plan, on_change: Callable[[Member], None] | None = None) -> None:
+        self.plan = plan
+        folder = plan.folder.absolute()
+        self._folder = folder
+        self._on_change = on_change
+        self._children: dict[str, Child] = {}
+        self._held: set[str] = set()
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._former: ClusterFile | None = None
+        self._lock: IO[str] | None = None
+        self.cluster = ClusterFile(
+            folder=str(folder),
+            metadata_url=plan.metadata_url or f"file://{folder / 'metadata.db'}",
+            supervisor_pid=os.getpid(),
+        )
+
+    async def start(self) -> None:
+        """Start all members; on an error stop those that run. Raises what went wrong."""
+        self._take_folder()
+        try:
+            await self._until_orphans_gone()
+            members = [("bookie", n) for n in range(1, self.plan.bookies + 1)]
+            members += [("broker", n) for n in range(1, self.plan.brokers + 1)]
+            children = [self._plan_child(kind, number) for kind, number in members]
+            await self._prepare_metadata()
+            async with asyncio.TaskGroup() as group:
+                for child in children:
+                    group.create_task(self._start_child(child))
+        except BaseException as error:
+            await self.stop()
+            if isinstance(error, BaseExceptionGroup):
+                raise error.exceptions[0] from None
+            raise
+        self._note(replace(self.cluster, ready=True))
+
+    async def add_bookie(self) -> Member:
+        """Start one more bookie than there are. Raises `ChildFailed`."""
+        number = len(self.cluster.of_kind("bookie")) + 1
+        child = self._plan_child("bookie", number)
+        await self._start_child(child)
+        return self._member(child.name)
+
+    def hold(self, name: str) -> None:
+        """Do not restart `name` when it dies."""
+        self._held.add(name)
+
+    async def resume(self, name: str) -> None:
+        """Start a member that was held and has died."""
+        self._held.discard(name)
+        child = self._children[name]
+        if not child.pid:
+            await self._start_child(child)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a member, for example SIGKILL in a demonstration."""
+        self._children[name].signal(number)
+
+    async def stop(self) -> None:
+        """Stop brokers, then bookies; kill −9 what does not stop in time."""
+        watchers = list(self._watchers.values())
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        self._watchers.clear()
+        for kind in ("broker", "bookie"):
+            children = [child for child in self._children.values() if child.kind == kind]
+            await asyncio.gather(*(child.stop() for child in children))
+            for child in children:
+                self._change(replace(self._member(child.name), pid=0, state="stopped"))
+        if self._lock is not None:
+            self._note(replace(self.cluster, ready=False))
+            self._lock.close()
+            self._lock = None
+
+    def _take_folder(self) -> None:
+        try:
+            for name in ("", "logs", "conf"):
+                (self._folder / name).mkdir(parents=True, exist_ok=True)
+            self._lock = open(self._folder / "supervisor.lock", "a+")  # noqa: SIM115
+        except OSError as error:
+            raise FolderUnusable(
+                f"data folder {self._folder} is not writable: {error.strerror}; "
+                "choose another one with --data"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.seek(0)
+            holder = self._lock.read().strip() or "unknown"
+            self._lock.close()
+            self._lock = None
+            raise FolderUnusable(
+                f"data folder {self._folder} is in use by another standalone cluster "
+                f"(pid {holder}); stop that one, or choose another folder with --data"
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+        with contextlib.suppress(NoCluster):
+            self._former = read_cluster(self._folder)
+
+    async def _until_orphans_gone(self) -> None:
+        """Children of a supervisor that was killed notice and stop: give them the time to."""
+        deadline = time.monotonic() + ORPHANS_TIMEOUT_S
+        for member in self._former.members if self._former else ():
+            while is_child(member.pid) and time.monotonic() < deadline:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def _prepare_metadata(self) -> None:
+        """Make the store's root records once, before five processes would try it together."""
+        from metadata.ledgers import LedgerStore
+        from metadata.opening import open_store
+
+        store = open_store(
+            self.cluster.metadata_url, session_timeout_ms=self.plan.session_timeout_ms
+        )
+        await store.start()
+        try:
+            await LedgerStore(store).initialize()
+        finally:
+            await store.close()
+
+    def _plan_child(self, kind: str, number: int) -> Child:
+        name = f"{kind}-{number}"
+        port = self._port(kind, number, name)
+        plan = self.plan
+        own: dict[str, Any] = {"host": plan.host, "port": port, f"{kind}_id": name}
+        if kind == "bookie":
+            data = self._folder / name
+            own |= {
+                "journal_directories": [str(data / "journal")],
+                "ledger_directories": [str(data / "ledgers")],
+            }
+        sections = {kind: {**own, **plan.sections.get(kind, {})}}
+        if kind == "broker":
+            sections |= {name: dict(plan.sections.get(name, {})) for name in ("http", "ledger")}
+        spec = ProcessSpec(
+            name=name,
+            metadata_url=self.cluster.metadata_url,
+            session_timeout_ms=plan.session_timeout_ms,
+            log_level=plan.log_level,
+            sections=sections,
+        )
+        child = self._children[name] = Child(kind, spec, self._folder)
+        self._change(Member(name=name, kind=kind, port=port, log=str(child.log_path)))
+        return child
+
+    def _port(self, kind: str, number: int, name: str) -> int:
+        """The plan's port; among free ones the former one, so that URLs survive a restart."""
+        host = self.plan.host
+        port = ports.port_of(kind, number, self.plan.port_base)
+        if port != ports.FREE:
+            ports.check_port(host, port, name)
+            return port
+        former = self._former.member(name) if self._former else None
+        if former and former.port:
+            with contextlib.suppress(ports.PortInUse):
+                ports.check_port(host, former.port, name)
+                return former.port
+        return ports.free_port(host)
+
+    async def _start_child(self, child: Child) -> None:
+        facts = await child.start()
+        member = self._member(child.name)
+        address = str(facts.get("url") or facts.get("address") or "")
+        self._change(replace(member, pid=child.pid, state="running", address=address))
+        watcher = asyncio.create_task(self._watch(child), name=f"watch {child.name}")
+        self._watchers[child.name] = watcher
+
+    async def _watch(self, child: Child) -> None:
+        """Wait for the child's death; restart it, unless it is held."""
+        pause_s = RESTART_PAUSE_S
+        while True:
+            started = time.monotonic()
+            await child.wait()
+            log.warning("child_died", child=child.name, how=child.exit_text)
+            self._change(replace(self._member(child.name), pid=0, state="dead"))
+            if not self.plan.restart or child.name in self._held:
+                return
+            if time.monotonic() - started > STEADY_S:
+                pause_s = RESTART_PAUSE_S
+            while True:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RESTART_PAUSE_S_MAX)
+                try:
+                    await child.start()
+                    break
+                except ChildFailed as error:
+                    log.warning("child_restart_failed", child=child.name, reason=str(error))
+            member = self._member(child.name)
+            log.info("child_restarted", child=child.name, restarts=member.restarts + 1)
+            self._change(
+                replace(member, pid=child.pid, state="running", restarts=member.restarts + 1)
+            )
+
+    def _member(self, name: str) -> Member:
+        found = self.cluster.member(name)
+        assert found is not None, name
+        return found
+
+    def _change(self, member: Member) -> None:
+        self._note(self.cluster.with_member(member))
+        if self._on_change is not None:
+            self._on_change(member)
+
+    def _note(self, cluster: ClusterFile) -> None:
+        self.cluster = cluster
+        if self._lock is not None:
+            cluster.write()
