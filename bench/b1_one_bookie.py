@@ -180,11 +180,10 @@ async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[di
 
 async def serve(folder: str) -> None:
     """The bookie process: prints its port, ends on SIGTERM."""
-    from metadata.opening import open_store
-
     from bookie.config import BookieConfig
     from bookie.disk import RealDisk
     from bookie.node import BookieNode
+    from metadata.opening import open_store
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     store = open_store(f"file://{folder}/metadata.db")
