@@ -46,6 +46,7 @@ from protocol.frames import (
     ReadRequest,
     auth_frame,
     header,
+    parse_auth,
     parse_batch_read,
     parse_read,
 )
@@ -265,23 +266,27 @@ class Connection(asyncio.BufferedProtocol):
         elif head >> 24 == extension.VERSION:
             self._extension(frame)
         elif kind == _AUTH:
+            parse_auth(frame)
             self._answer(_AUTH_ANSWER)
         else:
             self._refuse_unknown(head, frame)
 
     def _refuse_unknown(self, head: int, frame: memoryview) -> None:
+        """Another version of an operation we have is answered so; what else comes ends it all."""
         version, op = head >> 24, head >> 16 & 0xFF
-        ledger_id = entry_id = -1
-        if op == Op.ADD and len(frame) >= ADD_IDS.size:
+        if version != VERSION and op == Op.ADD and len(frame) >= ADD_IDS.size:
             ledger_id, entry_id = ADD_IDS.unpack_from(frame)[3:]
-        elif op == Op.READ and len(frame) >= READ.size:
+        elif version != VERSION and op == Op.READ and len(frame) >= READ.size:
             ledger_id, entry_id = READ.unpack_from(frame)[2:]
-        code = Code.BAD_REQUEST if version == VERSION else Code.BAD_VERSION
-        self._answer(ANSWER.pack(ANSWER_BYTES - LENGTH.size, header(op), code, ledger_id, entry_id))
-        raise ProtocolError(
-            f"operation {op} of protocol version {version}: known are the operations "
-            f"{[int(known) for known in Op]} of version {VERSION}"
-        )
+        else:
+            raise ProtocolError(
+                f"operation {op} of protocol version {version}: known are the operations "
+                f"{[int(known) for known in Op]} of version {VERSION}"
+            )
+        # The version goes back as it came, as Apache's bookies do.
+        again = header(op, 0, version)
+        length = ANSWER_BYTES - LENGTH.size
+        self._answer(ANSWER.pack(length, again, Code.BAD_VERSION, ledger_id, entry_id))
 
     # Adds
 

@@ -17,6 +17,7 @@ from protocol.codes import BookieError, Code, OctavoError, ProtocolError, TooMan
 from protocol.entry import INVALID_ENTRY_ID
 from protocol.extension import Op, Request, bytes_of, encode_answer, int_of
 from protocol.frames import (
+    BATCH_ANSWER,
     BatchReadRequest,
     Flag,
     ReadRequest,
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from bookie.storage import Storage
 
 log = structlog.get_logger()
-
-_BATCH_OVERHEAD_BYTES = 64
 
 
 def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
@@ -100,18 +99,19 @@ class Requests:
     async def batch_read(self, request: BatchReadRequest) -> bytes:
         """Answer with as many consecutive entries from the first one as exist and fit.
 
-        Zero for either bound means "as much as the bookie gives" (BookKeeper BP-62).
+        The bound in bytes is that of the whole answer, as Apache's bookies count: its front, and
+        four bytes before each entry. One entry is always given, however small the bound. No
+        count, or one below 1, means as many as fit (BookKeeper BP-62).
         """
         started = asyncio.get_running_loop().time()
         entries: list[bytes] = []
-        bytes_max = self._config.batch_read_bytes_max
-        if 0 < request.bytes_max < bytes_max:
-            bytes_max = request.bytes_max
+        bytes_max = min(request.bytes_max, self._config.batch_read_bytes_max)
+        bytes_max = max(bytes_max - BATCH_ANSWER.size, 0)
         count_max = request.count_max if request.count_max > 0 else bytes_max
         try:
             await self._fence_if_asked(request)
             entries = await self._storage.read_many(
-                request.ledger_id, request.start_entry, count_max, bytes_max - _BATCH_OVERHEAD_BYTES
+                request.ledger_id, request.start_entry, count_max, bytes_max
             )
             code = Code.OK
         except Exception as error:

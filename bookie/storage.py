@@ -49,7 +49,7 @@ from protocol.codes import (
     Unauthorized,
 )
 from protocol.entry import INVALID_ENTRY_ID
-from protocol.frames import ADD_PREFIX_BYTES
+from protocol.frames import ADD_PREFIX_BYTES, LENGTH
 
 Done = Callable[[Sequence[tuple[AddRun, Code]]], None]
 P = ParamSpec("P")
@@ -343,7 +343,8 @@ class Storage:
     ) -> list[bytes]:
         """Consecutive entries from `first` on: at least one, then while both bounds hold.
 
-        Ends before the first entry that is not there. Raises as `read` for entry `first`.
+        An entry counts with the four bytes of its length, as it travels in a batch answer. Ends
+        before the first entry that is not there. Raises as `read` for entry `first`.
         """
         self._known(ledger_id)
         found: list[bytes] = []
@@ -356,7 +357,7 @@ class Storage:
                 break
             for entry_id in range(entry_id, source.last + 1):  # noqa: B020
                 entry = source.entry(entry_id)
-                size += len(entry)
+                size += LENGTH.size + len(entry)
                 if found and (size > bytes_max or len(found) >= count_max):
                     return found
                 found.append(entry)
