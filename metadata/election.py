@@ -166,9 +166,13 @@ class LeaderElection:
         self._watch = self._store.watch_children(self._path, self._look.set)
         self._look.set()
         self._task = asyncio.create_task(self._run(), name=f"election {self._path}")
+        self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Stand down."""
+        """Stand down. Close the election before its store.
+
+        Raises `MetadataUnavailable` when the candidate's record may be left until the session ends.
+        """
         if self._task is None:
             return
         self._watch.cancel()
@@ -180,6 +184,13 @@ class LeaderElection:
         if candidate is not None:
             with contextlib.suppress(RecordNotFound, SessionExpired):
                 await self._store.delete(candidate)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._set(False)
+            task.get_loop().call_exception_handler(
+                {"message": f"the election {self._path} ended", "exception": error}
+            )
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +49,10 @@ CALL_TIMEOUT_MS = 10_000
 CALLS_IN_FLIGHT_MAX = 256
 _PARENTS_TRIED_MAX = 8
 _PROBE_TIMEOUT_S = 1.0
+
+# kazoo warns of every lost connection; we report the same as session states and errors.
+_kazoo_log = logging.getLogger("octavo.metadata.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
 
 _ERRORS: dict[type[Exception], type[MetadataError]] = {
     zk.NoNodeError: RecordNotFound,
@@ -88,6 +94,7 @@ class ZooKeeperStore:
         self._client = KazooClient(
             hosts=",".join(hosts),
             timeout=session_timeout_ms / 1000,
+            logger=_kazoo_log,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
         )
         self._watches = WatchTable()
@@ -154,7 +161,9 @@ class ZooKeeperStore:
         except TimeoutError:
             return f"{host} did not answer"
         except OSError as error:
-            return f"{host}: {error.strerror or error}"
+            # asyncio's own text names the call; the system's names the reason.
+            known = error.errno is not None and error.errno > 0
+            return f"{host}: {os.strerror(error.errno) if known else error.strerror or error}"
         writer.close()
         return f"{host} accepts connections, but opens no session (no quorum, or no ZooKeeper?)"
 
@@ -208,12 +217,15 @@ class ZooKeeperStore:
                     lambda full: self._client.create_async(
                         full, value, ephemeral=ephemeral, sequence=sequence
                     ),
+                    generation=generation if ephemeral else None,
                 )
             except RecordNotFound:
                 await self._make_parents(path)
                 continue
-            if ephemeral and generation != self._generation:
-                raise SessionExpired(f"{self.url}: the session ended while {path} was being made")
+            if ephemeral:
+                # kazoo may have met the end of the session and a new one since: whose record this
+                # is nobody knows, so it is not believed.
+                self._check_session(generation)
             return str(made).removeprefix(self._chroot)
         raise MetadataUnavailable(f"{self.url}: the parents of {path} keep being deleted")
 
@@ -263,8 +275,12 @@ class ZooKeeperStore:
         *,
         chroot: str | None = None,
         deadline: float | None = None,
+        generation: int | None = None,
     ) -> Any:
-        """Send once and wait for the answer; errors come out as ours."""
+        """Send once and wait for the answer; errors come out as ours.
+
+        With a `generation`, nothing is sent in the name of a later session.
+        """
         if self._closed:
             raise MetadataUnavailable(f"{self.url} is closed")
         full = (self._chroot if chroot is None else chroot) + path
@@ -274,6 +290,8 @@ class ZooKeeperStore:
                 self._in_flight,
             ):
                 await self._connected.wait()
+                if generation is not None:
+                    self._check_session(generation)
                 sent_ms = self._clock()
                 result = await self._bridge(send(full or "/"))
                 self._contact_ms = max(self._contact_ms, sent_ms)
@@ -286,6 +304,10 @@ class ZooKeeperStore:
             kind = next((_ERRORS[c] for c in type(error).__mro__ if c in _ERRORS), MetadataError)
             reason = str(error) or type(error).__name__
             raise kind(f"{self.url}: cannot {verb} {path}: {reason}") from error
+
+    def _check_session(self, generation: int) -> None:
+        if generation != self._generation:
+            raise SessionExpired(f"{self.url}: the session in which this call began is over")
 
     def _bridge(self, async_result: Any) -> asyncio.Future[Any]:
         """kazoo's result as a future of the loop."""

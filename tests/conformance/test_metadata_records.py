@@ -1,0 +1,409 @@
+"""Ledgers, bookies, topics, ownership and leaders, over both kinds of store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from metadata.bookies import BookieIdTaken, BookieInfo, BookieRegistry, Cookie
+from metadata.election import LeaderElection, Ownership
+from metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
+from metadata.store import (
+    BadRecord,
+    MetadataUnavailable,
+    MetadataUnusable,
+    RecordExists,
+    RecordNotFound,
+    SessionExpired,
+    VersionConflict,
+)
+from metadata.topics import (
+    NamespaceRecord,
+    PartitionLedger,
+    PartitionRecord,
+    SubscriptionRecord,
+    TopicRecord,
+    TopicSettings,
+    TopicStore,
+)
+
+NEW = LedgerMetadata(-1, 3, 3, 2, (Fragment(0, ("a:1", "b:1", "c:1")),))
+
+
+def ledger_store(store, seed: int = 1) -> LedgerStore:
+    return LedgerStore(store, rng=random.Random(seed))
+
+
+# -- ledgers
+
+
+async def test_many_processes_initialize_one_cluster(tree):
+    stores = [await tree.open() for _ in range(3)]
+    ids = await asyncio.gather(
+        *(ledger_store(store, seed).initialize() for seed, store in enumerate(stores * 3))
+    )
+    assert len(set(ids)) == 1
+    assert (await stores[0].get("/ledgers/LAYOUT")).value == (
+        b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+    )
+    assert await stores[0].children("/ledgers/available") == ["readonly"]
+
+
+async def test_a_foreign_layout_is_refused(tree):
+    a = await tree.open()
+    flat = b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1"
+    await a.create("/ledgers/LAYOUT", flat)
+    with pytest.raises(MetadataUnusable, match="FlatLedgerManager"):
+        await ledger_store(a).initialize()
+
+
+async def test_ledger_ids_differ_and_ascend(tree):
+    a, b = ledger_store(await tree.open()), ledger_store(await tree.open(), 2)
+    made = await asyncio.gather(*((a, b)[n % 2].create(NEW) for n in range(20)))
+    assert sorted(metadata.ledger_id for metadata, _ in made) == list(range(20))
+    assert await b.list() == list(range(20))
+
+
+async def test_a_ledger_changes_by_compare_and_set(tree):
+    a, b = ledger_store(await tree.open()), ledger_store(await tree.open(), 2)
+    metadata, version = await a.create(NEW)
+    recovering = replace(metadata, state=LedgerState.IN_RECOVERY)
+    newer = await b.write(recovering, version)
+    with pytest.raises(VersionConflict):
+        await a.write(replace(metadata, state=LedgerState.CLOSED, last_entry=3), version)
+    assert await a.read(metadata.ledger_id) == (recovering, newer)
+
+
+async def test_a_ledger_is_watched_and_deleted(tree, eventually):
+    store = await tree.open()
+    a, b = ledger_store(store), ledger_store(await tree.open(), 2)
+    metadata, version = await a.create(NEW)
+    heard = []
+    b.watch(metadata.ledger_id, lambda: heard.append(1))
+    with pytest.raises(VersionConflict):
+        await a.delete(metadata.ledger_id, version + 1)
+    await asyncio.sleep(0)
+    heard.clear()
+    await a.delete(metadata.ledger_id, version)
+    await eventually(lambda: heard)
+    with pytest.raises(RecordNotFound):
+        await b.read(metadata.ledger_id)
+    with pytest.raises(RecordNotFound):
+        await b.delete(metadata.ledger_id)
+    # The folders that it left empty are gone, the sequence of ids goes on.
+    assert "00" not in await store.children("/ledgers")
+    assert (await a.create(NEW))[0].ledger_id == metadata.ledger_id + 1
+
+
+async def test_an_id_that_is_taken_is_passed_over(tree):
+    store = await tree.open()
+    a, b = ledger_store(store), ledger_store(store, 2)
+    await a.create(replace(NEW, ledger_id=0))
+    with pytest.raises(RecordExists):
+        await b.create(replace(NEW, ledger_id=0))
+    assert (await b.create(NEW))[0].ledger_id == 1
+
+
+async def test_ids_go_on_beyond_31_bits(tree):
+    store = await tree.open()
+    ledgers = ledger_store(store)
+    await store.create("/ledgers/idgen-long/HOB-0000000001", b"")
+    first = (await ledgers.create(NEW))[0].ledger_id
+    assert first == 1 << 32
+    # A cluster that used up the first high-order bits and went on to the next.
+    await store.create("/ledgers/idgen-long/HOB-0000000007", b"")
+    assert (await ledgers.create(NEW))[0].ledger_id == 7 << 32
+
+
+async def test_both_forms_of_path_are_listed(tree):
+    store = await tree.open()
+    ledgers = ledger_store(store)
+    await ledgers.initialize()
+    ids = [0, 9999, 10_000, 2**31 - 2, 2**31 - 1, 2**31, 10**12, 2**63 - 1]
+    for ledger_id in ids:
+        await ledgers.create(replace(NEW, ledger_id=ledger_id))
+    await store.create("/ledgers/cookies/host:1", b"")
+    await store.create("/ledgers/underreplication/ledgers", b"")
+    assert await ledgers.list() == ids
+    assert (await store.get("/ledgers/00/0000/L9999")).value
+    assert (await store.get("/ledgers/21/4748/L3646")).value
+    assert (await store.get("/ledgers/000/0000/0021/4748/L3647")).value
+    assert (await store.get("/ledgers/922/3372/0368/5477/L5807")).value
+
+
+async def test_a_listing_that_cannot_be_whole_is_an_error(tree):
+    store = await tree.open()
+    ledgers = ledger_store(store)
+    for ledger_id in (1, 20_000, 2**40):
+        await ledgers.create(replace(NEW, ledger_id=ledger_id))
+    real = store.children
+
+    async def failing(path: str) -> list[str]:
+        if path == "/ledgers/00/0002":
+            raise MetadataUnavailable("cut off in the middle")
+        return await real(path)
+
+    store.children = failing
+    with pytest.raises(MetadataUnavailable):
+        await ledgers.list()
+
+
+async def test_a_listing_survives_ledgers_that_come_and_go(tree):
+    store, other = await tree.open(), await tree.open()
+    ledgers, churning = ledger_store(store), ledger_store(other, 2)
+    stay = [n * 10_000 for n in range(12)]
+    for ledger_id in stay:
+        await ledgers.create(replace(NEW, ledger_id=ledger_id))
+
+    async def churn() -> None:
+        for _ in range(6):
+            for ledger_id in (5_000_000, 7_000_000, 2**40):
+                await churning.create(replace(NEW, ledger_id=ledger_id))
+            for ledger_id in (5_000_000, 7_000_000, 2**40):
+                await churning.delete(ledger_id)
+
+    churner = asyncio.create_task(churn())
+    while not churner.done():
+        assert set(stay) <= set(await ledgers.list())
+    await churner
+    assert await ledgers.list() == stay
+
+
+async def test_a_record_that_is_none_is_called_bad(tree):
+    store = await tree.open()
+    await store.create("/ledgers/00/0000/L0005", b"junk")
+    with pytest.raises(BadRecord, match="ledger 5"):
+        await ledger_store(store).read(5)
+
+
+# -- bookies
+
+BOOKIE = BookieInfo("b:1", "b", 1, properties={"rack": "r1", "incarnation": "one"})
+
+
+async def test_bookies_register_turn_read_only_and_go(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    registry, watcher = BookieRegistry(a), BookieRegistry(b)
+    heard = []
+    watcher.watch(lambda: heard.append(1))
+    await registry.register(BOOKIE)
+    await registry.register(replace(BOOKIE, bookie_id="c:1", read_only=True))
+    found = await watcher.available()
+    assert found == {
+        "b:1": BOOKIE,
+        "c:1": replace(BOOKIE, bookie_id="c:1", read_only=True),
+    }
+    await eventually(lambda: heard)
+    await registry.register(replace(BOOKIE, read_only=True))
+    assert (await watcher.available())["b:1"].read_only
+    assert await b.children("/ledgers/available") == ["readonly"]
+    await registry.register(BOOKIE)
+    assert not (await watcher.available())["b:1"].read_only
+    await registry.unregister("c:1")
+    await registry.unregister("c:1")
+    assert set(await watcher.available()) == {"b:1"}
+    await a.close()
+    assert await watcher.available() == {}
+
+
+async def test_a_change_of_state_never_lets_the_bookie_vanish(tree):
+    a, b = await tree.open(), await tree.open()
+    registry, watcher = BookieRegistry(a), BookieRegistry(b)
+    await registry.register(BOOKIE)
+    turning = asyncio.create_task(registry.register(replace(BOOKIE, read_only=True)))
+    while not turning.done():
+        assert "b:1" in await watcher.available()
+    await registry.register(replace(BOOKIE, read_only=True, properties={"incarnation": "one"}))
+    assert (await watcher.available())["b:1"].properties == {"incarnation": "one"}
+
+
+async def test_a_restarted_bookie_replaces_its_own_old_record(tree):
+    a, b, watcher = await tree.open(), await tree.open(), await tree.open()
+    await BookieRegistry(a).register(BOOKIE)
+    restarted = replace(BOOKIE, port=2)
+    async with asyncio.timeout(1):
+        await BookieRegistry(b).register(restarted)
+    await a.close()
+    assert await BookieRegistry(watcher).available() == {"b:1": restarted}
+
+
+async def test_another_incarnation_waits_for_the_old_session_to_end(tree):
+    a, b = await tree.open(), await tree.open()
+    await BookieRegistry(a).register(BOOKIE)
+    other = replace(BOOKIE, properties={"incarnation": "two"})
+    waiting = asyncio.create_task(BookieRegistry(b).register(other))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await a.close()
+    await waiting
+    assert await BookieRegistry(b).available() == {"b:1": other}
+
+
+async def test_a_live_bookie_keeps_its_id(tree):
+    a, b = await tree.open(), await tree.open()
+    await BookieRegistry(a).register(BOOKIE)
+    with pytest.raises(BookieIdTaken, match="b:1"):
+        await BookieRegistry(b).register(replace(BOOKIE, properties={"incarnation": "two"}))
+
+
+async def test_cookies_stay_and_change_by_version(tree):
+    a, b = await tree.open(), await tree.open()
+    registry = BookieRegistry(a)
+    cookie = Cookie("b:1", "/j", ("/l1", "/l2"), "cluster", ("/i",), "one")
+    assert await registry.write_cookie(cookie) == 0
+    await a.close()
+    registry = BookieRegistry(b)
+    assert await registry.read_cookie("b:1") == (cookie, 0)
+    with pytest.raises(RecordExists):
+        await registry.write_cookie(cookie)
+    assert await registry.write_cookie(replace(cookie, journal_dir="/k"), 0) == 1
+    with pytest.raises(VersionConflict):
+        await registry.write_cookie(cookie, 0)
+    assert await registry.cookies() == ["b:1"]
+    await registry.delete_cookie("b:1", 1)
+    with pytest.raises(RecordNotFound):
+        await registry.read_cookie("b:1")
+
+
+# -- topics
+
+
+async def test_topic_records_are_made_changed_and_deleted(tree):
+    a, b = TopicStore(await tree.open()), TopicStore(await tree.open())
+    await a.create_namespace("public", NamespaceRecord(7))
+    assert await b.list_namespaces() == ["public"]
+    assert await b.read_namespace("public") == (NamespaceRecord(7), 0)
+    topic = TopicRecord(TopicSettings(partitions=2), 5)
+    await a.create_topic("public", "flights", topic)
+    with pytest.raises(RecordExists):
+        await b.create_topic("public", "flights", topic)
+    assert await b.read_topic("public", "flights") == (topic, 0)
+    chain = PartitionRecord((PartitionLedger(4, 0, 10, 100, 1, 2, 3), PartitionLedger(5, 10)), 6)
+    for n in range(2):
+        await a.create_partition("public", "flights", n, PartitionRecord())
+    assert await b.write_partition("public", "flights", 1, chain, 0) == 1
+    with pytest.raises(VersionConflict):
+        await a.write_partition("public", "flights", 1, PartitionRecord(), 0)
+    assert await a.read_partition("public", "flights", 1) == (chain, 1)
+    assert await a.list_partitions("public", "flights") == [0, 1]
+    await a.create_subscription("public", "flights", "s", SubscriptionRecord(start="earliest"))
+    assert await b.list_subscriptions("public", "flights") == ["s"]
+    assert await b.list_topics("public") == ["flights"]
+    with pytest.raises(RecordExists, match="topics"):
+        await a.delete_namespace("public")
+    await b.delete_topic("public", "flights")
+    assert await a.list_topics("public") == []
+    with pytest.raises(RecordNotFound):
+        await a.read_topic("public", "flights")
+    await a.delete_namespace("public")
+
+
+async def test_a_path_made_on_the_way_is_no_topic(tree):
+    topics = TopicStore(await tree.open())
+    await topics.create_partition("public", "t", 0, PartitionRecord())
+    with pytest.raises(RecordNotFound):
+        await topics.read_topic("public", "t")
+    record = TopicRecord(TopicSettings(), 1)
+    await topics.create_topic("public", "t", record)
+    assert (await topics.read_topic("public", "t"))[0] == record
+
+
+async def test_names_cannot_leave_their_place(tree):
+    topics = TopicStore(await tree.open())
+    for name in ("..", ".", "a/b", "", "\0"):
+        with pytest.raises(AssertionError):
+            await topics.create_topic("public", name, TopicRecord(TopicSettings()))
+        with pytest.raises(AssertionError):
+            await topics.list_topics(name)
+
+
+# -- ownership
+
+
+async def test_one_of_two_owns_until_it_releases(tree, eventually):
+    a, b = Ownership(await tree.open()), Ownership(await tree.open())
+    heard = []
+    b.watch("/o/1", lambda: heard.append(1))
+    assert (await a.claim("/o/1", b"a")).held
+    assert (await a.claim("/o/1", b"a")).held
+    assert await b.claim("/o/1", b"b") == (False, b"a")
+    assert await b.owner("/o/1") == b"a"
+    assert (a.held("/o/1"), b.held("/o/1")) == (True, False)
+    await b.release("/o/1")
+    heard.clear()
+    await a.release("/o/1")
+    await a.release("/o/1")
+    await eventually(lambda: heard)
+    assert await b.owner("/o/1") is None
+    assert (await b.claim("/o/1", b"b")).held
+    assert not a.held("/o/1")
+
+
+async def test_a_lost_session_is_a_lost_ownership(tree, eventually):
+    store = await tree.open()
+    a, b = Ownership(store), Ownership(await tree.open())
+    lost = []
+    a.on_lost(lost.append)
+    await a.claim("/o/1", b"a")
+    await a.claim("/o/2", b"a")
+    await tree.expire(store)
+    await eventually(lambda: lost == ["/o/1", "/o/2"])
+    assert not a.held("/o/1")
+    assert (await b.claim("/o/1", b"b")).held
+    await a.release("/o/1")
+    assert await b.owner("/o/1") == b"b"
+
+    async def claimed() -> bool:
+        try:
+            return (await a.claim("/o/2", b"a")).held
+        except (SessionExpired, MetadataUnavailable):
+            return False
+
+    await eventually(claimed)
+
+
+async def test_the_record_of_ones_previous_process_is_replaced(tree):
+    before, after, other = await tree.open(), await tree.open(), await tree.open()
+    await Ownership(before).claim("/o/1", b"broker-1")
+    owner = Ownership(after)
+    assert (await owner.claim("/o/1", b"broker-1")).held
+    await before.close()
+    assert await Ownership(other).owner("/o/1") == b"broker-1"
+    assert owner.held("/o/1")
+
+
+# -- leaders
+
+
+async def test_one_leads_and_the_next_follows(tree, eventually):
+    stores = [await tree.open() for _ in range(3)]
+    changes: list[tuple[int, bool]] = []
+    candidates = [
+        LeaderElection(
+            store, "/leader", str(n).encode(), lambda leads, n=n: changes.append((n, leads))
+        )
+        for n, store in enumerate(stores)
+    ]
+    for n, candidate in enumerate(candidates):
+        await candidate.start()
+        await eventually(lambda: len(changes) >= 1)
+        await eventually(lambda n=n: has_candidates(stores[0], n + 1))
+    assert changes == [(0, True)]
+    await tree.expire(stores[0])
+    await eventually(lambda: candidates[1].leads and not candidates[0].leads)
+    assert changes[:3] in ([(0, True), (0, False), (1, True)], [(0, True), (1, True), (0, False)])
+    await eventually(lambda: has_candidates(stores[1], 3))
+    await candidates[1].close()
+    await candidates[1].close()
+    await eventually(lambda: candidates[2].leads)
+    await stores[2].close()
+    await eventually(lambda: candidates[0].leads)
+    await candidates[0].close()
+    assert changes[-1] == (0, False)
+
+
+async def has_candidates(store, count: int) -> bool:
+    return len(await store.children("/leader")) == count

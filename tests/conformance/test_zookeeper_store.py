@@ -1,0 +1,187 @@
+"""What only the ZooKeeper store can meet: lost replies, refused connections, foreign writers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+from kazoo.client import KazooClient
+
+from metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
+from metadata.opening import open_store
+from metadata.store import (
+    MetadataUnavailable,
+    Record,
+    RecordExists,
+    RecordNotFound,
+    SessionState,
+)
+from metadata.zookeeper import ZooKeeperStore
+
+pytestmark = pytest.mark.zookeeper
+
+
+@pytest.fixture
+def tree(zookeeper_tree):
+    return zookeeper_tree
+
+
+@pytest.fixture
+def kazoo(zookeeper):
+    client = KazooClient(f"127.0.0.1:{zookeeper.port}")
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@contextlib.asynccontextmanager
+async def replies_lost(tree, store):
+    """Requests reach the server; their replies do not come back, then the connection ends."""
+    proxy = tree.proxies[id(store)]
+    proxy.answers_pass.clear()
+    yield
+    proxy.drop()
+    proxy.answers_pass.set()
+
+
+async def test_a_lost_reply_to_a_write_is_an_unknown_outcome(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    await a.create("/r", b"old")
+
+    async def changed() -> bool:
+        return (await b.get("/r")).value == b"new"
+
+    async with replies_lost(tree, a):
+        write = asyncio.create_task(a.put("/r", b"new", 0))
+        await eventually(changed)
+        assert not write.done()
+    with pytest.raises(MetadataUnavailable):
+        await write
+    assert await a.get("/r") == Record(b"new", 1)
+
+
+async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    ledgers = LedgerStore(a, rng=random.Random(1))
+    metadata = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("b:1",)),))
+
+    # A neighbour, so that the create below is one request: the folders are there.
+    await ledgers.create(LedgerMetadata(6, 1, 1, 1, (Fragment(0, ("b:1",)),)))
+
+    async def made() -> bool:
+        return await LedgerStore(b).list() == [6, 7]
+
+    async with replies_lost(tree, a):
+        create = asyncio.create_task(ledgers.create(metadata))
+        await eventually(made)
+    created, version = await create
+    assert (created, version) == await LedgerStore(b).read(7)
+    # Another who wants the same id is told that it is taken.
+    with pytest.raises(RecordExists):
+        await LedgerStore(b, rng=random.Random(2)).create(metadata)
+
+
+async def test_a_read_survives_the_loss_of_its_reply(tree, eventually):
+    a = await tree.open()
+    await a.create("/r", b"x")
+    async with replies_lost(tree, a):
+        read = asyncio.create_task(a.get("/r"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        assert not read.done()
+    assert await read == Record(b"x", 0)
+
+
+async def test_a_change_made_while_cut_off_is_heard_after(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    changed = asyncio.Event()
+    a.watch("/w", changed.set)
+    async with tree.cut(a):
+        await eventually(lambda: a.session_state is SessionState.SUSPENDED)
+        changed.clear()
+        await b.create("/w", b"x")
+    async with asyncio.timeout(5):
+        await changed.wait()
+    assert (await a.get("/w")).value == b"x"
+
+
+async def test_a_call_that_timed_out_without_a_connection_has_no_effect_later(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    async with tree.cut(a):
+        await eventually(lambda: a.session_state is SessionState.SUSPENDED)
+        with pytest.raises(MetadataUnavailable):
+            await a.create("/late", b"")
+    await eventually(lambda: a.session_state is SessionState.CONNECTED)
+    await a.create("/now", b"")
+    with pytest.raises(RecordNotFound):
+        await b.get("/late")
+
+
+async def test_a_silent_connection_is_not_called_connected(tree):
+    a = await tree.open()
+    assert a.session_state is SessionState.CONNECTED
+    now_ms = a._clock()
+    a._clock = lambda: now_ms + a.session_timeout_ms
+    assert a.session_state is SessionState.SUSPENDED
+
+
+async def test_watches_of_many_paths_stand_again_after_a_reconnect(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    heard: set[int] = set()
+    for n in range(400):
+        a.watch(f"/many/{n}", lambda n=n: heard.add(n))
+    await eventually(lambda: len(heard) == 400)
+    async with tree.cut(a):
+        await eventually(lambda: a.session_state is SessionState.SUSPENDED)
+        heard.clear()
+    await eventually(lambda: len(heard) == 400)
+    heard.clear()
+    for n in range(0, 400, 40):
+        await b.create(f"/many/{n}", b"")
+    await eventually(lambda: heard == set(range(0, 400, 40)))
+
+
+async def test_a_refused_connection_is_named_within_bounds(zookeeper):
+    store = ZooKeeperStore(
+        ["127.0.0.1:1", "localhost:2"], "/x", session_timeout_ms=1000, connect_timeout_ms=300
+    )
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(MetadataUnavailable) as caught:
+        await store.start()
+    assert asyncio.get_running_loop().time() - started < 4
+    text = str(caught.value)
+    assert "127.0.0.1:1" in text
+    assert "localhost:2" in text
+    assert "refused" in text
+    await store.close()
+
+
+async def test_a_port_that_is_no_zookeeper_is_named_as_such():
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = ZooKeeperStore([f"127.0.0.1:{port}"], session_timeout_ms=1000, connect_timeout_ms=300)
+    with pytest.raises(MetadataUnavailable, match="no ZooKeeper"):
+        await store.start()
+    server.close()
+
+
+async def test_the_chroot_is_made_and_hides_what_is_above(zookeeper, kazoo):
+    url = zookeeper.new_url() + "/deeper"
+    store = open_store(url)
+    assert store.url == url
+    await store.start()
+    await store.create("/a/b", b"x")
+    assert await store.children("/") == ["a"]
+    chroot = url.partition(f":{zookeeper.port}")[2]
+    assert kazoo.get(f"{chroot}/a/b")[0] == b"x"
+    await store.close()
+
+
+async def test_records_of_foreign_programs_are_read(tree, kazoo):
+    a = await tree.open()
+    await a.create("/f", b"")
+    kazoo.create(f"{tree.chroot}/f/null", None)
+    assert (await a.get("/f/null")) == Record(b"", 0)
