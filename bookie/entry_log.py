@@ -171,7 +171,10 @@ class EntryLogs:
                 file = self._disk.open(path)
             except (FileNotFoundError, DiskError) as error:
                 raise BookieIOError(f"entry log {path} cannot be opened: {error}") from error
-            self._readers[log_id] = file
+            held = self._readers.setdefault(log_id, file)  # two readers may come here at once
+            if held is not file:
+                file.close()
+                file = held
         return file
 
     def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:

@@ -198,6 +198,16 @@ class Journal:
         if old:
             disk.sync_directory(directory)
 
+    def stop(self, error: BaseException) -> None:
+        """Report nothing durable any more: what waits and what comes gets `error`."""
+        if self._dead is not None:
+            return
+        self._dead = error
+        while self._queue:
+            _, length, done = self._queue.popleft()
+            self.pending_bytes -= length
+            done(error)
+
     async def close(self) -> None:
         """Report all that is queued, then give the file back."""
         await self.drain()
@@ -241,21 +251,17 @@ class Journal:
             except DiskError as error:
                 failure = error
         self.pending_bytes -= length
+        failure = failure or self._dead
         if failure is None:
             self.durable_position = (self._writer.file_id, self._writer.offset)
         for done in group:
             done(failure)
 
     def _die(self, error: BaseException) -> None:
-        if self._dead is not None:
-            return
-        self._dead = error
-        while self._queue:
-            _, length, done = self._queue.popleft()
-            self.pending_bytes -= length
-            done(error)
-        if not isinstance(error, asyncio.CancelledError):
-            self._on_fatal(error)
+        if self._dead is None:
+            self.stop(error)
+            if not isinstance(error, asyncio.CancelledError):
+                self._on_fatal(error)
 
 
 def _set(reported: asyncio.Event, error: BaseException | None) -> None:  # noqa: ARG001

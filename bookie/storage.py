@@ -15,11 +15,10 @@ flush's, the readers', so that neither waits for another.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import structlog
 
@@ -30,32 +29,21 @@ from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
 from bookie.index import LedgerIndex
 from bookie.journal import Journal, JournalWriter
-from bookie.journal_format import Meta, MetaOp, encode_meta
 from bookie.journal_reader import GoodBlock, JournalReader
-from bookie.lac_watch import LacWatches
-from bookie.ledger_state import LedgerState, LedgerStates
+from bookie.ledger_control import LedgerControl
+from bookie.ledger_state import LedgerStates
 from bookie.read_cache import CachedRun, ReadCache
 from bookie.reads import ColdReads
 from bookie.recover import load_states, make_folders, open_index
 from bookie.replay import records_of
 from bookie.write_cache import Half, Piece, WriteCache
-from protocol.codes import (
-    BookieError,
-    BookieIOError,
-    Code,
-    NoSuchEntry,
-    NoSuchLedger,
-    ReadOnly,
-    Unauthorized,
-)
+from protocol.codes import Code, NoSuchEntry
 from protocol.entry import INVALID_ENTRY_ID
-from protocol.frames import ADD_PREFIX_BYTES, LENGTH
+from protocol.frames import LENGTH
 
 Done = Callable[[Sequence[tuple[AddRun, Code]]], None]
 P = ParamSpec("P")
 R = TypeVar("R")
-_LAC = struct.Struct(">q")
-_LAC_AT = ADD_PREFIX_BYTES + 16
 _RETRY_FLUSH_S = 1.0
 _OK = Code.OK
 
@@ -93,9 +81,7 @@ class Storage:
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._states = LedgerStates()
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
-        self._watches = LacWatches()
-        self._fences: dict[int, asyncio.Future[None]] = {}
-        self._unsure_fences: set[int] = set()
+        self._control = LedgerControl(self._states, self._deleted)
         self._pressure_listeners: list[Callable[[bool], None]] = []
         self._paused = False
         self._flush_wanted = asyncio.Event()
@@ -157,6 +143,7 @@ class Storage:
             group_bytes_max=config.journal_group_bytes_max,
             on_fatal=self._fail,
         )
+        self._control.journal_to(self._journal)
         self._flusher = asyncio.get_running_loop().create_task(self._flush_loop(), name="flush")
 
     async def _replay(self, reader: JournalReader) -> None:
@@ -165,29 +152,13 @@ class Storage:
         count = 0
         while (block := await self._flush_call(_next_block, blocks)) is not None:
             for record in records_of(block.body):
-                self._apply(record)
+                if self._control.replay(record):
+                    self._cache.active.put(cast(AddRun, record))
             count += 1
             if self._cache.is_full:
                 await self._checkpointer.run(partial(_position_after, block), self._flushed)
         if count:
             _log.info("journal_replayed", blocks=count, end=reader.end)
-
-    def _apply(self, record: AddRun | Meta) -> None:
-        """Repeat what was durable; doing so twice does no harm."""
-        state = self._states.get(record.ledger_id)
-        if state is None:
-            state = self._states.create(record.ledger_id, record.key)
-        if isinstance(record, AddRun):
-            self._store(record)
-            return
-        self._states.touch(record.ledger_id)
-        match record.op:
-            case MetaOp.FENCE:
-                state.fenced = True
-            case MetaOp.EXPLICIT_LAC:
-                state.explicit_lac = max(state.explicit_lac, record.value)
-            case MetaOp.DELETE:
-                self._forget(record.ledger_id, state)
 
     async def close(self) -> None:
         """Drain the journal, flush, give the files back."""
@@ -195,7 +166,7 @@ class Storage:
             self._flusher.cancel()
             await asyncio.gather(self._flusher, return_exceptions=True)
             self._flusher = None
-            self._watches.cancel_all()
+            self._control.close()
             if self._failed is None:
                 await self._journal.drain()
                 await self.checkpoint()
@@ -210,6 +181,7 @@ class Storage:
         if self._failed is None:
             self._failed = error
             _log.critical("storage_failed", error=str(error), kind=type(error).__name__)
+            self._journal.stop(error)
             self.on_fatal(error)
 
     async def _flush_call(self, function: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
@@ -227,8 +199,9 @@ class Storage:
         results: list[tuple[AddRun, Code]] = []
         buffers: list[bytes] = []
         length = 0
+        admit = self._control.admit
         for run in runs:
-            code = self._admit(run)
+            code = admit(run, read_only=self.disk_full)
             results.append((run, code))
             if code is _OK:
                 buffers.append(run.frames)
@@ -240,33 +213,14 @@ class Storage:
         if not self._paused:
             self._update_pressure()
 
-    def _admit(self, run: AddRun) -> Code:
-        state = self._states.get(run.ledger_id)
-        if state is None:
-            if run.ledger_id < 0:
-                return Code.BAD_REQUEST
-            state = self._states.create(run.ledger_id, run.key)
-        elif state.key != run.key:
-            return Code.UNAUTHORIZED
-        if run.first_entry < 0:
-            return Code.BAD_REQUEST
-        if state.deleted:
-            return Code.NO_LEDGER if run.recovery else Code.FENCED  # BookKeeper #4462
-        if not run.recovery:
-            if state.fenced:
-                return Code.FENCED
-            if self.disk_full:
-                return Code.READ_ONLY
-        return _OK
-
     def _added(
         self, results: list[tuple[AddRun, Code]], done: Done, error: BaseException | None
     ) -> None:
         """The group that holds these runs is durable, or is not."""
         if error is None:
             for run, code in results:
-                if code is _OK:
-                    self._store(run)
+                if code is _OK and self._control.stored(run):
+                    self._cache.active.put(run)
             if self._cache.is_full:
                 self._flush_wanted.set()
         else:
@@ -276,22 +230,6 @@ class Storage:
         if self._paused or self._cache.is_full:
             self._update_pressure()
         done(results)
-
-    def _store(self, run: AddRun) -> None:
-        """A durable run becomes readable."""
-        ledger_id = run.ledger_id
-        state = self._states.get(ledger_id)
-        if state is None or state.deleted:
-            return
-        self._cache.active.put(run)
-        last = run.first_entry + run.count - 1
-        if last > state.last_entry:
-            state.last_entry = last
-        lac = _LAC.unpack_from(run.frames, run.offsets[-1] + _LAC_AT)[0]
-        if lac > state.lac:
-            state.lac = lac
-            self._watches.moved(ledger_id, state.last_add_confirmed)
-        self._states.touch(ledger_id)
 
     # Pressure
 
@@ -320,12 +258,6 @@ class Storage:
 
     # Reading
 
-    def _known(self, ledger_id: int) -> LedgerState:
-        state = self._states.get(ledger_id)
-        if state is None or state.deleted:
-            raise NoSuchLedger(f"ledger {ledger_id} is not known to this bookie")
-        return state
-
     def _find(self, ledger_id: int, entry_id: int) -> Piece | CachedRun | None:
         return self._cache.find(ledger_id, entry_id) or self._read_cache.find(ledger_id, entry_id)
 
@@ -335,7 +267,7 @@ class Storage:
         Raises `NoSuchLedger`, `NoSuchEntry`, and `BookieIOError` when it cannot be told.
         """
         if entry_id == INVALID_ENTRY_ID:
-            entry_id = self._known(ledger_id).last_entry
+            entry_id = self._control.known(ledger_id).last_entry
         return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
 
     async def read_many(
@@ -346,7 +278,7 @@ class Storage:
         An entry counts with the four bytes of its length, as it travels in a batch answer. Ends
         before the first entry that is not there. Raises as `read` for entry `first`.
         """
-        self._known(ledger_id)
+        self._control.known(ledger_id)
         found: list[bytes] = []
         size, entry_id = 0, first
         while len(found) < max(1, count_max) and entry_id >= 0:
@@ -363,13 +295,13 @@ class Storage:
                 found.append(entry)
             entry_id = source.last + 1
         if not found:
-            self._known(ledger_id)
+            self._control.known(ledger_id)
             raise NoSuchEntry(f"ledger {ledger_id} entry {first} is not on this bookie")
         return found
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
-        self._known(ledger_id)
+        self._control.known(ledger_id)
         cached = self._cache.intervals(ledger_id)
         found: list[tuple[int, int]] = []
         for first, last in sorted(cached + await self._cold.intervals(ledger_id)):
@@ -387,100 +319,36 @@ class Storage:
 
     def last_add_confirmed(self, ledger_id: int) -> int:
         """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`."""
-        return self._known(ledger_id).last_add_confirmed
+        return self._control.known(ledger_id).last_add_confirmed
 
     def last_entry(self, ledger_id: int) -> int:
         """The highest entry id held; −1 for none. Raises `NoSuchLedger`."""
-        return self._known(ledger_id).last_entry
+        return self._control.known(ledger_id).last_entry
 
     def is_fenced(self, ledger_id: int) -> bool:
         """Whether ordinary adds are refused. Raises `NoSuchLedger`."""
-        return self._known(ledger_id).fenced
+        return self._control.known(ledger_id).fenced
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`; cancel it to give it up."""
-        future = self._watches.park(ledger_id, after)
-        state = self._states.get(ledger_id)
-        if state is not None:
-            self._watches.moved(ledger_id, state.last_add_confirmed)
-        return future
-
-    def _authorized(self, ledger_id: int, key: bytes) -> LedgerState:
-        """The state, made when the ledger is new. Raises `Unauthorized`, `NoSuchLedger`."""
-        state = self._states.get(ledger_id)
-        if state is None:
-            return self._states.create(ledger_id, key)
-        if state.deleted:
-            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        if state.key != key:
-            raise Unauthorized(f"ledger {ledger_id}: the master key is not the ledger's")
-        return state
+        return self._control.watch_lac(ledger_id, after)
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
-        """Refuse ordinary adds from now on; durable on return, also for an unknown ledger (P23).
-
-        Adds queued before are reported before this returns. Raises `Unauthorized`,
-        `NoSuchLedger` (deleted), `ReadOnly` or `BookieIOError` when it could not be made durable.
-        """
-        state = self._authorized(ledger_id, key)
-        pending = self._fences.get(ledger_id)
-        if pending is None:
-            if state.fenced and ledger_id not in self._unsure_fences:
-                return
-            state.fenced = True  # also when the journal fails: refusing more is always safe
-            self._unsure_fences.add(ledger_id)
-            self._states.touch(ledger_id)
-            pending = self._journal_meta(encode_meta(MetaOp.FENCE, ledger_id, key))
-            self._fences[ledger_id] = pending
-            pending.add_done_callback(partial(self._fenced, ledger_id))
-        await asyncio.shield(pending)
-
-    def _fenced(self, ledger_id: int, done: asyncio.Future[None]) -> None:
-        del self._fences[ledger_id]
-        if not done.cancelled() and done.exception() is None:
-            self._unsure_fences.discard(ledger_id)
+        """Refuse ordinary adds from now on; see `LedgerControl.fence`."""
+        await self._control.fence(ledger_id, key)
 
     async def set_explicit_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
         """Take a LAC that came alone; durable on return. Raises as `fence`."""
-        state = self._authorized(ledger_id, key)
-        if lac <= state.explicit_lac:
-            return
-        await self._journal_meta(encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac))
-        state.explicit_lac = max(state.explicit_lac, lac)
-        self._states.touch(ledger_id)
-        self._watches.moved(ledger_id, state.last_add_confirmed)
+        await self._control.set_explicit_lac(ledger_id, key, lac)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger: reads say `NoSuchLedger`, adds are refused for ever; durable."""
-        state = self._states.get(ledger_id)
-        if state is None or state.deleted:
-            return
-        self._forget(ledger_id, state)
-        await self._journal_meta(encode_meta(MetaOp.DELETE, ledger_id, state.key))
+        await self._control.delete(ledger_id)
 
-    def _forget(self, ledger_id: int, state: LedgerState) -> None:
-        state.deleted = True
-        self._states.touch(ledger_id)
+    def _deleted(self, ledger_id: int) -> None:
         self._cache.forget(ledger_id)
         self._read_cache.drop(ledger_id)
         self._checkpointer.forget_ledger(ledger_id)
-
-    def _journal_meta(self, record: bytes) -> asyncio.Future[None]:
-        """Journal a meta record; the future ends when it is durable."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(None)
-                return
-            self._note_full(error)
-            kind: type[BookieError] = ReadOnly if isinstance(error, DiskFull) else BookieIOError
-            future.set_exception(kind(str(error)))
-
-        self._journal.append([record], len(record), done)
-        return future
 
     async def force(self, ledger_id: int) -> None:  # noqa: ARG002
         """All that was acked before is durable on return, also with `journal_sync` off."""

@@ -1,0 +1,209 @@
+"""Who may do what to a ledger: admission of adds, fence, explicit LAC, deletion; all journaled.
+
+The rules, in one place. The first key seen is the ledger's; a wrong key can neither write nor
+fence. A fence holds from the call on, is durable before it is answered, and stands in the journal
+behind the adds admitted before it, so these are answered first (P23–P25). A deleted ledger takes no
+add ever again (BookKeeper #4462). What a record changes is in memory before or when the journal
+reports it, never later: a checkpoint that moves the mark past the record must find the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from functools import partial
+
+from bookie.add_run import AddRun
+from bookie.disk import DiskFull
+from bookie.journal import Journal
+from bookie.journal_format import Meta, MetaOp, encode_meta
+from bookie.lac_watch import LacWatches
+from bookie.ledger_state import LedgerState, LedgerStates
+from protocol.codes import (
+    BookieError,
+    BookieIOError,
+    Code,
+    NoSuchLedger,
+    ReadOnly,
+    Unauthorized,
+)
+from protocol.entry import MASTER_KEY_BYTES
+from protocol.frames import ADD_PREFIX_BYTES
+
+_LAC = struct.Struct(">q")
+_LAC_AT = ADD_PREFIX_BYTES + 16
+
+
+class LedgerControl:
+    """The ledgers' states and the changes to them. Used on the loop only."""
+
+    def __init__(self, states: LedgerStates, on_deleted: Callable[[int], None]) -> None:
+        self._states = states
+        self._on_deleted = on_deleted
+        self._journal: Journal | None = None
+        self._fences: dict[int, asyncio.Future[None]] = {}
+        self._unsure_fences: set[int] = set()
+        self._watches = LacWatches()
+
+    def journal_to(self, journal: Journal) -> None:
+        """From now on changes are journaled there."""
+        self._journal = journal
+
+    # Adds
+
+    def admit(self, run: AddRun, *, read_only: bool) -> Code:
+        """Whether a run may be journaled; knows the ledger from then on if so."""
+        if run.ledger_id < 0 or run.first_entry < 0:
+            return Code.BAD_REQUEST
+        state = self._states.get(run.ledger_id)
+        if state is not None:
+            if state.key != run.key:
+                return Code.UNAUTHORIZED
+            if state.deleted:
+                return Code.NO_LEDGER if run.recovery else Code.FENCED
+            if state.fenced and not run.recovery:
+                return Code.FENCED
+        if read_only and not run.recovery:
+            return Code.READ_ONLY
+        if state is None:
+            self._states.create(run.ledger_id, run.key)
+        return Code.OK
+
+    def stored(self, run: AddRun) -> bool:
+        """A run is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
+        ledger_id = run.ledger_id
+        state = self._states.get(ledger_id)
+        if state is None or state.deleted:
+            return False
+        last = run.first_entry + run.count - 1
+        if last > state.last_entry:
+            state.last_entry = last
+        lac = _LAC.unpack_from(run.frames, run.offsets[-1] + _LAC_AT)[0]
+        if lac > state.lac:
+            state.lac = lac
+            self._watches.moved(ledger_id, state.last_add_confirmed)
+        self._states.touch(ledger_id)
+        return True
+
+    def replay(self, record: AddRun | Meta) -> bool:
+        """Repeat a journaled record; twice does no harm. True when it is a run to store."""
+        state = self._states.get(record.ledger_id)
+        if state is None:
+            state = self._states.create(record.ledger_id, record.key)
+        if isinstance(record, AddRun):
+            return self.stored(record)
+        self._states.touch(record.ledger_id)
+        match record.op:
+            case MetaOp.FENCE:
+                state.fenced = True
+            case MetaOp.EXPLICIT_LAC:
+                state.explicit_lac = max(state.explicit_lac, record.value)
+            case MetaOp.DELETE:
+                self._forget(record.ledger_id, state)
+        return False
+
+    # What is known
+
+    def known(self, ledger_id: int) -> LedgerState:
+        """The state of a ledger that is there. Raises `NoSuchLedger`."""
+        state = self._states.get(ledger_id)
+        if state is None or state.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} is not known to this bookie")
+        return state
+
+    def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
+        """A future that ends with the LAC once it is above `after`; the ledger may be unknown."""
+        future = self._watches.park(ledger_id, after)
+        state = self._states.get(ledger_id)
+        if state is not None:
+            self._watches.moved(ledger_id, state.last_add_confirmed)
+        return future
+
+    def close(self) -> None:
+        """Cancel the parked readers."""
+        self._watches.cancel_all()
+
+    # Changes
+
+    def _authorized(self, ledger_id: int, key: bytes) -> LedgerState:
+        """The state, made when the ledger is new. Raises `Unauthorized`, `NoSuchLedger`."""
+        if len(key) != MASTER_KEY_BYTES:
+            raise Unauthorized(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(key)}")
+        state = self._states.get(ledger_id)
+        if state is None:
+            return self._states.create(ledger_id, key)
+        if state.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        if state.key != key:
+            raise Unauthorized(f"ledger {ledger_id}: the master key is not the ledger's")
+        return state
+
+    async def fence(self, ledger_id: int, key: bytes) -> None:
+        """Refuse ordinary adds from now on; durable on return, also for an unknown ledger.
+
+        Raises `Unauthorized`, `NoSuchLedger` (deleted), and `ReadOnly` or `BookieIOError` when it
+        could not be made durable: the fence then holds in memory, and the next call tries again.
+        """
+        state = self._authorized(ledger_id, key)
+        pending = self._fences.get(ledger_id)
+        if pending is None:
+            if state.fenced and ledger_id not in self._unsure_fences:
+                return
+            state.fenced = True  # also when the journal fails: refusing more is always safe
+            self._unsure_fences.add(ledger_id)
+            self._states.touch(ledger_id)
+            pending = self._write(encode_meta(MetaOp.FENCE, ledger_id, key))
+            self._fences[ledger_id] = pending
+            pending.add_done_callback(partial(self._fenced, ledger_id))
+        await asyncio.shield(pending)
+
+    def _fenced(self, ledger_id: int, done: asyncio.Future[None]) -> None:
+        del self._fences[ledger_id]
+        if not done.cancelled() and done.exception() is None:
+            self._unsure_fences.discard(ledger_id)
+
+    async def set_explicit_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
+        """Take a LAC that came alone; durable on return. Raises as `fence`."""
+        state = self._authorized(ledger_id, key)
+        if lac <= state.explicit_lac:
+            return
+
+        def take() -> None:
+            state.explicit_lac = max(state.explicit_lac, lac)
+            self._states.touch(ledger_id)
+            self._watches.moved(ledger_id, state.last_add_confirmed)
+
+        await self._write(encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac), take)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Forget a ledger, for ever; durable on return. Nothing to do for an unknown one."""
+        state = self._states.get(ledger_id)
+        if state is None or state.deleted:
+            return
+        self._forget(ledger_id, state)
+        await self._write(encode_meta(MetaOp.DELETE, ledger_id, state.key))
+
+    def _forget(self, ledger_id: int, state: LedgerState) -> None:
+        state.deleted = True
+        self._states.touch(ledger_id)
+        self._on_deleted(ledger_id)
+
+    def _write(self, record: bytes, take: Callable[[], None] | None = None) -> asyncio.Future[None]:
+        """Journal a meta record; `take` is called, then the future ends, when it is durable."""
+        assert self._journal is not None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if error is None and take is not None:
+                take()
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                kind: type[BookieError] = ReadOnly if isinstance(error, DiskFull) else BookieIOError
+                future.set_exception(kind(str(error)))
+
+        self._journal.append([record], len(record), done)
+        return future
