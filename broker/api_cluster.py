@@ -1,0 +1,236 @@
+"""The cluster seen from one broker: ledgers, bookies, brokers, health, metrics, the API itself.
+
+Everything here is read from the metadata store and from this process; nothing needs an owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from broker.call import OFFSET_MAX, Call, bad_parameter
+from broker.openapi import document
+from broker.problems import Problem
+from broker.status_page import page
+from ledger.errors import BeyondLastConfirmed
+from metadata.ledgers import LedgerMetadata
+from metadata.store import SessionState
+from protocol.batch import BatchHeader, InvalidBatch, read_header
+
+OCTETS = "application/octet-stream"
+LEDGERS_SHOWN_MAX = 10_000
+
+# ---- ledgers
+
+
+async def list_ledgers(call: Call) -> web.StreamResponse:
+    """`GET /v1/ledgers`: ids, ascending."""
+    after = call.integer("after", -1, -1, OFFSET_MAX)
+    limit = call.integer("limit", 1000, 1, LEDGERS_SHOWN_MAX)
+    found = sorted(number for number in await call.services.ledgers.list() if number > after)
+    more = len(found) > limit
+    return call.reply({"ledgers": found[:limit], "more": more})
+
+
+async def get_ledger(call: Call) -> web.StreamResponse:
+    """`GET /v1/ledgers/{ledger}`."""
+    return call.reply(show_ledger(await call.services.ledgers.metadata(_number(call, "ledger"))))
+
+
+async def get_entry(call: Call) -> web.StreamResponse:
+    """`GET /v1/ledgers/{ledger}/entries/{entry}`: the payload, or what its batch says of itself."""
+    ledger_id, entry_id = _number(call, "ledger"), _number(call, "entry")
+    reader = await call.services.ledgers.open(ledger_id)
+    try:
+        entries = await reader.read(entry_id, entry_id)
+    except BeyondLastConfirmed as error:
+        raise Problem(
+            404,
+            "no-such-entry",
+            f"ledger {ledger_id} has no entry {entry_id}: {error}",
+        ) from None
+    finally:
+        await reader.close()
+    payload = bytes(entries[0].payload)
+    if OCTETS in call.request.headers.get("Accept", "").lower():
+        return web.Response(body=payload, content_type=OCTETS)
+    return call.reply(
+        {
+            "ledger": ledger_id,
+            "entry": entry_id,
+            "last_add_confirmed": entries[0].last_add_confirmed,
+            "length": entries[0].length,
+            "payload_bytes": len(payload),
+            "batch": _show_batch(payload),
+            "payload_base64": payload,
+        }
+    )
+
+
+async def recover_ledger(call: Call) -> web.StreamResponse:
+    """`POST /v1/ledgers/{ledger}/recover`: fence it, find its end, close it."""
+    ledger_id = _number(call, "ledger")
+    steps: list[str] = []
+    metadata = await call.services.ledgers.recover(
+        ledger_id, observe=lambda event: steps.append(str(event))
+    )
+    return call.reply({**show_ledger(metadata), "steps": steps})
+
+
+def show_ledger(metadata: LedgerMetadata) -> dict[str, Any]:
+    """A ledger's metadata as JSON. The password never leaves the cluster."""
+    closed = metadata.state.name == "CLOSED"
+    return {
+        "id": metadata.ledger_id,
+        "state": metadata.state.name,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest_type": metadata.digest_type.name,
+        "created": metadata.created_ms,
+        "last_entry": metadata.last_entry if closed else None,
+        "length": metadata.length if closed else None,
+        "fragments": [
+            {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
+            for fragment in metadata.fragments
+        ],
+        "custom": {
+            name: value.decode("utf-8", "replace") for name, value in metadata.custom.items()
+        },
+    }
+
+
+def _show_batch(payload: bytes) -> dict[str, Any] | None:
+    try:
+        header: BatchHeader = read_header(payload)
+    except InvalidBatch:
+        return None
+    return header._asdict()
+
+
+def _number(call: Call, name: str) -> int:
+    text = call.variables[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= OFFSET_MAX):
+        raise bad_parameter(name, text, f"a whole number from 0 to {OFFSET_MAX}")
+    return int(text)
+
+
+# ---- nodes
+
+
+async def list_bookies(call: Call) -> web.StreamResponse:
+    """`GET /v1/bookies`."""
+    return call.reply({"bookies": await _bookies(call)})
+
+
+async def _bookies(call: Call) -> list[dict[str, Any]]:
+    found = await call.services.bookies.available()
+    return [
+        {
+            "id": info.bookie_id,
+            "host": info.host,
+            "port": info.port,
+            "read_only": info.read_only,
+            "properties": dict(info.properties),
+        }
+        for _, info in sorted(found.items())
+    ]
+
+
+def _brokers(call: Call) -> list[dict[str, Any]]:
+    broker = call.services.broker
+    return [
+        {"id": one.broker_id, "url": one.url, "self": one.broker_id == broker.broker_id}
+        for one in broker.brokers()
+    ]
+
+
+async def list_brokers(call: Call) -> web.StreamResponse:
+    """`GET /v1/brokers`."""
+    return call.reply({"brokers": _brokers(call)})
+
+
+async def get_cluster(call: Call) -> web.StreamResponse:
+    """`GET /v1/cluster`: nodes, topics, and what this broker serves."""
+    return call.reply(await cluster_figures(call))
+
+
+async def cluster_figures(call: Call) -> dict[str, Any]:
+    """What `/v1/cluster` and the status page show."""
+    services = call.services
+    broker = services.broker
+    namespaces = await broker.list_namespaces()
+    listed = await asyncio.gather(*(broker.list_topics(name) for name in namespaces))
+    return {
+        "broker_id": broker.broker_id,
+        "metadata": {
+            "url": services.store.url,
+            "session": services.store.session_state.value,
+        },
+        "brokers": _brokers(call),
+        "bookies": await _bookies(call),
+        "topics": [
+            f"{name}/{topic}"
+            for name, topics in zip(namespaces, listed, strict=True)
+            for topic in topics
+        ],
+        "partitions_here": sorted(str(one.stats().name) for one in broker.partitions()),
+    }
+
+
+# ---- health, metrics, documents
+
+
+async def healthz(call: Call) -> web.StreamResponse:
+    """`GET /healthz`: the process answers."""
+    return call.reply({"status": "ok", "broker_id": call.services.broker.broker_id})
+
+
+async def readyz(call: Call) -> web.StreamResponse:
+    """`GET /readyz`: this broker takes part; 503 with the reason when it does not."""
+    services = call.services
+    reasons = []
+    if services.stopping.is_set():
+        reasons.append("it is stopping")
+    elif not services.ready:
+        reasons.append("it is starting")
+    if services.store.session_state is not SessionState.CONNECTED:
+        reasons.append(
+            f"the metadata store at {services.store.url} is out of reach "
+            f"(session {services.store.session_state.value})"
+        )
+    if reasons:
+        raise Problem(
+            503, "not-ready", f"this broker is not ready: {'; '.join(reasons)}", retryable=True
+        )
+    return call.reply({"status": "ready", "broker_id": services.broker.broker_id})
+
+
+async def metrics(call: Call) -> web.StreamResponse:
+    """`GET /metrics`: Prometheus text."""
+    return web.Response(
+        body=generate_latest(call.services.metrics.registry),
+        headers={"Content-Type": CONTENT_TYPE_LATEST},
+    )
+
+
+async def openapi(call: Call) -> web.StreamResponse:
+    """`GET /openapi.json`: this API, from the table that routes it."""
+    return call.reply(document(call.services.routes))
+
+
+async def status_page(call: Call) -> web.StreamResponse:
+    """`GET /`: the cluster on one readable page."""
+    figures = await cluster_figures(call)
+    partitions = [one.stats() for one in call.services.broker.partitions()]
+    return web.Response(
+        text=page(figures, partitions, call.services.url),
+        content_type="text/html",
+        headers={
+            "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+            "Cache-Control": "no-store",
+        },
+    )

@@ -1,0 +1,436 @@
+"""Publish: what the body is, which partition it is for, and what the answer says of it.
+
+Bodies by Content-Type: `application/json`, `application/x-ndjson` (streamed), record batches as
+Kafka makes them, and anything else as one message. A request for one partition is answered by its
+owner; one for a topic with several is taken apart here, and each partition's share goes to its
+owner. 2xx only when all of it is durable; what was stored before something failed is always said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from aiohttp import web
+
+from broker.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
+from broker.errors import PartitionNotFound
+from broker.partition import Partition
+from broker.payloads import decode_message, decode_messages, raw_record, record_of
+from broker.problems import Problem, problem_of
+from broker.proxy import at_owner
+from broker.publishing import Piece, Producer, Publishing
+from broker.types import PartitionName, TopicName
+from protocol.batch import NO_PRODUCER, InvalidBatch, check_batch, split_batches
+from protocol.records import partition_for
+
+UNDERSTOOD_TYPES = (
+    f"{JSON}, {NDJSON}, {RECORD_BATCH}, or any other type but multipart/* for one raw message"
+)
+_REFUSED_TYPES = re.compile(r"multipart/.*|application/vnd\.kafka\..*|application/json-seq")
+_PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+_ENCODINGS = frozenset(("", "identity", "gzip", "deflate"))
+_ERRORS_SHOWN_MAX = 100
+
+
+async def publish(call: Call) -> web.StreamResponse:
+    """`POST …/messages`."""
+    _check_content_type(call)
+    topic = call.topic
+    info = await call.services.broker.get_topic(topic)
+    partitions = info.settings.partitions
+    name = call.partition
+    if name is None and partitions == 1:
+        name = topic.partition(0)
+    if name is None:
+        return await _publish_spread(call, topic, partitions)
+    if name.partition >= partitions:
+        raise no_such_partition(name, partitions)
+    number = name.partition
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        if call.content_type == RECORD_BATCH and "results" not in call.query:
+            body = await call.read_body()
+            header = check_batch(body)
+            if header.total_bytes == len(body):
+                return await _publish_one_batch(call, partition, number, body, header.record_count)
+        return await _publish_into(call, topic, partitions, number)
+
+    return await at_owner(call, name, here)
+
+
+async def _publish_one_batch(
+    call: Call, partition: Partition, number: int, body: bytes, count: int
+) -> web.StreamResponse:
+    """The short way of the usual case: one record batch, stored as it came."""
+    _refuse_producer_headers(call)
+    published = await partition.publish(body, expected_offset=_expected_offset(call), checked=True)
+    piece = Piece(number, 0)
+    piece.last = count - 1
+    piece.count = count
+    piece.published = published
+    if not published.duplicate:
+        metrics = call.services.metrics
+        metrics.messages_published.inc(count)
+        metrics.bytes_published.inc(len(body))
+    return _answer(call, [piece], None)
+
+
+async def _publish_into(
+    call: Call, topic: TopicName, partitions: int, only: int
+) -> web.StreamResponse:
+    producer = None
+    if call.content_type == RECORD_BATCH:
+        _refuse_producer_headers(call)
+    else:
+        producer = _producer(call)
+    publishing = Publishing(
+        call,
+        topic,
+        partitions,
+        only=only,
+        producer=producer,
+        expected_offset=_expected_offset(call),
+        keep_places=_wants_places(call),
+    )
+    return await _feed_and_answer(call, publishing)
+
+
+async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.StreamResponse:
+    """A request for a topic with several partitions: the keys say which."""
+    kind = call.content_type
+    if kind == RECORD_BATCH:
+        raise _partition_required(topic, partitions, "a record batch is stored as it is, whole")
+    bound_to_one = _producer(call) is not None or _expected_offset(call) is not None
+    if bound_to_one:
+        if kind == NDJSON:
+            raise _partition_required(
+                topic, partitions, "Producer-Seq and If-Match count in one partition, and NDJSON "
+                "may hold many keys"
+            )  # fmt: skip
+        number = await _one_partition(call, topic, partitions)
+        return await at_owner(
+            call,
+            topic.partition(number),
+            lambda _: _publish_into(call, topic, partitions, number),
+        )
+    publishing = Publishing(call, topic, partitions, keep_places=_wants_places(call))
+    return await _feed_and_answer(call, publishing)
+
+
+async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
+    """The partition that all keys of the body name."""
+    body = await call.read_body()
+    if call.content_type == JSON:
+        records = [record_of(message, 0) for message in decode_messages(body)]
+    else:
+        records = [raw_record(body, call.request.headers, 0)]
+    numbers = {None if r.key is None else partition_for(r.key, partitions) for r in records}
+    if len(numbers) != 1 or None in numbers:
+        raise _partition_required(
+            topic, partitions, "Producer-Seq and If-Match count in one partition, and the keys of "
+            "this body do not name one"
+        )  # fmt: skip
+    number = numbers.pop()
+    assert number is not None
+    return number
+
+
+# ---- feeding
+
+
+async def _feed_and_answer(call: Call, publishing: Publishing) -> web.StreamResponse:
+    feed = {JSON: _feed_json, NDJSON: _feed_ndjson, RECORD_BATCH: _feed_batches}
+    try:
+        await feed.get(call.content_type, _feed_raw)(call, publishing)
+        await publishing.finish()
+    except Problem as problem:
+        await publishing.finish()
+        raise _with_stored(problem, publishing.pieces) from None
+    except InvalidBatch as error:
+        await publishing.finish()
+        raise _with_stored(problem_of(error), publishing.pieces) from None
+    finally:
+        await publishing.abandon()
+    return _answer(call, publishing.pieces, publishing.places)
+
+
+async def _feed_raw(call: Call, publishing: Publishing) -> None:
+    body = await call.read_body()
+    publishing.add(raw_record(body, call.request.headers, call.services.clock()))
+
+
+async def _feed_json(call: Call, publishing: Publishing) -> None:
+    messages = decode_messages(await call.read_body())
+    now_ms = call.services.clock()
+    records = []
+    for index, message in enumerate(messages):
+        try:
+            records.append(record_of(message, now_ms))
+        except Problem as problem:
+            if len(messages) > 1:
+                problem.extra["index"] = index
+                problem.detail = f"messages[{index}]: {problem.detail}; nothing was stored"
+            raise
+    for record in records:
+        publishing.add(record)
+
+
+async def _feed_batches(call: Call, publishing: Publishing) -> None:
+    body = await call.read_body()
+    batches = list(split_batches(body))  # all are checked before the first is stored
+    if not batches:
+        raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
+    for header, view in batches:
+        publishing.add_batch(bytes(view), header.record_count)
+
+
+async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
+    """Lines as they come. Stops at the first bad one, and says which it is."""
+    line_bytes_max = call.services.config.line_bytes_max * 4 // 3 + 4096  # base64 is a third longer
+    rest = b""
+    line_number = 0
+    async for chunk in call.stream_body():
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            rest += tail
+        else:
+            lines = (rest + head).split(b"\n")
+            rest = tail
+            line_number = _take_lines(call, publishing, lines, line_number)
+        if len(rest) > line_bytes_max:
+            raise Problem(
+                413,
+                "message-too-long",
+                f"line {line_number + 1} is longer than {line_bytes_max} bytes",
+                extra={"line": line_number + 1, "bytes_max": line_bytes_max},
+                headers={"Connection": "close"},
+            )
+        if publishing.failed:
+            return
+        await publishing.room()
+    if rest:
+        line_number = _take_lines(call, publishing, [rest], line_number)
+    if not line_number:
+        raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
+
+
+def _take_lines(call: Call, publishing: Publishing, lines: list[bytes], number: int) -> int:
+    """Add the messages of whole lines; return how many lines there have been."""
+    now_ms = call.services.clock()
+    add = publishing.add
+    for line in lines:
+        number += 1
+        try:
+            if line and not line.isspace():
+                add(record_of(decode_message(line), now_ms))
+        except Problem as problem:
+            problem.extra["line"] = number
+            problem.detail = (
+                f"line {number}: {problem.detail}. The lines before it were published, this one "
+                "and those after it were not"
+            )
+            raise
+    return number
+
+
+# ---- answers
+
+
+def _answer(
+    call: Call, pieces: list[Piece], places: list[tuple[Piece, int]] | None
+) -> web.StreamResponse:
+    """200, 204 when all was there already, 207 when only a part was stored, or the problem."""
+    failed = [piece for piece in pieces if piece.published is None]
+    if failed and len(failed) == len(pieces):
+        error = next(piece.error for piece in failed if piece.error is not None)
+        raise error
+    summary = summarize(pieces)
+    if places is not None:
+        summary["results"] = [_result(piece, index) for piece, index in places]
+    if call.text("results") == "batches" and call.content_type == RECORD_BATCH:
+        summary["batches"] = [_batch(piece) for piece in pieces if piece.published is not None]
+    if failed:
+        summary["not_stored"] = sum(piece.count for piece in failed)
+        summary["errors"] = [
+            {**piece.error.body(), "partition": piece.partition, "count": piece.count}
+            for piece in failed[:_ERRORS_SHOWN_MAX]
+            if piece.error is not None
+        ]
+        return call.reply(summary, status=207)
+    if summary.get("duplicates") == summary["count"] and "batches" not in summary:
+        last = max(pieces, key=lambda piece: piece.last).place(pieces[-1].count - 1)
+        following = {NEXT_OFFSET_HEADER: str(last["offset"] + 1)} if "offset" in last else {}
+        return web.Response(status=204, headers=following)
+    return call.reply(summary)
+
+
+def summarize(pieces: list[Piece]) -> dict[str, Any]:
+    """What was stored: how much, the first and the last of it, and how much in each partition."""
+    stored = [piece for piece in pieces if piece.published is not None]
+    found: dict[str, Any] = {"count": sum(piece.count for piece in stored)}
+    if not stored:
+        return found
+    first = min(stored, key=lambda piece: piece.first)
+    last = max(stored, key=lambda piece: piece.last)
+    found["first"] = first.place(0)
+    found["last"] = last.place(last.count - 1)
+    duplicates = sum(p.count for p in stored if p.published is not None and p.published.duplicate)
+    if duplicates:
+        found["duplicates"] = duplicates
+    numbers = sorted({piece.partition for piece in stored})
+    if len(numbers) > 1:
+        found["partitions"] = [
+            _share([piece for piece in stored if piece.partition == number]) for number in numbers
+        ]
+    return found
+
+
+def _share(pieces: list[Piece]) -> dict[str, Any]:
+    return {
+        "partition": pieces[0].partition,
+        "count": sum(piece.count for piece in pieces),
+        "first": pieces[0].place(0),
+        "last": pieces[-1].place(pieces[-1].count - 1),
+    }
+
+
+def _result(piece: Piece, index: int) -> dict[str, Any]:
+    if piece.published is not None:
+        return {"status": 200, **piece.place(index), "duplicate": piece.published.duplicate}
+    assert piece.error is not None
+    return {
+        "status": piece.error.status,
+        "partition": piece.partition,
+        "code": piece.error.code,
+        "detail": piece.error.detail,
+        "retryable": piece.error.can_retry,
+    }
+
+
+def _batch(piece: Piece) -> dict[str, Any]:
+    assert piece.published is not None
+    first, _, ledger_id, entry_id, _, duplicate = piece.published
+    return {
+        "count": piece.count,
+        "offset": first,
+        "id": f"{ledger_id}:{entry_id}:0",
+        "duplicate": duplicate,
+    }
+
+
+def _with_stored(problem: Problem, pieces: list[Piece]) -> Problem:
+    """The problem in the input, with what had been stored before it."""
+    problem.extra["stored"] = summarize(pieces)
+    failures = [piece.error for piece in pieces if piece.error is not None]
+    if failures:
+        problem.extra["errors"] = [error.body() for error in failures[:_ERRORS_SHOWN_MAX]]
+    return problem
+
+
+# ---- headers
+
+
+def _check_content_type(call: Call) -> None:
+    kind = call.content_type
+    encoding = call.request.headers.get("Content-Encoding", "").strip().lower()
+    if kind != RECORD_BATCH and _REFUSED_TYPES.fullmatch(kind):
+        raise Problem(
+            415,
+            "unsupported-media-type",
+            f"{kind} is not understood here; understood are {UNDERSTOOD_TYPES}",
+            headers={"Accept": f"{JSON}, {NDJSON}, {RECORD_BATCH}, */*;q=0.1"},
+        )
+    if encoding not in _ENCODINGS:
+        raise Problem(
+            415,
+            "unsupported-content-encoding",
+            f"Content-Encoding {encoding[:40]!r} is not understood here; gzip and deflate are",
+            headers={"Accept-Encoding": "gzip, deflate"},
+        )
+
+
+def _producer(call: Call) -> Producer | None:
+    """The producer that the request names. All three headers, or none."""
+    values = [call.request.headers.get(name) for name in _PRODUCER_HEADERS]
+    if all(value is None for value in values):
+        return None
+    missing = [n for n, value in zip(_PRODUCER_HEADERS, values, strict=True) if value is None]
+    if missing:
+        raise Problem(
+            400,
+            "incomplete-producer",
+            f"{', '.join(_PRODUCER_HEADERS)} are given together or not at all; missing: "
+            + ", ".join(missing),
+        )
+    name, epoch, sequence = (value or "" for value in values)
+    if not name:
+        raise _bad_header("Producer-Id", name, "a number or a name")
+    return Producer(
+        producer_number(name),
+        _header_number("Producer-Epoch", epoch, 2**15 - 1),
+        _header_number("Producer-Seq", sequence, 2**31 - 1),
+    )
+
+
+def producer_number(name: str) -> int:
+    """A producer's 63-bit id: its decimal digits, or the first 63 bits of its name's SHA-256."""
+    if name.isascii() and name.isdigit() and len(name) < 20 and int(name) < 2**63:
+        return int(name)
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _header_number(name: str, text: str, most: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most:
+        return int(text)
+    raise _bad_header(name, text, f"a whole number from 0 to {most}")
+
+
+def _bad_header(name: str, text: str, expected: str) -> Problem:
+    return Problem(400, "invalid-header", f"{name} is {text[:40]!r}; it must be {expected}")
+
+
+def _refuse_producer_headers(call: Call) -> None:
+    headers = call.request.headers
+    if any(name in headers for name in _PRODUCER_HEADERS):
+        raise Problem(
+            422,
+            "producer-in-batch",
+            "a record batch carries its producer id, epoch and sequence in its own header and is "
+            f"stored as it is (no producer: id {NO_PRODUCER}); leave the Producer-* headers away",
+        )
+
+
+def _expected_offset(call: Call) -> int | None:
+    """`If-Match: "<next offset>"`."""
+    text = call.request.headers.get("If-Match")
+    if text is None:
+        return None
+    found = text.strip().strip('"')
+    if found.isascii() and found.isdigit() and len(found) < 20:
+        return int(found)
+    raise _bad_header("If-Match", text, 'the next offset in quotes, such as "42"')
+
+
+def _wants_places(call: Call) -> bool:
+    return call.choice("results", "summary", "summary", "all", "batches") == "all"
+
+
+def _partition_required(topic: TopicName, partitions: int, why: str) -> Problem:
+    return Problem(
+        422,
+        "partition-required",
+        f"{topic} has {partitions} partitions, and {why}: name one in the path, as in "
+        f"/v1/topics/{topic}/partitions/0/messages",
+        extra={"partitions": partitions},
+    )
+
+
+def no_such_partition(name: PartitionName, partitions: int) -> PartitionNotFound:
+    """The 404 that says how many partitions there are."""
+    return PartitionNotFound(
+        f"{name.topic_name} has no partition {name.partition}: it has {partitions}, numbered from "
+        f"0 to {partitions - 1}"
+    )

@@ -1,0 +1,250 @@
+"""Read a partition without a subscription, and find offsets.
+
+One partition at a time: an offset means something only within one. A topic with one partition may
+leave it away; with several, `…/partitions/{n}/messages` is needed, and the refusal says so. What
+comes back is what is durable; nothing new is a 204 with `Next-Offset`. An offset beyond the end is
+416, one that retention has removed 410, each with the offset that would do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from broker.call import (
+    JSON,
+    NDJSON,
+    NEXT_OFFSET_HEADER,
+    OFFSET_MAX,
+    OWNER_HEADER,
+    RECORD_BATCH,
+    Call,
+    bad_parameter,
+    parse_time_ms,
+)
+from broker.partition import Partition
+from broker.payloads import MessageOut, encode, message_out
+from broker.problems import Problem
+from broker.proxy import ask_partition, at_owner
+from broker.types import MessageId, PartitionName, StoredBatch, TopicName
+from protocol.batch import InvalidBatch
+from protocol.compression import UnsupportedCompression
+from protocol.records import read_records
+
+POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
+ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
+RENDERED_TOGETHER = 2000
+"""Messages made into JSON before others get their turn on the loop."""
+
+
+async def read(call: Call) -> web.StreamResponse:
+    """`GET …/messages`."""
+    name = await one_partition(call, "messages")
+    kind = answer_type(call)
+    config = call.services.config
+    bytes_max = call.integer("max_bytes", config.read_bytes, 1, config.read_bytes_max)
+    limit = call.integer("limit", config.read_messages, 1, config.read_messages_max)
+    wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
+    position = parse_position(call, "from", "earliest")
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        offset = await resolve(partition, position)
+        batches = await partition.read(offset, bytes_max=bytes_max, count_max=limit, wait_s=wait_s)
+        if not batches:
+            return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(offset)})
+        if kind == RECORD_BATCH:
+            return _as_batches(call, batches)
+        messages = await _open(name.partition, offset, batches, limit)
+        following = messages[-1].offset + 1
+        call.services.metrics.messages_read.inc(len(messages))
+        return _as_text(call, kind, messages, following)
+
+    return await at_owner(call, name, here)
+
+
+async def offsets(call: Call) -> web.StreamResponse:
+    """`GET …/offsets?at=`: of one partition, or of all."""
+    position = parse_position(call, "at", "latest")
+    name = call.partition
+    if name is not None:
+        number = name.partition
+        return await at_owner(
+            call, name, lambda partition: _reply_offset(call, number, partition, position)
+        )
+    topic = call.topic
+    info = await call.services.broker.get_topic(topic)
+    suffix = f"/offsets?at={_query_text(call.text('at', 'latest'))}"
+
+    def here(number: int) -> Callable[[Partition], Any]:
+        return lambda partition: _offset(number, partition, position)
+
+    found = await asyncio.gather(
+        *(
+            ask_partition(call, topic.partition(number), here(number), "GET", suffix)
+            for number in range(info.settings.partitions)
+        )
+    )
+    return call.reply({"offsets": [one["offsets"][0] for one in found]})
+
+
+async def _reply_offset(
+    call: Call, number: int, partition: Partition, position: Position
+) -> web.StreamResponse:
+    return call.reply(await _offset(number, partition, position))
+
+
+async def _offset(number: int, partition: Partition, position: Position) -> dict[str, Any]:
+    offset = await resolve(partition, position)
+    return {
+        "offsets": [
+            {
+                "partition": number,
+                "offset": offset,
+                "earliest": partition.earliest_offset,
+                "latest": partition.next_offset,
+            }
+        ]
+    }
+
+
+# ---- positions
+
+Position = str | int | MessageId | tuple[int]
+"""`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
+
+
+def position_of(text: str) -> Position | None:
+    """What `text` means as a place in a partition; `None` when it means nothing."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text) if len(text) < 20 and int(text) <= OFFSET_MAX else None
+    if text.count(":") == 2 and "T" not in text and "-" not in text:
+        return MessageId.parse(text)
+    time_ms = parse_time_ms(text)
+    return None if time_ms is None else (time_ms,)
+
+
+def parse_position(call: Call, parameter: str, default: str) -> Position:
+    """A place from the query. Raises a 400."""
+    text = call.text(parameter, default)
+    found = position_of(text)
+    if found is None:
+        raise bad_parameter(parameter, text, POSITIONS)
+    return found
+
+
+async def resolve(partition: Partition, position: Position) -> int:
+    """The offset that `position` means in this partition."""
+    if isinstance(position, tuple) and not isinstance(position, MessageId):
+        return await partition.resolve(time_ms=position[0])
+    return await partition.resolve(at=position)
+
+
+def _query_text(text: str) -> str:
+    return text.replace("%", "%25").replace("+", "%2B").replace(" ", "%2B").replace("&", "%26")
+
+
+async def one_partition(call: Call, what: str) -> PartitionName:
+    """The partition in the path, or the only one of the topic. Raises a 422."""
+    name = call.partition
+    if name is not None:
+        return name
+    topic = call.topic
+    info = await call.services.broker.get_topic(topic)
+    if info.settings.partitions == 1:
+        return topic.partition(0)
+    raise _several(topic, info.settings.partitions, what)
+
+
+def _several(topic: TopicName, partitions: int, what: str) -> Problem:
+    return Problem(
+        422,
+        "partition-required",
+        f"{topic} has {partitions} partitions, and an offset counts within one: read "
+        f"/v1/topics/{topic}/partitions/0/{what} to …/{partitions - 1}/{what}, or receive from all "
+        "of them through a subscription",
+        extra={"partitions": partitions},
+    )
+
+
+# ---- answers
+
+
+def answer_type(call: Call) -> str:
+    """The media type to answer in: the first of ours that the caller accepts. Raises a 406."""
+    accepted = call.request.headers.get("Accept")
+    if not accepted:
+        return JSON
+    wishes = [wish.partition(";")[0].strip().lower() for wish in accepted.split(",")]
+    for wish in wishes:
+        if wish in ANSWER_TYPES:
+            return wish
+    if any(wish in ("*/*", "application/*", "text/html", "text/*") for wish in wishes):
+        return JSON
+    raise Problem(
+        406,
+        "not-acceptable",
+        f"none of {accepted[:100]!r} can be had here; {', '.join(ANSWER_TYPES)} can",
+    )
+
+
+async def _open(
+    number: int, offset: int, batches: list[StoredBatch], limit: int
+) -> list[MessageOut]:
+    """The messages from `offset` on, at most `limit`."""
+    found: list[MessageOut] = []
+    rendered = 0
+    for batch in batches:
+        skip = offset - batch.base_offset
+        try:
+            for index, record in enumerate(read_records(batch.data)):
+                if index < skip:
+                    continue
+                if len(found) == limit:
+                    return found
+                at = MessageId(batch.ledger_id, batch.entry_id, index)
+                found.append(message_out(number, batch.base_offset + index, at, record))
+        except (InvalidBatch, UnsupportedCompression) as error:
+            if found:
+                return found  # the next read begins at the batch, and says what is wrong with it
+            raise _cannot_open(batch, error) from None
+        if len(found) - rendered > RENDERED_TOGETHER:
+            rendered = len(found)
+            await asyncio.sleep(0)
+    return found
+
+
+def _cannot_open(batch: StoredBatch, error: Exception) -> Problem:
+    return Problem(
+        406,
+        "batch-not-readable",
+        f"the batch stored at offset {batch.base_offset} cannot be opened: {error}. "
+        f"Accept: {RECORD_BATCH} gives it as it is stored; from={batch.next_offset} goes on after",
+        headers={NEXT_OFFSET_HEADER: str(batch.next_offset)},
+        extra={"offset": batch.base_offset, "next_offset": batch.next_offset},
+    )
+
+
+def _headers(call: Call, following: int) -> dict[str, str]:
+    return {NEXT_OFFSET_HEADER: str(following), OWNER_HEADER: call.owner_url}
+
+
+def _as_batches(call: Call, batches: list[StoredBatch]) -> web.StreamResponse:
+    following = batches[-1].next_offset
+    call.services.metrics.messages_read.inc(following - batches[0].base_offset)
+    body = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
+    return web.Response(body=body, content_type=RECORD_BATCH, headers=_headers(call, following))
+
+
+def _as_text(
+    call: Call, kind: str, messages: list[MessageOut], following: int
+) -> web.StreamResponse:
+    headers = _headers(call, following)
+    if kind == NDJSON:
+        body = b"\n".join([encode(message) for message in messages]) + b"\n"
+        return web.Response(body=body, content_type=NDJSON, headers=headers)
+    return call.reply({"messages": messages, "next_offset": following}, headers=headers)

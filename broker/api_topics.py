@@ -1,0 +1,199 @@
+"""Namespaces and topics: create, show, change, delete, list.
+
+These are records in the metadata store, so any broker answers by itself; only live figures are
+asked from the owners of the partitions, all at once. An owner that does not answer is shown as a
+problem in its partition's place, not as a failure of the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Coroutine
+from typing import Any
+
+from aiohttp import web
+
+from broker.api_publish import no_such_partition
+from broker.call import Call
+from broker.partition import Partition
+from broker.problems import Problem, problem_of
+from broker.proxy import ask_partition, at_owner
+from broker.topic_body import TopicBody, show_topic_settings, topic_settings
+from broker.types import PartitionStats, SubscriptionStats, TopicInfo, TopicSettings
+
+# ---- namespaces
+
+
+async def list_namespaces(call: Call) -> web.StreamResponse:
+    """`GET /v1/namespaces`."""
+    return call.reply({"namespaces": await call.services.broker.list_namespaces()})
+
+
+async def put_namespace(call: Call) -> web.StreamResponse:
+    """`PUT /v1/namespaces/{namespace}`."""
+    name = call.namespace
+    body = await call.read_json(dict[str, Any], required=False)
+    if body:
+        raise Problem(
+            422,
+            "not-supported-yet",
+            f"policies of a namespace ({', '.join(sorted(body))[:100]}) are not supported yet: "
+            "send no body or {}, and give the settings to each topic",
+        )
+    created = await call.services.broker.create_namespace(name)
+    return call.reply({"name": name}, status=201 if created else 200)
+
+
+async def get_namespace(call: Call) -> web.StreamResponse:
+    """`GET /v1/namespaces/{namespace}`."""
+    name = call.namespace
+    topics = await call.services.broker.list_topics(name)
+    return call.reply({"name": name, "topics": len(topics), "policies": {}})
+
+
+async def delete_namespace(call: Call) -> web.StreamResponse:
+    """`DELETE /v1/namespaces/{namespace}`."""
+    await call.services.broker.delete_namespace(call.namespace)
+    return web.Response(status=204)
+
+
+# ---- topics
+
+
+async def list_topics(call: Call) -> web.StreamResponse:
+    """`GET /v1/topics/{namespace}`."""
+    name = call.namespace
+    return call.reply({"namespace": name, "topics": await call.services.broker.list_topics(name)})
+
+
+async def put_topic(call: Call) -> web.StreamResponse:
+    """`PUT /v1/topics/{namespace}/{topic}`."""
+    name = call.topic
+    body = await call.read_json(TopicBody, required=False)
+    settings = topic_settings(body, TopicSettings())
+    info, created = await call.services.broker.create_topic(name, settings)
+    return call.reply(_show(info), status=201 if created else 200)
+
+
+async def patch_topic(call: Call) -> web.StreamResponse:
+    """`PATCH /v1/topics/{namespace}/{topic}`."""
+    name = call.topic
+    body = await call.read_json(TopicBody)
+    broker = call.services.broker
+    info = await broker.get_topic(name)
+    info = await broker.update_topic(name, topic_settings(body, info.settings))
+    return call.reply(_show(info))
+
+
+async def delete_topic(call: Call) -> web.StreamResponse:
+    """`DELETE /v1/topics/{namespace}/{topic}`."""
+    await call.services.broker.delete_topic(call.topic)
+    return web.Response(status=204)
+
+
+async def get_topic(call: Call) -> web.StreamResponse:
+    """`GET /v1/topics/{namespace}/{topic}`: settings and live figures."""
+    name = call.topic
+    info = await call.services.broker.get_topic(name)
+    partitions = await each_partition(
+        [
+            ask_partition(call, name.partition(number), show_partition, "GET", "")
+            for number in range(info.settings.partitions)
+        ]
+    )
+    return call.reply(
+        {
+            **_show(info),
+            "messages": sum(one.get("messages", 0) for one in partitions),
+            "stored_bytes": sum(one.get("stored_bytes", 0) for one in partitions),
+            "backlog": _backlog(partitions),
+            "partitions": partitions,
+        }
+    )
+
+
+async def get_partition(call: Call) -> web.StreamResponse:
+    """`GET /v1/topics/{namespace}/{topic}/partitions/{partition}`."""
+    name = call.partition
+    assert name is not None
+    info = await call.services.broker.get_topic(name.topic_name)
+    if name.partition >= info.settings.partitions:
+        raise no_such_partition(name, info.settings.partitions)
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        return call.reply(await show_partition(partition))
+
+    return await at_owner(call, name, here)
+
+
+async def each_partition(
+    asked: list[Coroutine[Any, Any, dict[str, Any]]],
+) -> list[dict[str, Any]]:
+    """What the owners answered, in order of partitions; a problem stands where one did not."""
+    found: list[dict[str, Any]] = []
+    for number, answer in enumerate(await asyncio.gather(*asked, return_exceptions=True)):
+        if isinstance(answer, Exception):
+            found.append({"partition": number, "problem": problem_of(answer).body()})
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found.append(answer)
+    return found
+
+
+def _show(info: TopicInfo) -> dict[str, Any]:
+    return {
+        "name": str(info.name),
+        "settings": show_topic_settings(info.settings),
+        "created": info.created_ms,
+    }
+
+
+def _backlog(partitions: list[dict[str, Any]]) -> dict[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for partition in partitions:
+        for name, figures in partition.get("subscriptions", {}).items():
+            found[name] += figures["backlog"]
+    return found
+
+
+async def show_partition(partition: Partition) -> dict[str, Any]:
+    """Live figures of an open partition."""
+    return show_stats(partition.stats())
+
+
+def show_stats(stats: PartitionStats) -> dict[str, Any]:
+    """The figures as JSON."""
+    return {
+        "partition": stats.name.partition,
+        "owner": stats.broker_id,
+        "epoch": stats.epoch,
+        "earliest_offset": stats.earliest_offset,
+        "next_offset": stats.next_offset,
+        "messages": stats.next_offset - stats.earliest_offset,
+        "stored_bytes": stats.stored_bytes,
+        "pending_bytes": stats.pending_bytes,
+        "last_add_confirmed": stats.last_add_confirmed,
+        "producers": stats.producers,
+        "ledgers": [{"id": number, "base_offset": base} for number, base in stats.ledgers],
+        "subscriptions": {
+            name: show_subscription_stats(figures) for name, figures in stats.subscriptions.items()
+        },
+    }
+
+
+def show_subscription_stats(stats: SubscriptionStats) -> dict[str, Any]:
+    """The figures of a subscription in one partition as JSON."""
+    return {
+        "mark_delete_offset": stats.mark_delete_offset,
+        "next_offset": stats.next_offset,
+        "backlog": stats.backlog,
+        "unacked_ranges": stats.unacked_ranges,
+        "leased": stats.leased,
+        "redelivering": stats.redelivering,
+        "consumers": [
+            {"name": one.name, "leased": one.leased, "idle": one.idle_ms / 1000}
+            for one in stats.consumers
+        ],
+    }

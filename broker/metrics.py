@@ -1,0 +1,102 @@
+"""What a broker counts, in Prometheus' terms. One registry per server, so tests do not mix.
+
+Children are looked up once and kept: a labelled counter costs more than what it counts here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from broker.types import PartitionStats
+
+SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
+
+
+class Metrics:
+    """The counters of one broker's HTTP side, and live figures of its partitions."""
+
+    def __init__(self, partitions: Callable[[], Iterable[PartitionStats]]) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "octavo_http_requests",
+            "Requests answered",
+            ("call", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "octavo_http_request_seconds",
+            "From the request's head to the handler's answer; long-polls include their wait",
+            ("call",),
+            buckets=SECONDS_BUCKETS,
+            registry=self.registry,
+        )
+        self.in_progress = Gauge(
+            "octavo_http_requests_in_progress", "Requests being answered", registry=self.registry
+        )
+        self.held_bytes = Gauge(
+            "octavo_http_held_body_bytes", "Request bodies in memory", registry=self.registry
+        )
+        self.messages_published = Counter(
+            "octavo_messages_published", "Messages stored for callers", registry=self.registry
+        )
+        self.bytes_published = Counter(
+            "octavo_bytes_published", "Bytes of record batches stored", registry=self.registry
+        )
+        self.messages_read = Counter(
+            "octavo_messages_read", "Messages served without a subscription", registry=self.registry
+        )
+        self.messages_delivered = Counter(
+            "octavo_messages_delivered", "Messages handed to consumers", registry=self.registry
+        )
+        self.forwarded = Counter(
+            "octavo_http_requests_forwarded",
+            "Requests passed on to the partition's owner",
+            registry=self.registry,
+        )
+        self.registry.register(_PartitionCollector(partitions))
+        self._counted: dict[tuple[str, int], Counter] = {}
+        self._timed: dict[str, Histogram] = {}
+
+    def answered(self, call: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+        counter = self._counted.get((call, status))
+        if counter is None:
+            counter = self._counted[call, status] = self._requests.labels(call, str(status))
+        counter.inc()
+        timer = self._timed.get(call)
+        if timer is None:
+            timer = self._timed[call] = self._seconds.labels(call)
+        timer.observe(seconds)
+
+
+class _PartitionCollector(Collector):
+    """Figures of the open partitions, taken when they are asked for."""
+
+    def __init__(self, partitions: Callable[[], Iterable[PartitionStats]]) -> None:
+        self._partitions = partitions
+
+    def collect(self) -> Iterable[Metric]:
+        """One family per figure."""
+        label = ("topic", "partition")
+        following = GaugeMetricFamily(
+            "octavo_partition_next_offset", "End of the log", labels=label
+        )
+        earliest = GaugeMetricFamily("octavo_partition_earliest_offset", "First kept", labels=label)
+        stored = GaugeMetricFamily("octavo_partition_stored_bytes", "Bytes kept", labels=label)
+        pending = GaugeMetricFamily("octavo_partition_pending_bytes", "Unacked adds", labels=label)
+        backlog = GaugeMetricFamily(
+            "octavo_subscription_backlog", "Messages not acked", labels=(*label, "subscription")
+        )
+        for stats in self._partitions():
+            where = (str(stats.name.topic_name), str(stats.name.partition))
+            following.add_metric(where, stats.next_offset)
+            earliest.add_metric(where, stats.earliest_offset)
+            stored.add_metric(where, stats.stored_bytes)
+            pending.add_metric(where, stats.pending_bytes)
+            for name, subscription in stats.subscriptions.items():
+                backlog.add_metric((*where, name), subscription.backlog)
+        return (following, earliest, stored, pending, backlog)

@@ -1,0 +1,208 @@
+"""Errors as RFC 9457 `application/problem+json`: the one table from exception to status code.
+
+Every answer outside 2xx and 3xx leaves through here. A problem has the standard members (`type`,
+`title`, `status`, `detail`, `instance`) and two of ours: `code`, a stable word for programs, and
+`retryable`, whether the very same call may succeed later. `detail` names the cause and what would
+help. An exception that no row knows is a mistake of ours: 500, its trace goes to the log and never
+to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from broker import errors as broker_errors
+from ledger import errors as ledger_errors
+from metadata import store as metadata_errors
+from protocol import batch, codes, compression
+from protocol.codes import OctavoError
+
+PROBLEM_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+"""What a caller is asked to wait after a 429 or 503: take-overs end within about a second."""
+
+log = structlog.get_logger()
+
+
+class Problem(OctavoError):
+    """An answer that is an error, thought out where it was found.
+
+    `extra` holds further members of the body (`earliest_offset`, `line`, `stored`, …).
+    """
+
+    name = "problem"
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool = False,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.can_retry = retryable
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+
+    def body(self, instance: str | None = None) -> dict[str, Any]:
+        """The members of the problem+json object."""
+        members: dict[str, Any] = {
+            "type": f"urn:octavo:problem:{self.code}",
+            "title": self.code.replace("-", " ").capitalize(),
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "retryable": self.can_retry,
+        }
+        if instance is not None:
+            members["instance"] = instance
+        members.update(self.extra)
+        return members
+
+    def response(self, instance: str | None = None) -> web.Response:
+        """The whole answer. 429 and 503 say when to come back."""
+        answer = web.Response(
+            status=self.status,
+            body=msgspec.json.encode(self.body(instance)) + b"\n",
+            content_type=PROBLEM_TYPE,
+            headers=self.headers,
+        )
+        if self.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            answer.headers.setdefault("Retry-After", str(RETRY_AFTER_S))
+        return answer
+
+
+STATUS_OF: dict[type[OctavoError], int] = {
+    # What the caller said
+    broker_errors.InvalidName: 400,
+    broker_errors.InvalidMessageId: 400,
+    broker_errors.InvalidAckId: 400,
+    broker_errors.InvalidSettings: 422,
+    broker_errors.CumulativeAckNotAllowed: 422,
+    broker_errors.BatchTooLong: 413,
+    batch.InvalidBatch: 422,
+    compression.UnsupportedCompression: 422,
+    # What is not there
+    broker_errors.NamespaceNotFound: 404,
+    broker_errors.TopicNotFound: 404,
+    broker_errors.PartitionNotFound: 404,
+    broker_errors.SubscriptionNotFound: 404,
+    broker_errors.MessageNotFound: 404,
+    broker_errors.OffsetTrimmed: 410,
+    broker_errors.OffsetBeyondEnd: 416,
+    codes.NoSuchLedger: 404,
+    codes.NoSuchEntry: 404,
+    # What stands against it
+    broker_errors.NamespaceNotEmpty: 409,
+    broker_errors.SettingsConflict: 409,
+    broker_errors.SequenceGap: 409,
+    broker_errors.SubscriptionBusy: 409,
+    broker_errors.StaleLease: 409,
+    broker_errors.StaleProducerEpoch: 403,
+    broker_errors.OffsetMismatch: 412,
+    codes.Unauthorized: 403,
+    codes.Fenced: 409,
+    metadata_errors.RecordNotFound: 404,
+    metadata_errors.RecordExists: 409,
+    metadata_errors.VersionConflict: 409,
+    # What passes
+    broker_errors.Overloaded: 429,
+    codes.TooManyRequests: 429,
+    broker_errors.NotOwner: 503,
+    broker_errors.PartitionMoving: 503,
+    broker_errors.PartitionUnavailable: 503,
+    metadata_errors.MetadataUnavailable: 503,
+    metadata_errors.SessionExpired: 503,
+    codes.BookieIOError: 503,
+    codes.ReadOnly: 503,
+    codes.UnknownState: 503,
+    codes.DigestMismatch: 503,
+    # What nobody knows
+    broker_errors.PublishOutcomeUnknown: 504,
+    broker_errors.AckOutcomeUnknown: 504,
+}
+
+
+def _add_ledger_errors() -> None:
+    """The ledger client's errors, by name: a class it does not have is not missed."""
+    for name, status in (
+        ("LedgerFenced", 409),
+        ("LedgerClosed", 409),
+        ("LedgerNotFound", 404),
+        ("NoSuchEntries", 404),
+        ("NotEnoughBookies", 503),
+        ("RecoveryFailed", 503),
+        ("BookieUnavailable", 503),
+        ("ReadFailed", 503),
+        ("OutcomeUnknown", 504),
+    ):
+        found = getattr(ledger_errors, name, None)
+        if found is not None:
+            STATUS_OF[found] = status
+
+
+_add_ledger_errors()
+
+
+def problem_of(error: BaseException) -> Problem:
+    """The problem that `error` is for a caller. Logs the trace of one that nobody foresaw."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, OctavoError):
+        return _translate(error)
+    if isinstance(error, web.RequestPayloadError):
+        return Problem(400, "bad-body", f"the body could not be read: {error}")
+    if isinstance(error, TimeoutError):
+        return Problem(
+            504,
+            "deadline-exceeded",
+            "a part of the cluster did not answer in time; what was asked for may or may not have "
+            "happened: read before you repeat it",
+            retryable=True,
+        )
+    log.error("request_failed_unexpectedly", exc_info=error)
+    return Problem(
+        500,
+        "internal-error",
+        "this broker met an error that it did not foresee; its log has the trace",
+    )
+
+
+def _translate(error: OctavoError) -> Problem:
+    status = next((STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF), None)
+    if status is None:
+        status = 503 if error.retryable else 500
+        log.error("request_failed_without_a_status", error=error.name, exc_info=error)
+    headers: dict[str, str] = {}
+    extra: dict[str, Any] = {}
+    if isinstance(error, broker_errors.SequenceGap):
+        headers["Producer-Expected-Seq"] = str(error.expected)
+        extra["expected_sequence"] = error.expected
+    elif isinstance(error, broker_errors.OffsetTrimmed):
+        extra["earliest_offset"] = error.earliest
+        headers["Earliest-Offset"] = str(error.earliest)
+    elif isinstance(error, broker_errors.OffsetBeyondEnd | broker_errors.OffsetMismatch):
+        extra["next_offset"] = error.next_offset
+        headers["Next-Offset"] = str(error.next_offset)
+    elif isinstance(error, broker_errors.StaleLease):
+        extra["stale"] = list(error.stale)
+    return Problem(
+        status,
+        error.name,
+        str(error) or error.name,
+        retryable=error.retryable,
+        headers=headers,
+        extra=extra,
+    )

@@ -1,0 +1,352 @@
+"""The one table of calls: the router and /openapi.json are both made from it, so they agree.
+
+Calls on messages, offsets and subscriptions exist twice: for a whole topic, and for one partition
+under `…/partitions/{partition}`. `_both` makes the pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from broker import api_cluster, api_publish, api_read, api_subscriptions, api_topics
+from broker.call import JSON, NDJSON, RECORD_BATCH
+from broker.router import Answer, Content, Handler, Parameter, Route
+from broker.schemas import NAME, OFFSET, ref
+
+TOPIC = "/v1/topics/{namespace}/{topic}"
+_EXAMPLES: dict[str, Any] = {
+    "namespace": "public",
+    "topic": "flights",
+    "partition": 0,
+    "subscription": "reports",
+}
+_NAMED: dict[str, dict[str, Any]] = {
+    "namespace": NAME,
+    "topic": NAME,
+    "subscription": NAME,
+    "partition": {"type": "integer", "minimum": 0},
+    "ledger": OFFSET,
+    "entry": OFFSET,
+}
+
+
+def _path(*names: str) -> tuple[Parameter, ...]:
+    return tuple(
+        Parameter(name, "path", f"the {name}", _NAMED[name], _EXAMPLES.get(name)) for name in names
+    )
+
+
+def _query(name: str, description: str, schema: dict[str, Any], example: Any = None) -> Parameter:
+    return Parameter(name, "query", description, schema, example)
+
+
+def _header(name: str, description: str, example: Any = None) -> Parameter:
+    return Parameter(name, "header", description, {"type": "string"}, example)
+
+
+def _json(schema: str, example: Any = None) -> tuple[Content, ...]:
+    return (Content(JSON, ref(schema), example),)
+
+
+def _ok(description: str, schema: str = "Any", status: int = 200) -> Answer:
+    return Answer(status, description, _json(schema))
+
+
+def _get(path: str, handler: Handler, name: str, summary: str, answer: str, tag: str) -> Route:
+    """A plain GET of something that has a path and nothing else."""
+    names = tuple(step[1:-1] for step in path.split("/") if step.startswith("{"))
+    return Route(
+        method="GET",
+        path=path,
+        handler=handler,
+        name=name,
+        tag=tag,
+        summary=summary,
+        parameters=_path(*names),
+        answers=(_ok(summary, answer),),
+        problems=(404,) if names else (),
+    )
+
+
+def _both(route: Route) -> tuple[Route, Route]:
+    """The call on a topic, and the same on one of its partitions."""
+    return route, replace(
+        route,
+        path=route.path.replace(TOPIC, TOPIC + "/partitions/{partition}"),
+        name=route.name + "_of_partition",
+        summary=route.summary + ", one partition",
+        parameters=(*route.parameters, *_path("partition")),
+    )
+
+
+_NO_CONTENT = Answer(204, "Done")
+_NEXT = {"Next-Offset": "where to go on reading"}
+_PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
+_WAIT = _query(
+    "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
+)
+_MESSAGE = {"key": "N14228", "value": {"carrier": "UA", "flight": 1545, "delay": 2}}
+_LINES = (
+    '{"key": "N14228", "value": {"flight": 1545}}\n{"key": "N24211", "value": {"flight": 1714}}\n'
+)
+
+_TOPICS = (
+    _get(
+        "/v1/namespaces", api_topics.list_namespaces, "list_namespaces",
+        "All namespaces", "Any", "topics",
+    ),
+    Route(
+        method="PUT", path="/v1/namespaces/{namespace}", handler=api_topics.put_namespace,
+        name="put_namespace", tag="topics", summary="Create a namespace",
+        parameters=_path("namespace"), body=_json("Any", {}), body_required=False,
+        answers=(_ok("New", status=201), _ok("It was there")), problems=(422,),
+    ),
+    _get(
+        "/v1/namespaces/{namespace}", api_topics.get_namespace, "get_namespace",
+        "One namespace", "Any", "topics",
+    ),
+    Route(
+        method="DELETE", path="/v1/namespaces/{namespace}", handler=api_topics.delete_namespace,
+        name="delete_namespace", tag="topics", summary="Delete an empty namespace",
+        parameters=_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
+    ),
+    _get(
+        "/v1/topics/{namespace}", api_topics.list_topics, "list_topics",
+        "The topics of a namespace", "Any", "topics",
+    ),
+    Route(
+        method="PUT", path=TOPIC, handler=api_topics.put_topic, name="put_topic", tag="topics",
+        summary="Create a topic", parameters=_path("namespace", "topic"),
+        body=_json("TopicSettings", {"partitions": 4}), body_required=False,
+        answers=(_ok("New", "Topic", 201), _ok("It was there with the same settings", "Topic")),
+        problems=(404, 409, 415, 422),
+    ),
+    _get(TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics"),
+    Route(
+        method="PATCH", path=TOPIC, handler=api_topics.patch_topic, name="patch_topic",
+        tag="topics", summary="Change settings; partitions may only grow",
+        parameters=_path("namespace", "topic"),
+        body=_json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
+        answers=(_ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
+    ),
+    Route(
+        method="DELETE", path=TOPIC, handler=api_topics.delete_topic, name="delete_topic",
+        tag="topics", summary="Delete a topic with its ledgers and cursors",
+        parameters=_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404,),
+    ),
+    _get(
+        TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
+        "Live figures of one partition", "Partition", "topics",
+    ),
+)  # fmt: skip
+
+_MESSAGES = (
+    *_both(
+        Route(
+            method="POST", path=TOPIC + "/messages", handler=api_publish.publish, name="publish",
+            tag="messages", summary="Publish",
+            description=(
+                "The body is one message or several, by Content-Type. A key picks the partition "
+                "(murmur2, as Kafka does), messages without one are spread. Every line of NDJSON "
+                "and every JSON message has `value` or `value_base64`; `null` is a message without "
+                "a value. NDJSON is streamed: lines before a bad one are stored, and the answer "
+                "says how many. Producer-Id, -Epoch and -Seq together make repeating safe; they "
+                "and If-Match need one partition: in the path, or by the one key of the body."
+            ),
+            parameters=(
+                *_path("namespace", "topic"),
+                _query(
+                    "results", "`all`: where each message was stored; `batches`: each batch",
+                    {"enum": ["summary", "all", "batches"], "default": "summary"},
+                ),
+                _header("Octavo-Key", "the key of a raw message", "N14228"),
+                _header("Octavo-Timestamp", "of a raw message: milliseconds or RFC 3339"),
+                _header("Producer-Id", "a number below 2^63, or any name"),
+                _header("Producer-Epoch", "grows with each instance of the producer"),
+                _header("Producer-Seq", "the number of the first message of this request"),
+                _header("If-Match", 'store only at this offset: "42"'),
+                _PREFER,
+            ),
+            body=(
+                Content(JSON, {"anyOf": [ref("MessageIn"), ref("MessagesIn")]}, _MESSAGE),
+                Content(NDJSON, {"type": "string"}, _LINES),
+                Content(
+                    RECORD_BATCH,
+                    {"type": "string", "format": "binary", "description": "one or more, stored so"},
+                ),
+                Content("text/plain", {"type": "string"}, "first message"),
+            ),
+            answers=(
+                _ok("All of it is durable", "Published"),
+                Answer(204, "All of it was stored before, by a request with the same sequence"),
+                _ok("Only a part was stored: `errors` says why", "Published", 207),
+                Answer(307, "With Prefer: redirect: the owner's address", headers={
+                    "Location": "the same call at the owner"
+                }),
+            ),
+            problems=(403, 404, 408, 409, 412, 413, 415, 422, 429, 504),
+        )
+    ),
+    *_both(
+        Route(
+            method="GET", path=TOPIC + "/messages", handler=api_read.read, name="read",
+            tag="messages", summary="Read without a subscription", waits=True,
+            description=(
+                "One partition at a time: a topic with several needs it in the path. Record "
+                "batches come whole, so the first may begin before the offset asked for."
+            ),
+            parameters=(
+                *_path("namespace", "topic"),
+                _query(
+                    "from", "earliest, latest, an offset, a message id or an RFC 3339 time",
+                    {"type": "string", "default": "earliest"}, "earliest",
+                ),
+                _query("limit", "messages", {"type": "integer", "minimum": 1}, 10),
+                _query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
+                _WAIT,
+                _PREFER,
+            ),
+            answers=(
+                Answer(
+                    200, "Messages",
+                    (
+                        *_json("Messages"),
+                        Content(NDJSON, {"type": "string"}),
+                        Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
+                    ),
+                    _NEXT,
+                ),
+                Answer(204, "Nothing new", headers=_NEXT),
+            ),
+            problems=(404, 406, 410, 416, 422),
+        )
+    ),
+    *_both(
+        Route(
+            method="GET", path=TOPIC + "/offsets", handler=api_read.offsets, name="offsets",
+            tag="messages", summary="Find offsets",
+            parameters=(
+                *_path("namespace", "topic"),
+                _query(
+                    "at", "earliest, latest, or an RFC 3339 time",
+                    {"type": "string", "default": "latest"}, "latest",
+                ),
+            ),
+            answers=(_ok("One for each partition", "Offsets"),), problems=(404,),
+        )
+    ),
+)  # fmt: skip
+
+_SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
+_SUBSCRIPTION_PATH = _path("namespace", "topic", "subscription")
+_SUBSCRIPTIONS = (
+    _get(
+        TOPIC + "/subscriptions", api_subscriptions.list_subscriptions, "list_subscriptions",
+        "The subscriptions of a topic", "Any", "subscriptions",
+    ),
+    *_both(
+        Route(
+            method="PUT", path=_SUBSCRIPTION, handler=api_subscriptions.put_subscription,
+            name="put_subscription", tag="subscriptions", summary="Create a subscription",
+            parameters=_SUBSCRIPTION_PATH,
+            body=_json("SubscriptionSettings", {"type": "shared"}), body_required=False,
+            answers=(
+                _ok("New", "Subscription", 201),
+                _ok("It was there with the same settings", "Subscription"),
+            ),
+            problems=(404, 409, 415, 422),
+        )
+    ),
+    *_both(
+        Route(
+            method="GET", path=_SUBSCRIPTION, handler=api_subscriptions.get_subscription,
+            name="get_subscription", tag="subscriptions", summary="Settings and live figures",
+            parameters=_SUBSCRIPTION_PATH, answers=(_ok("Found", "Subscription"),),
+            problems=(404,),
+        )
+    ),
+    Route(
+        method="DELETE", path=_SUBSCRIPTION, handler=api_subscriptions.delete_subscription,
+        name="delete_subscription", tag="subscriptions", summary="Delete a subscription",
+        parameters=_SUBSCRIPTION_PATH, answers=(_NO_CONTENT,), problems=(404,),
+    ),
+    *_both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/receive", handler=api_subscriptions.receive,
+            name="receive", tag="subscriptions", summary="Receive", waits=True,
+            description=(
+                "Messages, each leased to the consumer for the subscription's ack timeout. An "
+                "ack_id is good at any broker until then."
+            ),
+            parameters=(
+                *_SUBSCRIPTION_PATH,
+                _query("max", "messages", {"type": "integer", "minimum": 1}, 10),
+                _WAIT,
+                _query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
+            ),
+            answers=(_ok("Messages", "Messages"), Answer(204, "Nothing to receive")),
+            problems=(404, 409),
+        )
+    ),
+    *_both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/ack", handler=api_subscriptions.acknowledge,
+            name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
+            parameters=_SUBSCRIPTION_PATH, body=_json("Ack", {"ack_ids": []}),
+            answers=(_ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
+        )
+    ),
+    *_both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/seek", handler=api_subscriptions.seek,
+            name="seek", tag="subscriptions", summary="Set the cursor",
+            parameters=_SUBSCRIPTION_PATH, body=_json("Seek", {"to": "earliest"}),
+            answers=(_ok("Where the cursors are now"),), problems=(404, 415, 422),
+        )
+    ),
+)  # fmt: skip
+
+_CLUSTER = (
+    Route(
+        method="GET", path="/v1/ledgers", handler=api_cluster.list_ledgers, name="list_ledgers",
+        tag="cluster", summary="Ledger ids, ascending",
+        parameters=(
+            _query("after", "only larger ids", {"type": "integer"}),
+            _query("limit", "ids", {"type": "integer", "minimum": 1}, 10),
+        ),
+        answers=(_ok("Ids"),),
+    ),
+    _get(
+        "/v1/ledgers/{ledger}", api_cluster.get_ledger, "get_ledger",
+        "A ledger's metadata", "Ledger", "cluster",
+    ),
+    _get(
+        "/v1/ledgers/{ledger}/entries/{entry}", api_cluster.get_entry, "get_entry",
+        "One entry; Accept: application/octet-stream gives its payload", "Any", "cluster",
+    ),
+    Route(
+        method="POST", path="/v1/ledgers/{ledger}/recover", handler=api_cluster.recover_ledger,
+        name="recover_ledger", tag="cluster", summary="Fence a ledger, find its end, close it",
+        description="Its writer gets no further ack. A topic's owner then opens a new ledger.",
+        parameters=_path("ledger"), answers=(_ok("Closed", "Ledger"),), problems=(404, 409),
+    ),
+    _get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
+    _get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
+    _get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
+    _get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
+    _get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
+    Route(
+        method="GET", path="/metrics", handler=api_cluster.metrics, name="metrics", tag="health",
+        summary="Prometheus text",
+        answers=(Answer(200, "Metrics", (Content("text/plain", {"type": "string"}),)),),
+    ),
+    _get("/openapi.json", api_cluster.openapi, "openapi", "This API", "Any", "health"),
+    Route(
+        method="GET", path="/", handler=api_cluster.status_page, name="status_page", tag="health",
+        summary="The cluster on one page",
+        answers=(Answer(200, "HTML", (Content("text/html", {"type": "string"}),)),),
+    ),
+)  # fmt: skip
+
+ROUTES: tuple[Route, ...] = (*_MESSAGES, *_TOPICS, *_SUBSCRIPTIONS, *_CLUSTER)

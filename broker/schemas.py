@@ -1,0 +1,277 @@
+"""The shapes of bodies, once, as JSON Schema: OpenAPI's `components`, with examples that work.
+
+The examples are of a topic `public/flights` with four partitions and a subscription `reports`;
+tests/unit/broker_http/test_openapi.py publishes, reads and acks with them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,249}$", "not": {"enum": [".", ".."]}}
+OFFSET = {"type": "integer", "format": "int64", "minimum": 0}
+COUNT = {"type": "integer", "minimum": 0}
+MESSAGE_ID = {"type": "string", "pattern": "^[0-9]+:[0-9]+:[0-9]+$"}
+TIME = {
+    "description": "seconds, or text with a unit: 500ms, 30s, 2m, 4h, 7d",
+    "type": ["number", "string", "null"],
+}
+SIZE = {
+    "description": "bytes, or text with a unit: 64KiB, 256MiB, 10GB",
+    "type": ["integer", "string", "null"],
+}
+TEXT = {"type": "string"}
+
+
+def ref(name: str) -> dict[str, Any]:
+    """A reference to a component schema."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(properties: dict[str, Any], *required: str, closed: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        found["required"] = list(required)
+    if closed:
+        found["additionalProperties"] = False
+    return found
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_HEADERS = {
+    "type": "object",
+    "description": 'text; other bytes as {"base64": …}; a list when a name repeats',
+    "additionalProperties": {
+        "anyOf": [TEXT, {"type": "null"}, ref("Base64"), _list({})],
+    },
+}
+_PLACE = _object({"partition": COUNT, "offset": OFFSET, "id": MESSAGE_ID}, "partition")
+
+SCHEMAS: dict[str, Any] = {
+    "Problem": _object(
+        {
+            "type": {"type": "string", "format": "uri"},
+            "title": TEXT,
+            "status": {"type": "integer"},
+            "detail": {"type": "string", "description": "the cause, and what would help"},
+            "instance": TEXT,
+            "code": {"type": "string", "description": "a stable word for programs"},
+            "retryable": {
+                "type": "boolean",
+                "description": "whether the very same call may succeed later",
+            },
+        },
+        "type", "title", "status", "detail", "code", "retryable",
+    ),
+    "Base64": _object({"base64": {"type": "string", "format": "byte"}}, "base64", closed=True),
+    "MessageIn": {
+        **_object(
+            {
+                "key": {"type": ["string", "null"], "description": "picks the partition"},
+                "key_base64": {"type": "string", "format": "byte"},
+                "value": {
+                    "description": "any JSON, stored byte for byte; null is a message without value"
+                },
+                "value_base64": {"type": "string", "format": "byte"},
+                "headers": _HEADERS,
+                "timestamp": {
+                    "type": ["integer", "string", "null"],
+                    "description": "milliseconds since the epoch, or RFC 3339; now by default",
+                },
+            },
+            closed=True,
+        ),
+        "oneOf": [{"required": ["value"]}, {"required": ["value_base64"]}],
+    },
+    "MessagesIn": _object(
+        {"messages": {**_list(ref("MessageIn")), "minItems": 1}}, "messages", closed=True
+    ),
+    "Published": _object(
+        {
+            "count": {**COUNT, "description": "messages stored, also those that were already"},
+            "first": _PLACE,
+            "last": _PLACE,
+            "duplicates": {**COUNT, "description": "of these, stored by an earlier request"},
+            "partitions": _list(
+                _object({"partition": COUNT, "count": COUNT, "first": _PLACE, "last": _PLACE})
+            ),
+            "results": _list({"type": "object", "description": "with results=all: one a message"}),
+            "batches": _list({"type": "object", "description": "with results=batches"}),
+            "not_stored": {**COUNT, "description": "in a 207: messages read but not stored"},
+            "errors": {**_list(ref("Problem")), "description": "in a 207: why"},
+        },
+        "count",
+    ),
+    "Message": _object(
+        {
+            "partition": COUNT,
+            "offset": OFFSET,
+            "id": MESSAGE_ID,
+            "timestamp": {"type": "integer", "description": "milliseconds since the epoch"},
+            "key": {"type": ["string", "null"]},
+            "key_base64": {"type": "string", "format": "byte"},
+            "value": {"description": "stored JSON as it is, other text as a string"},
+            "value_base64": {"type": "string", "format": "byte"},
+            "headers": _HEADERS,
+            "ack_id": {"type": "string", "description": "of a subscription's delivery"},
+            "delivery_count": {"type": "integer", "minimum": 1},
+        },
+        "partition", "offset", "id", "timestamp",
+    ),
+    "Messages": _object({"messages": _list(ref("Message")), "next_offset": OFFSET}, "messages"),
+    "Offsets": _object(
+        {
+            "offsets": _list(
+                _object(
+                    {
+                        "partition": COUNT,
+                        "offset": OFFSET,
+                        "earliest": OFFSET,
+                        "latest": {**OFFSET, "description": "one past the last message"},
+                    }
+                )
+            )
+        },
+        "offsets",
+    ),
+    "TopicSettings": _object(
+        {
+            "partitions": {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1},
+            "ensemble_size": {"type": "integer", "minimum": 1, "maximum": 64, "default": 3},
+            "write_quorum": {"type": "integer", "minimum": 1, "maximum": 64, "default": 3},
+            "ack_quorum": {"type": "integer", "minimum": 1, "maximum": 64, "default": 2},
+            "retention": {
+                **_object({"time": TIME, "size": SIZE}, closed=True),
+                "type": ["object", "null"],
+            },
+            "rollover": _object({"time": TIME, "size": SIZE, "entries": COUNT}, closed=True),
+            "ttl": {"type": "null", "description": "not supported yet"},
+            "backlog_quota": {"type": "null", "description": "not supported yet"},
+            "compaction": {"type": "null", "description": "not supported yet"},
+        },
+        closed=True,
+    ),
+    "Partition": _object(
+        {
+            "partition": COUNT,
+            "owner": TEXT,
+            "epoch": COUNT,
+            "earliest_offset": OFFSET,
+            "next_offset": OFFSET,
+            "messages": COUNT,
+            "stored_bytes": COUNT,
+            "pending_bytes": COUNT,
+            "last_add_confirmed": {"type": "integer"},
+            "producers": COUNT,
+            "ledgers": _list(_object({"id": OFFSET, "base_offset": OFFSET})),
+            "subscriptions": {
+                "type": "object",
+                "additionalProperties": ref("SubscriptionFigures"),
+            },
+            "problem": ref("Problem"),
+        },
+    ),
+    "Topic": _object(
+        {
+            "name": TEXT,
+            "settings": ref("TopicSettings"),
+            "created": {"type": "integer", "description": "milliseconds since the epoch"},
+            "messages": COUNT,
+            "stored_bytes": COUNT,
+            "backlog": {"type": "object", "additionalProperties": COUNT},
+            "partitions": _list(ref("Partition")),
+        },
+        "name", "settings", "created",
+    ),
+    "SubscriptionSettings": _object(
+        {
+            "type": {"enum": ["exclusive", "shared"], "default": "exclusive"},
+            "start": {"enum": ["earliest", "latest"], "default": "earliest"},
+            "ack_timeout": {**TIME, "type": ["number", "string"], "default": 30},
+            "max_deliveries": {"type": "null", "description": "not supported yet"},
+            "dead_letter_topic": {"type": "null", "description": "not supported yet"},
+            "retry_backoff": {"type": "null", "description": "not supported yet"},
+        },
+        closed=True,
+    ),
+    "SubscriptionFigures": _object(
+        {
+            "mark_delete_offset": {"type": "integer"},
+            "next_offset": OFFSET,
+            "backlog": COUNT,
+            "unacked_ranges": COUNT,
+            "leased": COUNT,
+            "redelivering": COUNT,
+            "consumers": _list({"type": "object"}),
+        }
+    ),
+    "Subscription": _object(
+        {
+            "name": TEXT,
+            "topic": TEXT,
+            "settings": ref("SubscriptionSettings"),
+            "created": {"type": "integer"},
+            "backlog": COUNT,
+            "unacked_ranges": COUNT,
+            "leased": COUNT,
+            "redelivering": COUNT,
+            "partitions": _list(ref("SubscriptionFigures")),
+        },
+        "name", "topic", "settings", "created",
+    ),
+    "Ack": _object(
+        {
+            "ack_ids": _list(TEXT),
+            "up_to": {
+                "type": ["integer", "string", "null"],
+                "description": "an offset or message id: it and all before it (exclusive only)",
+            },
+            "nack": _list(
+                {
+                    "anyOf": [
+                        TEXT,
+                        _object(
+                            {"ack_id": TEXT, "delay": {**TIME, "type": ["number", "string"]}},
+                            "ack_id",
+                            closed=True,
+                        ),
+                    ]
+                }
+            ),
+            "extend": _list(TEXT),
+        },
+        closed=True,
+    ),
+    "Acked": _object({"acked": COUNT}, "acked"),
+    "Seek": _object(
+        {
+            "to": {
+                "type": ["string", "integer"],
+                "description": "earliest, latest, an offset, a message id, or an RFC 3339 time",
+            }
+        },
+        "to",
+        closed=True,
+    ),
+    "Ledger": _object(
+        {
+            "id": OFFSET,
+            "state": {"enum": ["OPEN", "IN_RECOVERY", "CLOSED"]},
+            "ensemble_size": COUNT,
+            "write_quorum": COUNT,
+            "ack_quorum": COUNT,
+            "digest_type": TEXT,
+            "created": {"type": "integer"},
+            "last_entry": {"type": ["integer", "null"]},
+            "length": {"type": ["integer", "null"]},
+            "fragments": _list(_object({"first_entry": COUNT, "bookies": _list(TEXT)})),
+            "custom": {"type": "object"},
+            "steps": _list(TEXT),
+        },
+        "id", "state",
+    ),
+    "Any": {"type": "object"},
+}  # fmt: skip

@@ -1,0 +1,255 @@
+"""The HTTP server of one broker: listen, dispatch, answer every error as a problem, stop in order.
+
+`start` binds first, so that the broker registers an address that is really its own. `stop` closes
+the door, lets requests in hand end, hands the partitions over and only then cuts connections. It
+keeps nothing: what a request has not been answered when the process dies is for the caller to
+repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+from aiohttp import web
+
+from broker.broker import Broker
+from broker.call import OWNER_HEADER, Call
+from broker.errors import BrokerError
+from broker.http_config import HttpConfig
+from broker.metrics import Metrics
+from broker.problems import Problem, problem_of
+from broker.proxy import Peers
+from broker.router import Router
+from broker.routes import ROUTES
+from broker.services import HeldBytes, Services
+from metadata.bookies import BookieRegistry
+from metadata.store import MetadataStore
+from protocol.codes import Scope
+
+if TYPE_CHECKING:
+    from ledger.ledgers import LedgerClient
+
+BACKLOG = 1024
+GONE_CHECK_S = 1.0
+"""How often a waiting call looks whether its client is still there."""
+UNKNOWN_CALL = "unknown"
+
+log = structlog.get_logger()
+
+
+class CannotListen(BrokerError):
+    """The address to listen on cannot be had. The message names it and what would help."""
+
+    name = "cannot-listen"
+    scope = Scope.PROCESS
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's connection; bytes that are not HTTP get a problem and one quiet line in the log."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that could not even be parsed."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        log.info("request_malformed", remote=request.remote, reason=str(message)[:200])
+        text = " ".join(str(message or "not HTTP/1.1").split())
+        response = Problem(status, "malformed-request", text[:500]).response()
+        response.force_close()
+        return response
+
+
+class _Server(web.Server):
+    """aiohttp's low-level server: no application, no middleware, our own connection class."""
+
+    def __call__(self) -> web.RequestHandler:
+        """One connection."""
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+
+class BrokerServer:
+    """A broker that listens."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        store: MetadataStore,
+        ledgers: LedgerClient,
+        clock: Callable[[], int],
+        http: HttpConfig | None = None,
+    ) -> None:
+        self._broker = broker
+        self._config = http or HttpConfig()
+        metrics = Metrics(lambda: [open_here.stats() for open_here in broker.partitions()])
+        self._services = Services(
+            broker=broker,
+            ledgers=ledgers,
+            store=store,
+            bookies=BookieRegistry(store),
+            config=self._config,
+            metrics=metrics,
+            held=HeldBytes(self._config.bodies_bytes_max, metrics.held_bytes.set),
+            peers=Peers(self._config, metrics),
+            clock=clock,
+            routes=ROUTES,
+        )
+        self._router = Router(ROUTES)
+        self._listener: asyncio.Server | None = None
+        self._http: _Server | None = None
+        self._in_hand = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def url(self) -> str:
+        """Where this broker is reached, once started: `http://host:port`."""
+        return self._services.url
+
+    async def start(self) -> None:
+        """Listen, register, take part. Raises `CannotListen`, and what `Broker.start` raises."""
+        loop = asyncio.get_running_loop()
+        config = self._config
+        host, port = self._broker.config.host, self._broker.config.port
+        self._http = _Server(
+            self._answer,
+            access_log=None,
+            keepalive_timeout=config.keepalive_timeout_ms / 1000,
+            max_line_size=config.header_bytes_max,
+            max_field_size=config.header_bytes_max,
+            max_headers=config.headers_max,
+            lingering_time=2.0,
+            read_bufsize=256 * 1024,
+        )
+        try:
+            self._listener = await loop.create_server(self._http, host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
+        bound = self._listener.sockets[0].getsockname()[1]
+        advertised = self._broker.config.advertised_host or host
+        name = f"[{advertised}]" if ":" in advertised else advertised
+        self._services.url = f"http://{name}:{bound}"
+        try:
+            await self._services.peers.start()
+            await self._broker.start(self._services.url)
+        except BaseException:
+            await self._cut_off()
+            raise
+        self._services.ready = True
+        log.info("broker_ready", broker_id=self._broker.broker_id, url=self.url)
+
+    async def stop(self) -> None:
+        """Close the door, end what is in hand, hand over, close. May be called twice."""
+        if self._http is None or self._services.stopping.is_set():
+            return
+        self._services.stopping.set()
+        self._services.ready = False
+        if self._listener is not None:
+            self._listener.close()
+        self._http.pre_shutdown()
+        try:
+            async with asyncio.timeout(self._config.stop_timeout_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("requests_cut_off", count=self._in_hand)
+        try:
+            await self._broker.close()
+        finally:
+            await self._cut_off()
+
+    async def _cut_off(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._services.peers.close()
+        if self._http is not None:
+            await self._http.shutdown(timeout=1.0)
+
+    # ---- one request
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Every request comes through here, and every answer leaves from here."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        call: Call | None = None
+        path, _, query = request.raw_path.partition("?")
+        self._in_hand += 1
+        self._idle.clear()
+        try:
+            route, variables = self._router.find(request.method, path)
+            call = Call(request, route, variables, query, self._services)
+            response = await self._run(call)
+        except asyncio.CancelledError:
+            raise
+        except (ConnectionResetError, BrokenPipeError):
+            raise
+        except Exception as error:
+            response = problem_of(error).response(instance=path)
+        finally:
+            if call is not None:
+                call.release()
+            self._in_hand -= 1
+            if not self._in_hand:
+                self._idle.set()
+        if not response.prepared:
+            headers = response.headers
+            headers.setdefault(OWNER_HEADER, call.owner_url if call else self.url)
+            headers["Server"] = "octavo"
+            if self._services.stopping.is_set() or headers.get("Connection") == "close":
+                response.force_close()
+        name = call.route.name if call else UNKNOWN_CALL
+        self._services.metrics.answered(name, response.status, loop.time() - started)
+        return response
+
+    async def _run(self, call: Call) -> web.StreamResponse:
+        if not self._services.ready and call.route.tag != "health":
+            raise Problem(
+                503,
+                "not-ready",
+                "this broker is starting or stopping; ask another one, or come back in a moment",
+                retryable=True,
+            )
+        if not call.route.waits:
+            return await call.route.handler(call)
+        return await self._run_while_wanted(call)
+
+    async def _run_while_wanted(self, call: Call) -> web.StreamResponse:
+        """A call that may wait long ends when its client goes away or this broker stops."""
+        task = asyncio.ensure_future(call.route.handler(call))
+        stopping = asyncio.ensure_future(self._services.stopping.wait())
+        try:
+            while not task.done():
+                await asyncio.wait(
+                    {task, stopping}, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not task.done() and stopping.done():
+                    raise Problem(
+                        503, "stopping", "this broker stops; ask another one", retryable=True
+                    )
+                if not task.done() and call.client_is_gone:
+                    raise ConnectionResetError("the client has gone away")
+            return task.result()
+        finally:
+            stopping.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(
+            f"port {port} on {host} is in use by another process: stop that one, or choose "
+            "another port (0 takes any free one)"
+        )
+    if error.errno == errno.EACCES:
+        return CannotListen(f"port {port} on {host} may not be opened by this user: take one >1023")
+    return CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}")
