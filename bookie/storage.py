@@ -258,9 +258,6 @@ class Storage:
 
     # Reading
 
-    def _find(self, ledger_id: int, entry_id: int) -> Piece | CachedRun | None:
-        return self._cache.find(ledger_id, entry_id) or self._read_cache.find(ledger_id, entry_id)
-
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """The whole entry; −1 asks for the last one.
 
@@ -282,18 +279,22 @@ class Storage:
         found: list[bytes] = []
         size, entry_id = 0, first
         while len(found) < max(1, count_max) and entry_id >= 0:
-            source = self._find(ledger_id, entry_id)
+            source: Piece | CachedRun | None
+            source, last = self._cache.find(ledger_id, entry_id)
+            if source is None:
+                source = self._read_cache.find(ledger_id, entry_id)
             if source is None:
                 source = await self._cold.run_with(ledger_id, entry_id)
             if source is None:
                 break
-            for entry_id in range(entry_id, source.last + 1):  # noqa: B020
-                entry = source.entry(entry_id)
+            last = min(last, source.last)
+            for current in range(entry_id, last + 1):
+                entry = source.entry(current)
                 size += LENGTH.size + len(entry)
                 if found and (size > bytes_max or len(found) >= count_max):
                     return found
                 found.append(entry)
-            entry_id = source.last + 1
+            entry_id = last + 1
         if not found:
             self._control.known(ledger_id)
             raise NoSuchEntry(f"ledger {ledger_id} entry {first} is not on this bookie")

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from bookie.add_run import AddRun
 from protocol.frames import ADD_PREFIX_BYTES
 
+_NEVER = 2**63
 _RUN_OVERHEAD_BYTES = 320
 """What one run costs beside its frames: run, piece, list slots."""
 _OFFSET_BYTES = 36
@@ -89,6 +90,11 @@ class IntervalMap:
             return self.pieces[index]
         return None
 
+    def first_after(self, entry_id: int) -> int:
+        """The lowest first entry above `entry_id`; a huge number when there is none."""
+        index = bisect_right(self._firsts, entry_id)
+        return self._firsts[index] if index < len(self._firsts) else _NEVER
+
 
 class Half:
     """One of the two: ledgers and the bytes they hold."""
@@ -107,11 +113,6 @@ class Half:
         found.put(run)
         listed = 0 if type(run.offsets) is range else _OFFSET_BYTES * run.count
         self.bytes += len(run.frames) + _RUN_OVERHEAD_BYTES + listed
-
-    def find(self, ledger_id: int, entry_id: int) -> Piece | None:
-        """The piece that holds an entry."""
-        found = self.ledgers.get(ledger_id)
-        return None if found is None else found.find(entry_id)
 
     def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
         """Every (ledger id, piece), by ledger and entry."""
@@ -148,12 +149,22 @@ class WriteCache:
         """End a flush: all of the flushing half is in log and index."""
         self.flushing = None
 
-    def find(self, ledger_id: int, entry_id: int) -> Piece | None:
-        """The newest piece that holds an entry."""
-        found = self.active.find(ledger_id, entry_id)
-        if found is None and self.flushing is not None:
-            found = self.flushing.find(ledger_id, entry_id)
-        return found
+    def find(self, ledger_id: int, entry_id: int) -> tuple[Piece | None, int]:
+        """The newest piece that holds an entry, and up to where nothing newer covers it.
+
+        Without a piece: up to where the write cache holds nothing, so that whoever steps through
+        an older copy knows where to look here again.
+        """
+        last = _NEVER
+        for half in (self.active, self.flushing):
+            held = None if half is None else half.ledgers.get(ledger_id)
+            if held is None:
+                continue
+            piece = held.find(entry_id)
+            if piece is not None:
+                return piece, min(last, piece.last)
+            last = min(last, held.first_after(entry_id) - 1)
+        return None, last
 
     def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
         """(first, last) of every piece of a ledger, in no order."""

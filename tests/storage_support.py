@@ -1,0 +1,148 @@
+"""What tests of the storage engine share: runs as a connection makes them, and a storage on a disk
+that can crash."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bookie.add_run import AddRun
+from bookie.config import BookieConfig
+from bookie.index import MemoryIndex
+from bookie.storage import Storage
+from protocol.codes import Code
+from protocol.entry import HEADER
+from protocol.frames import Flag, add_prefix
+from tests.memory_disk import MemoryDisk
+
+KEY = b"k" * 20
+OTHER_KEY = b"o" * 20
+CONFIG = BookieConfig(
+    journal_directories=("/j",),
+    ledger_directories=("/l", "/m"),
+    journal_preallocate_bytes=64 * 1024,
+    journal_file_bytes_max=1024 * 1024,
+    write_cache_bytes_max=1024 * 1024,
+    flush_interval_ms=3_600_000,
+)
+
+
+def entry_bytes(
+    ledger_id: int, entry_id: int, payload: bytes = b"", lac: int | None = None
+) -> bytes:
+    lac = entry_id - 1 if lac is None else lac
+    return HEADER.pack(ledger_id, entry_id, lac, 0) + b"crc!" + payload
+
+
+def make_run(
+    ledger_id: int,
+    first: int,
+    payloads: Sequence[bytes],
+    *,
+    key: bytes = KEY,
+    recovery: bool = False,
+    lac: int | None = None,
+) -> AddRun:
+    flags = Flag.RECOVERY_ADD if recovery else Flag.NONE
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    position = 0
+    for number, payload in enumerate(payloads):
+        entry = entry_bytes(ledger_id, first + number, payload, lac)
+        frame = add_prefix(key, len(entry), flags) + entry
+        parts.append(frame)
+        offsets.append(position)
+        position += len(frame)
+    return AddRun(ledger_id, first, len(payloads), key, recovery, b"".join(parts), offsets)
+
+
+class Lost(Exception):
+    """The machine lost power before an answer."""
+
+
+class Bench:
+    """A storage on a memory disk: add and wait, crash, start again."""
+
+    def __init__(self, config: BookieConfig = CONFIG, disk: MemoryDisk | None = None) -> None:
+        self.config = config
+        self.disk = disk or MemoryDisk()
+        self.fatal: list[BaseException] = []
+        self.indexes: dict[str, MemoryIndex] = {}
+        self.storage = self._new()
+
+    def _new(self) -> Storage:
+        return Storage(
+            self.config,
+            disk=self.disk,
+            index_opener=lambda path: FlushedIndex(self.indexes, path),
+            on_fatal=self.fatal.append,
+        )
+
+    async def __aenter__(self) -> Bench:
+        await self.storage.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self.disk.dead:
+            await self.storage.close()
+
+    def send(self, *runs: AddRun) -> asyncio.Future[list[Code]]:
+        future: asyncio.Future[list[Code]] = asyncio.get_running_loop().create_future()
+
+        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+            assert [run for run, _ in results] == list(runs)
+            future.set_result([code for _, code in results])
+
+        self.storage.add(runs, done)
+        return future
+
+    async def add(self, ledger_id: int, first: int, *payloads: bytes, **more: object) -> Code:
+        run = make_run(ledger_id, first, payloads or [b""], **more)  # type: ignore[arg-type]
+        return (await self.send(run))[0]
+
+    async def crash(self, rng: random.Random | None = None, **changed: object) -> None:
+        """Lose power, then start again from what the disk kept."""
+        after = self.disk.crash(rng)
+        await abandon(self.storage)
+        self.disk = after
+        self.config = replace(self.config, **changed)  # type: ignore[arg-type]
+        self.storage = self._new()
+        await self.storage.start()
+
+    async def restart(self) -> None:
+        await self.storage.close()
+        self.storage = self._new()
+        await self.storage.start()
+
+
+async def abandon(storage: Storage) -> None:
+    """Stop a storage whose disk is off, without letting it write."""
+    flusher = storage._flusher
+    if flusher is not None:
+        flusher.cancel()
+        await asyncio.gather(flusher, return_exceptions=True)
+    for executor in (storage._journal_executor, storage._flush_executor, storage._read_executor):
+        executor.shutdown(wait=True)
+
+
+class FlushedIndex(MemoryIndex):
+    """A memory index that keeps, like RocksDB without its WAL, only what was flushed."""
+
+    def __init__(self, kept: dict[str, MemoryIndex], path: str) -> None:
+        super().__init__()
+        self._kept = kept
+        self._path = path
+        if path in kept:
+            self._copy(kept[path])
+
+    def _copy(self, other: MemoryIndex) -> None:
+        self._firsts = {key: list(value) for key, value in other._firsts.items()}
+        self._runs = {key: list(value) for key, value in other._runs.items()}
+        self._covered = other._covered
+
+    def flush(self) -> None:
+        kept = MemoryIndex()
+        FlushedIndex._copy(kept, self)  # type: ignore[arg-type]
+        self._kept[self._path] = kept

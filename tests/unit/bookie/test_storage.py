@@ -1,0 +1,316 @@
+"""The storage engine: add, read from all places, fence, LAC, deletion, restart, crash."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookie.config import BookieConfig
+from bookie.disk import RealDisk
+from bookie.storage import Storage
+from protocol.codes import Code, NoSuchEntry, NoSuchLedger, Unauthorized
+from tests.storage_support import CONFIG, KEY, OTHER_KEY, Bench, entry_bytes, make_run
+
+
+async def test_an_added_entry_is_read_back() -> None:
+    async with Bench() as bench:
+        assert await bench.add(7, 0, b"a", b"bb", b"ccc") is Code.OK
+        assert await bench.storage.read(7, 1) == entry_bytes(7, 1, b"bb")
+        assert await bench.storage.read(7, -1) == entry_bytes(7, 2, b"ccc")
+        assert bench.storage.last_add_confirmed(7) == 1
+        assert bench.storage.last_entry(7) == 2
+        assert bench.storage.ledgers() == [7]
+        assert await bench.storage.entries(7) == [(0, 2)]
+
+
+async def test_absent_is_told_from_unknown_ledger() -> None:
+    async with Bench() as bench:
+        with pytest.raises(NoSuchLedger):
+            await bench.storage.read(7, 0)
+        with pytest.raises(NoSuchLedger):
+            bench.storage.last_add_confirmed(7)
+        with pytest.raises(NoSuchLedger):
+            await bench.storage.entries(7)
+        await bench.add(7, 5)
+        for missing in (4, 6, 2**62, -2):
+            with pytest.raises(NoSuchEntry):
+                await bench.storage.read(7, missing)
+        await bench.storage.checkpoint()
+        for missing in (4, 6, 2**62, -2):
+            with pytest.raises(NoSuchEntry):
+                await bench.storage.read(7, missing)
+
+
+async def test_reads_from_all_four_places() -> None:
+    async with Bench() as bench:
+        storage = bench.storage
+        await bench.add(1, 0, b"logged")
+        await storage.checkpoint()
+        await bench.add(1, 1, b"flushing")
+        storage._cache.swap()
+        await bench.add(1, 2, b"active")
+        assert storage._cache.find(1, 0) == (None, 0), "only the entry log has it"
+        assert await storage.read_many(1, 0, 10, 10_000) == [
+            entry_bytes(1, 0, b"logged"),
+            entry_bytes(1, 1, b"flushing"),
+            entry_bytes(1, 2, b"active"),
+        ]
+        assert storage._read_cache.find(1, 0) is not None, "a cold read fills the read cache"
+        assert await storage.read(1, 0) == entry_bytes(1, 0, b"logged")
+        storage._cache.active.ledgers.clear()
+        storage._cache.flushing = None
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_read_many_keeps_its_bounds(flushed: bool) -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, *[b"x" * 64] * 50)
+        await bench.add(1, 60, b"after the gap")
+        if flushed:
+            await bench.storage.checkpoint()
+        size = 4 + len(entry_bytes(1, 0, b"x" * 64))
+        read_many = bench.storage.read_many
+        assert len(await read_many(1, 0, 10, 10**9)) == 10
+        assert len(await read_many(1, 0, 100, size * 7)) == 7
+        assert len(await read_many(1, 0, 100, size * 7 - 1)) == 6
+        assert len(await read_many(1, 0, 100, 1)) == 1, "at least one, however long"
+        assert len(await read_many(1, 45, 100, 10**9)) == 5, "ends before the first gap"
+        with pytest.raises(NoSuchEntry):
+            await read_many(1, 50, 100, 10**9)
+
+
+async def test_a_wrong_key_can_neither_write_nor_fence() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0)
+        assert await bench.add(1, 1, key=OTHER_KEY) is Code.UNAUTHORIZED
+        assert await bench.add(1, 1, key=OTHER_KEY, recovery=True) is Code.UNAUTHORIZED
+        with pytest.raises(Unauthorized):
+            await bench.storage.fence(1, OTHER_KEY)
+        with pytest.raises(Unauthorized):
+            await bench.storage.set_explicit_lac(1, OTHER_KEY, 0)
+        with pytest.raises(Unauthorized):
+            await bench.storage.fence(2, b"short")
+        assert await bench.add(1, 1) is Code.OK
+        await bench.crash()
+        assert await bench.add(1, 2, key=OTHER_KEY) is Code.UNAUTHORIZED
+
+
+async def test_ids_below_zero_are_refused() -> None:
+    async with Bench() as bench:
+        assert await bench.add(-1, 0) is Code.BAD_REQUEST
+        assert await bench.add(1, -2) is Code.BAD_REQUEST
+        assert bench.storage.ledgers() == []
+
+
+async def test_a_chunk_is_answered_in_one_call_with_each_code() -> None:
+    async with Bench() as bench:
+        await bench.storage.fence(2, KEY)
+        codes = await bench.send(
+            make_run(1, 0, [b"a"]), make_run(2, 0, [b"b"]), make_run(1, 1, [b"c"], key=OTHER_KEY)
+        )
+        assert codes == [Code.OK, Code.FENCED, Code.UNAUTHORIZED]
+        assert await bench.send(make_run(2, 0, [b"b"])) == [Code.FENCED]
+
+
+async def test_a_fence_stands_behind_the_adds_before_it() -> None:
+    async with Bench() as bench:
+        order: list[str] = []
+        before = bench.send(make_run(1, 0, [b"a"] * 3))
+        before.add_done_callback(lambda _: order.append("add"))
+        fence = asyncio.ensure_future(bench.storage.fence(1, KEY))
+        fence.add_done_callback(lambda _: order.append("fence"))
+        await asyncio.sleep(0)
+        after = bench.send(make_run(1, 3, [b"late"]))
+        recovery = bench.send(make_run(1, 3, [b"recovered"], recovery=True))
+        await asyncio.gather(before, fence, after, recovery)
+        assert order == ["add", "fence"]
+        assert before.result() == [Code.OK]
+        assert after.result() == [Code.FENCED]
+        assert recovery.result() == [Code.OK]
+        assert await bench.storage.read(1, 3) == entry_bytes(1, 3, b"recovered")
+
+
+async def test_a_fence_of_an_unknown_ledger_sticks_and_sets_the_key() -> None:
+    async with Bench() as bench:
+        await bench.storage.fence(9, KEY)
+        for _ in range(2):
+            assert await bench.add(9, 0) is Code.FENCED
+            assert await bench.add(9, 0, key=OTHER_KEY, recovery=True) is Code.UNAUTHORIZED
+            with pytest.raises(NoSuchEntry):
+                await bench.storage.read(9, 0)
+            await bench.crash()
+        assert await bench.add(9, 0, recovery=True) is Code.OK
+
+
+async def test_a_fence_with_an_empty_write_cache_outlives_checkpoint_and_crash() -> None:
+    """BookKeeper PR #4843: an empty cache skipped the flush of the state, and the mark moved."""
+    async with Bench() as bench:
+        await bench.add(1, 0)
+        await bench.storage.checkpoint()
+        await bench.storage.fence(1, KEY)
+        await bench.storage.set_explicit_lac(1, KEY, 0)
+        assert not bench.storage._cache.active.ledgers
+        await bench.storage.checkpoint()
+        await bench.crash()
+        assert bench.storage.is_fenced(1)
+        assert bench.storage.last_add_confirmed(1) == 0
+        assert await bench.add(1, 1) is Code.FENCED
+
+
+async def test_concurrent_fences_share_one_record() -> None:
+    async with Bench() as bench:
+        before = bench.disk.syncs
+        await asyncio.gather(*(bench.storage.fence(1, KEY) for _ in range(20)))
+        assert bench.disk.syncs == before + 1
+        await bench.storage.fence(1, KEY)
+        assert bench.disk.syncs == before + 1
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+async def test_explicit_lac_is_durable_and_never_goes_back(checkpoint: bool) -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"", b"", b"")
+        await bench.storage.set_explicit_lac(1, KEY, 2)
+        await bench.storage.set_explicit_lac(1, KEY, 1)
+        assert bench.storage.last_add_confirmed(1) == 2
+        if checkpoint:
+            await bench.storage.checkpoint()
+        await bench.crash()
+        assert bench.storage.last_add_confirmed(1) == 2
+
+
+async def test_lac_watchers_wake() -> None:
+    async with Bench() as bench:
+        unknown = bench.storage.watch_lac(1, -1)
+        await bench.add(1, 0, b"", b"")
+        assert await unknown == 0
+        passed = bench.storage.watch_lac(1, -1)
+        assert passed.done()
+        waiting = bench.storage.watch_lac(1, 0)
+        cancelled = bench.storage.watch_lac(1, 0)
+        cancelled.cancel()
+        await bench.storage.set_explicit_lac(1, KEY, 1)
+        assert await waiting == 1
+        assert len(bench.storage._control._watches) == 0
+
+
+async def test_latest_write_of_an_entry_wins_wherever_it_lies() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, *[b"old"] * 10)
+        await bench.storage.checkpoint()
+        assert await bench.storage.read(1, 4) == entry_bytes(1, 4, b"old")
+        await bench.add(1, 3, b"new", b"new", recovery=True)
+        wanted = [entry_bytes(1, n, b"new" if n in (3, 4) else b"old") for n in range(10)]
+        assert await bench.storage.read_many(1, 0, 10, 10**6) == wanted
+        await bench.storage.checkpoint()
+        assert await bench.storage.read_many(1, 0, 10, 10**6) == wanted
+        await bench.crash()
+        assert await bench.storage.read_many(1, 0, 10, 10**6) == wanted
+        assert await bench.storage.entries(1) == [(0, 9)]
+
+
+async def test_a_deleted_ledger_stays_deleted() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0)
+        await bench.storage.checkpoint()
+        await bench.add(1, 1)
+        await bench.add(2, 0)
+        await bench.storage.delete_ledger(1)
+        await bench.storage.delete_ledger(1)
+        await bench.storage.delete_ledger(404)
+        for step in ("now", "crash", "checkpoint", "crash"):
+            if step == "crash":
+                await bench.crash()
+            if step == "checkpoint":
+                await bench.storage.checkpoint()
+            with pytest.raises(NoSuchLedger):
+                await bench.storage.read(1, 0)
+            assert await bench.add(1, 2) is Code.FENCED
+            assert await bench.add(1, 2, recovery=True) is Code.NO_LEDGER
+            with pytest.raises(NoSuchLedger):
+                await bench.storage.fence(1, KEY)
+            assert bench.storage.ledgers() == [2]
+        assert bench.storage._index.runs(1) == []
+
+
+async def test_restart_and_crash_keep_everything() -> None:
+    async with Bench() as bench:
+        wanted = {}
+        for number in range(30):
+            ledger_id, first = number % 3, number // 3 * 4
+            payloads = [b"%d-%d" % (number, index) for index in range(4)]
+            assert await bench.add(ledger_id, first, *payloads) is Code.OK
+            for index, payload in enumerate(payloads):
+                wanted[ledger_id, first + index] = payload
+            if number == 10:
+                await bench.storage.checkpoint()
+            if number == 15:
+                await bench.crash()
+            if number == 20:
+                await bench.restart()
+            if number == 25:
+                await bench.crash()
+        await bench.crash()
+        for (ledger_id, entry_id), payload in wanted.items():
+            entry = entry_bytes(ledger_id, entry_id, payload)
+            assert await bench.storage.read(ledger_id, entry_id) == entry
+        assert bench.storage.last_entry(2) == 39
+
+
+async def test_the_cache_is_flushed_when_full_and_old_journal_files_go() -> None:
+    async with Bench() as bench:
+        for number in range(80):
+            assert await bench.add(1, number, b"x" * 100_000) is Code.OK
+        await bench.storage.checkpoint()
+        files = bench.disk.list_directory("/j")
+        assert len([name for name in files if name.endswith(".journal")]) <= 2, files
+        assert bench.storage._logs.position[1] > 7_000_000
+        await bench.crash()
+        for number in range(80):
+            assert await bench.storage.read(1, number) == entry_bytes(1, number, b"x" * 100_000)
+
+
+async def test_reads_go_on_while_flushing() -> None:
+    async with Bench() as bench:
+        for number in range(50):
+            await bench.add(1, number * 20, *[b"%d" % number * 50] * 20)
+
+        async def reader(start: int) -> None:
+            for entry_id in range(start, 1000, 7):
+                number = entry_id // 20
+                entry = await bench.storage.read(1, entry_id)
+                assert entry == entry_bytes(1, entry_id, b"%d" % number * 50)
+
+        await asyncio.gather(bench.storage.checkpoint(), *(reader(start) for start in range(7)))
+
+
+async def test_with_sync_off_force_makes_durable() -> None:
+    async with Bench(replace(CONFIG, journal_sync=False)) as bench:
+        assert await bench.add(1, 0) is Code.OK
+        await bench.storage.force(1)
+        assert await bench.add(1, 1) is Code.OK
+        await bench.crash()
+        assert await bench.storage.entries(1) == [(0, 0)], "acked before the sync: may be lost"
+
+
+async def test_on_a_real_disk_with_rocksdb(tmp_path: Path) -> None:
+    config = BookieConfig(
+        journal_directories=(str(tmp_path / "journal"),),
+        ledger_directories=(str(tmp_path / "a"), str(tmp_path / "b")),
+        write_cache_bytes_max=256 * 1024,
+    )
+    storage = Storage(config, disk=RealDisk())
+    for first in (0, 1000):
+        await storage.start()
+        for start in range(first, first + 1000, 100):
+            done = asyncio.get_running_loop().create_future()
+            run = make_run(5, start, [b"%d" % n * 100 for n in range(start, start + 100)])
+            storage.add([run], done.set_result)
+            assert [code for _, code in await done] == [Code.OK]
+        found = await storage.read_many(5, 0, first + 1000, 10**9)
+        assert found == [entry_bytes(5, n, b"%d" % n * 100) for n in range(first + 1000)]
+        await storage.close()
+        storage = Storage(config, disk=RealDisk())
