@@ -1,1 +1,1 @@
-"""The ledger client: many bookies made one log."""
+"""The ledger client: bookies made one log. Quorum writer, reader, recovery, placement."""

@@ -1,0 +1,272 @@
+"""The ledger client, as a user of this package sees it: create, open, recover, delete, list.
+
+One `LedgerClient` per process: it owns the connections to bookies, the view of who is there, and
+the clock tick of all writers. Everything runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import structlog
+
+from ledger.bookies import Bookies, settle
+from ledger.connection import BookieConnection
+from ledger.errors import (
+    BookieUnavailable,
+    LedgerError,
+    LedgerNotFound,
+    NotEnoughBookies,
+    ReadFailed,
+)
+from ledger.options import LedgerOptions
+from ledger.placement import choose_ensemble, choose_replacements
+from ledger.reader import LedgerReader
+from ledger.records import read_record
+from ledger.recovery import Recovery
+from ledger.recovery_events import RecoveryEvent
+from ledger.writer import LedgerWriter
+from ledger.writing import ChooseReplacements
+from metadata.bookies import BookieRegistry
+from metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
+from metadata.store import MetadataStore, RecordNotFound
+from protocol.codes import OctavoError, Unauthorized
+from protocol.entry import DigestType
+from protocol.extension import Op
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+_TICK_S = 0.05
+
+
+class LedgerClient:
+    """Ledgers over the bookies that one metadata store knows."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        rng: random.Random,
+        options: LedgerOptions | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """`clock` gives milliseconds since the epoch, for creation times; without it they are 0."""
+        self.options = options or LedgerOptions()
+        self.rng = rng
+        self.records = LedgerStore(store, rng=rng)
+        self.bookies = Bookies(BookieRegistry(store), self.options)
+        self._clock = clock or (lambda: 0)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ticking: set[LedgerWriter] = set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._writers: set[LedgerWriter] = set()
+        self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
+
+    async def start(self) -> None:
+        """Learn who is there. The store must be started. Raises `MetadataUnavailable`."""
+        await self.records.initialize()
+        await self.bookies.start()
+
+    async def close(self) -> None:
+        """End all that is under way. Ledgers stay open, for their recovery."""
+        reason = LedgerError("this ledger client was closed")
+        for writer in tuple(self._writers):
+            writer.abandon(reason)
+        await self.bookies.close()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------ ledgers
+
+    async def create(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """A new ledger. Raises `NotEnoughBookies`, which names who is up; `MetadataUnavailable`."""
+        if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+            raise LedgerError(
+                f"ensemble size {ensemble_size}, write quorum {write_quorum}, ack quorum "
+                f"{ack_quorum}: wants ensemble size >= write quorum >= ack quorum >= 1"
+            )
+        bookies = await self._choose(ensemble_size, write_quorum)
+        wanted = LedgerMetadata(
+            ledger_id=-1,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            fragments=(Fragment(0, bookies),),
+            digest_type=digest_type,
+            password=password,
+            created_ms=self._clock(),
+            custom=dict(custom or {}),
+        )
+        metadata, version = await self.records.create(wanted)
+        writer = LedgerWriter(self, metadata, version)
+        self._writers.add(writer)
+        log.info("ledger_created", ledger=metadata.ledger_id, ensemble=bookies)
+        return writer
+
+    async def _choose(self, ensemble_size: int, write_quorum: int) -> tuple[str, ...]:
+        for attempt in range(2):
+            try:
+                return choose_ensemble(
+                    self.bookies.available,
+                    ensemble_size,
+                    write_quorum,
+                    rng=self.rng,
+                    suspects=self.bookies.suspects(),
+                )
+            except NotEnoughBookies:
+                if attempt:
+                    raise
+                await self.bookies.reload()  # one may have come this very moment
+        raise AssertionError("the second attempt returns or raises")
+
+    async def open(
+        self, ledger_id: int, *, password: bytes = b"", recover: bool = False
+    ) -> LedgerReader:
+        """Open for reading; with `recover`, close the ledger first: its writer is fenced.
+
+        Without it an open ledger is followed, undisturbed. Raises `LedgerNotFound`,
+        `Unauthorized`, `RecoveryFailed`.
+        """
+        if recover:
+            await self.recover(ledger_id, password=password)
+        metadata, version = await read_record(
+            self.records, ledger_id, self.options.metadata_timeout_s
+        )
+        if metadata.password != password:
+            raise Unauthorized(f"ledger {ledger_id}: wrong password")
+        reader = LedgerReader(self, metadata, version)
+        if metadata.state is not LedgerState.CLOSED:
+            with contextlib.suppress(ReadFailed):
+                await reader.refresh()
+        return reader
+
+    async def recover(
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        observe: Callable[[RecoveryEvent], None] | None = None,
+    ) -> LedgerMetadata:
+        """Fence and close. Raises `RecoveryFailed` (nothing guessed: try again), `LedgerNotFound`.
+
+        Two calls for one ledger in one process are one recovery; the second's `observe` is unused.
+        """
+        task = self._recoveries.get(ledger_id)
+        if task is None:
+            task = self.spawn(Recovery(self, ledger_id, password, observe).run())
+            self._recoveries[ledger_id] = task
+            task.add_done_callback(lambda _: self._recoveries.pop(ledger_id, None))
+        return await asyncio.shield(task)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove the record; bookies free the space when they notice. Raises `LedgerNotFound`."""
+        try:
+            await self.records.delete(ledger_id)
+        except RecordNotFound as error:
+            raise LedgerNotFound(f"no ledger {ledger_id}: never made, or deleted") from error
+
+    async def list(self) -> list[int]:
+        """All ledger ids, ascending."""
+        return await self.records.list()
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """The ledger's record. Raises `LedgerNotFound`."""
+        timeout_s = self.options.metadata_timeout_s
+        return (await read_record(self.records, ledger_id, timeout_s))[0]
+
+    # ------------------------------------------------------------------ for this package
+
+    def replacements(self, wish: ChooseReplacements, metadata: LedgerMetadata) -> dict[int, str]:
+        """A spare bookie for each position that can have one."""
+        return choose_replacements(
+            self.bookies.available,
+            wish.ensemble,
+            wish.positions,
+            metadata.write_quorum,
+            rng=self.rng,
+            suspects=self.bookies.suspects(),
+        )
+
+    def with_connection(
+        self,
+        bookie_id: str,
+        use: Callable[[BookieConnection], None],
+        failed: Callable[[BookieUnavailable], None],
+    ) -> None:
+        """Use the bookie's connection, now or when it stands."""
+        bookie = self.bookies.get(bookie_id)
+        if bookie.connection is not None:
+            use(bookie.connection)
+            return
+
+        async def connect() -> None:
+            try:
+                connection = await bookie.connected()
+            except BookieUnavailable as error:
+                failed(error)
+            else:
+                use(connection)
+
+        self.spawn(connect())
+
+    async def request(
+        self, bookie_id: str, op: Op, body: dict[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """One extension request. Raises `BookieUnavailable` and what the bookie answers."""
+        connection = await self.bookies.get(bookie_id).connected()
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        connection.request(op, body, settle(answer), timeout_s=timeout_s)
+        return await answer
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that ends with this client at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, OctavoError):
+                return  # whoever awaits the task has it
+            log.error("ledger_task_failed", reason=repr(error))
+
+    def forget(self, writer: LedgerWriter) -> None:
+        """It ended."""
+        self._writers.discard(writer)
+        self._ticking.discard(writer)
+
+    def keep_ticking(self, writer: LedgerWriter) -> None:
+        """Call `writer.tick` from time to time, until it returns False."""
+        self._ticking.add(writer)
+        if self._ticker is None:
+            self._ticker = self.spawn(self._tick())
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._ticking:
+                await asyncio.sleep(_TICK_S)
+                now = loop.time()
+                for writer in tuple(self._ticking):
+                    if not writer.tick(now):
+                        self._ticking.discard(writer)
+        finally:
+            self._ticker = None

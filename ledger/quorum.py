@@ -1,0 +1,127 @@
+"""Who must hold an entry, and how many answers are enough. Pure arithmetic, no state but `Acks`.
+
+A fragment's ensemble is a ring of E positions. Entry e's *write set* is the Qw positions
+(e + k) mod E, k = 0 … Qw−1; it is durable when Qa of them stored it. Everything else follows:
+
+    an entry was perhaps acked      unless Qw − Qa + 1 of its write set deny having it
+    a fence holds everywhere        when each window of Qw positions has Qw − Qa + 1 answers
+    a ledger can still be written   while each window of Qw positions has Qa live bookies
+
+The coverage is taken over windows, never by counting answers: with E > Qw, E − Qa + 1 answers may
+leave a write set bare (BookKeeper PR #2281, #2303). tests/unit/ledger/test_quorum.py holds each
+function against a slow reference that enumerates ack sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """E, Qw and Qa of one ledger, and what follows from them."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+    def __post_init__(self) -> None:
+        assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
+
+    @property
+    def denials(self) -> int:
+        """How many of a write set must deny an entry before it was certainly never acked."""
+        return self.write_quorum - self.ack_quorum + 1
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every bookie of the ensemble holds every entry (E = Qw)."""
+        return self.ensemble_size == self.write_quorum
+
+    def write_set(self, entry_id: int) -> tuple[int, ...]:
+        """The positions that hold `entry_id`, in the order readers prefer."""
+        size = self.ensemble_size
+        return tuple((entry_id + k) % size for k in range(self.write_quorum))
+
+    def holds(self, position: int, entry_id: int) -> bool:
+        """Whether `position` is in the write set of `entry_id`."""
+        return (position - entry_id) % self.ensemble_size < self.write_quorum
+
+    def next_held(self, position: int, after: int) -> int:
+        """The first entry above `after` whose write set has `position`."""
+        offset = (position - after - 1) % self.ensemble_size
+        # Going up one entry takes one from the offset: from E−1 down to Qw nothing is held.
+        return after + 1 + max(0, offset - self.write_quorum + 1)
+
+    def covers(self, answered: Collection[int]) -> bool:
+        """Whether `answered` leaves no write set in which Qa bookies could still be unfenced."""
+        return self._every_window_has(answered, self.denials)
+
+    def writable(self, live: Collection[int]) -> bool:
+        """Whether every write set can still reach its ack quorum with the `live` positions."""
+        return self._every_window_has(live, self.ack_quorum)
+
+    def _every_window_has(self, positions: Collection[int], count: int) -> bool:
+        return all(
+            sum(position in positions for position in self.write_set(start)) >= count
+            for start in range(self.ensemble_size)
+        )
+
+
+class Acks:
+    """How far each position has acked, without gaps; so a range costs O(1), however long.
+
+    `acked_to[p] = a` says: every entry in (base, a] that position p must hold, it has stored,
+    where the base is where p joined, never above the last confirmed entry. Ranges that came
+    early (the bookie refused an entry before them for a while) wait in `_early`. Counting only
+    gapless acks confirms an entry later than BookKeeper would, never earlier.
+    """
+
+    __slots__ = ("_early", "acked_to", "quorum")
+
+    def __init__(self, quorum: Quorum, base: int) -> None:
+        self.quorum = quorum
+        self.acked_to = [base] * quorum.ensemble_size
+        self._early: dict[int, list[tuple[int, int]]] = {}
+
+    def join(self, position: int, base: int) -> None:
+        """A bookie newly at `position` has acked nothing above `base`."""
+        self.acked_to[position] = base
+        self._early.pop(position, None)
+
+    def add(self, position: int, first: int, last: int) -> None:
+        """`position` stored all that it must hold of `first` … `last`."""
+        reached = self.acked_to[position]
+        if first > reached + 1 and first > self.quorum.next_held(position, reached):
+            heappush(self._early.setdefault(position, []), (first, last))
+            return
+        if last > reached:
+            self.acked_to[position] = last
+        if position in self._early:
+            self._absorb(position)
+
+    def _absorb(self, position: int) -> None:
+        early = self._early[position]
+        reached = self.acked_to[position]
+        while early and early[0][0] <= self.quorum.next_held(position, reached):
+            reached = max(reached, heappop(early)[1])
+        self.acked_to[position] = reached
+        if not early:
+            del self._early[position]
+
+    def confirmed(self, last_confirmed: int, last_pushed: int) -> int:
+        """The highest entry such that it and all before it are on Qa of their write sets."""
+        quorum = self.quorum
+        if quorum.everywhere:
+            reached = sorted(self.acked_to)[quorum.ensemble_size - quorum.ack_quorum]
+            return max(last_confirmed, min(reached, last_pushed))
+        while last_confirmed < last_pushed and self._enough(last_confirmed + 1):
+            last_confirmed += 1
+        return last_confirmed
+
+    def _enough(self, entry_id: int) -> bool:
+        acked_to = self.acked_to
+        stored = sum(acked_to[p] >= entry_id for p in self.quorum.write_set(entry_id))
+        return stored >= self.quorum.ack_quorum

@@ -1,0 +1,87 @@
+"""Changing a ledger's record when replies can be lost: written, lost to another, or an error.
+
+A compare-and-set without an answer may have taken place. It is never guessed: the record is read
+again, and what stands there decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from ledger.errors import LedgerNotFound
+from metadata.ledgers import LedgerMetadata, LedgerStore
+from metadata.store import MetadataUnavailable, RecordNotFound, SessionExpired, VersionConflict
+
+_PAUSE_S_MIN = 0.05
+_PAUSE_S_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeWritten:
+    """The record is as wanted."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLost:
+    """Something else stands there."""
+
+    current: LedgerMetadata
+    version: int
+
+
+async def change_record(
+    records: LedgerStore, metadata: LedgerMetadata, version: int, timeout_s: float
+) -> ChangeWritten | ChangeLost:
+    """Compare-and-set, tried until `timeout_s` is over.
+
+    Raises `LedgerNotFound`, and `MetadataUnavailable` when the store stays away: the change may
+    then have taken place or not.
+    """
+    pause_s = _PAUSE_S_MIN
+    unsure = False
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    if unsure:
+                        current, found = await records.read(metadata.ledger_id)
+                        if found != version:
+                            same = current == metadata
+                            return ChangeWritten(found) if same else ChangeLost(current, found)
+                    return ChangeWritten(await records.write(metadata, version))
+                except VersionConflict:
+                    unsure = True
+                except (MetadataUnavailable, SessionExpired):
+                    unsure = True
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    except RecordNotFound as error:
+        raise LedgerNotFound(f"ledger {metadata.ledger_id} was deleted") from error
+    except TimeoutError as error:
+        raise MetadataUnavailable(
+            f"the record of ledger {metadata.ledger_id} could not be changed in {timeout_s:g} s"
+        ) from error
+
+
+async def read_record(
+    records: LedgerStore, ledger_id: int, timeout_s: float
+) -> tuple[LedgerMetadata, int]:
+    """The record and its version. Raises `LedgerNotFound`, `MetadataUnavailable`."""
+    pause_s = _PAUSE_S_MIN
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    return await records.read(ledger_id)
+                except (MetadataUnavailable, SessionExpired):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+    except RecordNotFound as error:
+        raise LedgerNotFound(f"no ledger {ledger_id}: never made, or deleted") from error
+    except TimeoutError as error:
+        raise MetadataUnavailable(
+            f"the record of ledger {ledger_id} could not be read in {timeout_s:g} s"
+        ) from error
