@@ -158,7 +158,7 @@ def _model(kind: type[Any], prefix: str, file_values: dict[str, Any]) -> type[Ba
         fields[field.name] = (hint, None)
 
     class Base(BaseSettings):
-        model_config = SettingsConfigDict(env_prefix=prefix, extra="forbid")
+        model_config = SettingsConfigDict(env_prefix=prefix, extra="forbid", validate_default=False)
 
         @classmethod
         def settings_customise_sources(

@@ -26,7 +26,10 @@ class ZooKeeperFailed(OctavoError):
 
 
 async def run_zookeeper(data: Path, port: int) -> None:
-    """Serve from the absolute folder `data` until Ctrl-C or SIGTERM. Raises `PortInUse`, `ZooKeeperFailed`."""
+    """Serve from the absolute folder `data` until Ctrl-C or SIGTERM.
+
+    Raises `PortInUse`, `ZooKeeperNotInstalled`, `ZooKeeperFailed`.
+    """
     check_port(HOST, port, "zookeeper")
     port = port or free_port(HOST)
     command = server_command(write_config(str(data), port=port))

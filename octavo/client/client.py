@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
 from octavo.client.producer import Producer, ProducerOptions, producer_id_of
-from octavo.client.reading import read_messages
+from octavo.client.reading import find_offset, read_messages
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
 from octavo.client.types import Message, Position, Topic, TopicName, Value
@@ -229,9 +229,7 @@ class AsyncClient:
 
     async def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
         """The offset of `earliest`, `latest` or a time; `latest` is the next one to be written."""
-        path = f"{_path(TopicName.of(topic))}/partitions/{partition}/offsets"
-        answer = await self.transport.call("GET", path, query={"at": at})
-        return int(answer.json()["offset"])
+        return await find_offset(self.transport, TopicName.of(topic), partition, at)
 
     # ---- subscriptions
 

@@ -38,6 +38,10 @@ class Body(NamedTuple):
 class Encoding(Protocol):
     """One form of publishing. `item` makes what a batch collects, `body` closes the batch."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether a body is stored as one entry, its messages at adjoining offsets."""
+
     def item(
         self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
@@ -49,6 +53,8 @@ class Encoding(Protocol):
 
 class BatchEncoding:
     """One Kafka RecordBatch v2 a request; `compression` as `protocol.records.Compression`."""
+
+    whole = True
 
     def __init__(self, compression: int = 0) -> None:
         self._compression = compression
@@ -76,6 +82,8 @@ class BatchEncoding:
 
 class NdjsonEncoding:
     """One JSON object a line; sequences in `Producer-Id`, `Producer-Epoch`, `Producer-Seq`."""
+
+    whole = False
 
     def item(
         self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int

@@ -78,7 +78,7 @@ class Trimmed(ApiError):
     @property
     def earliest(self) -> int | None:
         """The first offset that is left, where the broker said so."""
-        found = self.problem.get("earliest")
+        found = self.problem.get("earliest_offset")
         return int(found) if found is not None else None
 
 

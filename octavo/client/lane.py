@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from octavo.client.encoding import Identity
+from octavo.client.encoding import Body, Identity
 from octavo.client.errors import ApiError, OutcomeUnknown, ProducerFailed
-from octavo.client.transport import Answer, Transport
+from octavo.client.transport import NEXT_OFFSET, Answer, Transport
 from octavo.client.types import Position, TopicName
 from protocol.codes import OctavoError
 from protocol.records import Record
@@ -27,6 +27,8 @@ from protocol.records import Record
 if TYPE_CHECKING:
     from octavo.client.producer import ProducerOptions
 
+PARTLY_STORED = 207
+PAUSE_S = 0.1
 SEQUENCE_MODULUS = 2**31
 EPOCH_MAX = 2**15 - 1
 MESSAGES_PER_BATCH_MAX = 100_000
@@ -46,17 +48,28 @@ class Batch:
 
 
 class Stored:
-    """Where a batch was stored."""
+    """Where a batch of `count` messages was stored."""
 
     __slots__ = ("duplicate", "entry", "first_index", "first_offset", "partition")
 
-    def __init__(self, partition: int, answer: Answer) -> None:
+    def __init__(self, partition: int, count: int, answer: Answer, *, whole: bool) -> None:
         self.partition = partition
         self.duplicate = answer.status == 204
-        first = (answer.json() or {}).get("first") or {}
-        self.first_offset = int(first.get("offset", -1))
-        self.entry, _, index = str(first.get("id", "")).rpartition(":")
-        self.first_index = int(index or 0)
+        self.first_offset = -1
+        self.entry = ""
+        self.first_index = 0
+        found = answer.json() or {}
+        if self.duplicate:
+            following = answer.headers.get(NEXT_OFFSET)
+            if following is not None and whole:  # one batch: its offsets are contiguous
+                self.first_offset = int(following) - count
+            return
+        first, last = found["first"], found["last"]
+        if last["offset"] - first["offset"] + 1 == count:
+            self.first_offset = int(first["offset"])
+            entry, _, index = str(first["id"]).rpartition(":")
+            if entry == str(last["id"]).rpartition(":")[0]:
+                self.entry, self.first_index = entry, int(index)
 
     def position(self, index: int) -> Position:
         """Of the batch's message number `index`."""
@@ -106,7 +119,8 @@ class Lane:
         batch.items.append(item)
         batch.bytes += size
         index = len(batch.items) - 1
-        if batch.bytes >= self._options.batch_bytes or index + 1 >= MESSAGES_PER_BATCH_MAX:
+        # No room for another one like it: do not let this batch wait for the next message.
+        if batch.bytes + size > self._options.batch_bytes or index + 1 >= MESSAGES_PER_BATCH_MAX:
             self.seal()
         return batch, index
 
@@ -154,32 +168,12 @@ class Lane:
     async def _deliver(self, batch: Batch) -> None:
         """Send until it is stored or refused for good."""
         who = Identity(self._options.producer_id, batch.epoch, batch.sequence)
+        encoding = self._options.encoding
         try:
-            body = self._options.encoding.body(batch.items, who)
-            deadline = self._loop.time() + self._options.delivery_timeout_ms / 1000
-            while True:
-                left_s = deadline - self._loop.time()
-                if left_s <= 0:
-                    raise OutcomeUnknown(
-                        f"{self._topic} partition {self.partition}: no answer about sequence "
-                        f"{batch.sequence} within {self._options.delivery_timeout_ms} ms"
-                    )
-                try:
-                    answer = await self._transport.call(
-                        "POST",
-                        self._path,
-                        body=body.data,
-                        headers=body.headers,
-                        partition=(str(self._topic), self.partition),
-                        retry_s=left_s,
-                    )
-                except ApiError as error:
-                    if error.code != "sequence-gap" or self._window[0] is batch:
-                        raise
-                    await self._until_head(batch, left_s)
-                    continue
-                break
-            self._settle(batch, Stored(self.partition, answer))
+            body = encoding.body(batch.items, who)
+            answer = await self._send(batch, body)
+            count = len(batch.items)
+            self._settle(batch, Stored(self.partition, count, answer, whole=encoding.whole))
         except asyncio.CancelledError:
             self._refuse(batch, OutcomeUnknown("the producer was closed before the answer came"))
             raise
@@ -187,6 +181,36 @@ class Lane:
             self._refuse(batch, error)
         except Exception as error:
             self._refuse(batch, ProducerFailed(f"{type(error).__name__}: {error}"))
+
+    async def _send(self, batch: Batch, body: Body) -> Answer:
+        """The 200 or 204 for the whole batch. Raises what the transport raises."""
+        deadline = self._loop.time() + self._options.delivery_timeout_ms / 1000
+        while (left_s := deadline - self._loop.time()) > 0:
+            was_head = self._window[0] is batch
+            try:
+                answer = await self._transport.call(
+                    "POST",
+                    self._path,
+                    body=body.data,
+                    headers=body.headers,
+                    partition=(str(self._topic), self.partition),
+                    retry_s=left_s,
+                )
+            except ApiError as error:
+                if error.code != "sequence-gap" or was_head:
+                    raise
+                await self._until_head(batch, left_s)
+                continue
+            if answer.status != PARTLY_STORED:
+                return answer
+            first = answer.json()["errors"][0]
+            if not first.get("retryable"):
+                raise ApiError(first["status"], first, f"POST {self._path}")
+            await asyncio.sleep(PAUSE_S)  # the part that is stored will count as a duplicate
+        raise OutcomeUnknown(
+            f"{self._topic} partition {self.partition}: no answer about sequence "
+            f"{batch.sequence} within {self._options.delivery_timeout_ms} ms"
+        )
 
     async def _until_head(self, batch: Batch, timeout_s: float) -> None:
         """Wait until all batches before this one are stored."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from octavo.client.transport import BATCH_TYPE, Transport
+from octavo.client.transport import BATCH_TYPE, NEXT_OFFSET, Transport
 from octavo.client.types import Message, TopicName
 from protocol.batch import split_batches
 from protocol.records import read_records
-
-NEXT_OFFSET = "Next-Offset"
 
 
 class ReadBatch(NamedTuple):
@@ -32,6 +30,8 @@ async def read_messages(
     wait_s: float,
 ) -> ReadBatch:
     """One read. Raises `Trimmed`, `NotFound`, `InvalidBatch` (damaged on the way)."""
+    if isinstance(start, str) and start not in ("earliest", "latest"):
+        start = await find_offset(transport, topic, partition, start)
     answer = await transport.call(
         "GET",
         f"/v1/topics/{topic}/partitions/{partition}/messages",
@@ -67,3 +67,14 @@ async def read_messages(
     if messages:
         next_offset = messages[-1].offset + 1
     return ReadBatch(messages, next_offset)
+
+
+async def find_offset(transport: Transport, topic: TopicName, partition: int, at: str | int) -> int:
+    """The offset that `at` means: `earliest`, `latest`, an offset, a message id or a time."""
+    answer = await transport.call(
+        "GET",
+        f"/v1/topics/{topic}/partitions/{partition}/offsets",
+        query={"at": at},
+        partition=(str(topic), partition),
+    )
+    return int(answer.json()["offsets"][0]["offset"])

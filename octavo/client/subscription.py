@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from octavo.client.transport import JSON_TYPE, Transport
+from octavo.client.transport import JSON_TYPE, PartitionKey, Transport
 from octavo.client.types import Delivery, TopicName, message_fields
 
 WAIT_S_MAX = 60.0
@@ -26,16 +26,23 @@ class Subscription:
         self.name = name
         self.consumer = consumer
         self._transport = transport
-        self._path = f"/v1/topics/{topic}/subscriptions/{name}"
+        self._path = self._base(None)
 
-    async def receive(self, messages_max: int = 100, *, wait_s: float = 0.0) -> list[Delivery]:
-        """Up to `messages_max` messages; empty when none came within `wait_s`."""
+    async def receive(
+        self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
+    ) -> list[Delivery]:
+        """Up to `messages_max` messages; empty when none came within `wait_s`.
+
+        Naming a partition goes straight to its owner: for consumers that share the work by
+        partition.
+        """
         wait_s = min(wait_s, WAIT_S_MAX)
         answer = await self._transport.call(
             "POST",
-            f"{self._path}/receive",
+            f"{self._base(partition)}/receive",
             query={"max": messages_max, "wait": wait_s, "consumer": self.consumer},
             headers={"Accept": JSON_TYPE},
+            partition=self._key(partition),
             wait_s=wait_s,
         )
         found = (answer.json() or {}).get("messages", [])
@@ -52,9 +59,9 @@ class Subscription:
         """Done with these, durably. Raises `Conflict` when a lease had ended (others are acked)."""
         await self._ack({"ack_ids": _ack_ids(handed)})
 
-    async def ack_up_to(self, handed: Handed) -> None:
+    async def ack_up_to(self, delivery: Delivery) -> None:
         """Done with this and all before it in its partition (exclusive subscriptions)."""
-        await self._ack({"up_to": _ack_ids((handed,))[0]})
+        await self._ack({"up_to": delivery.offset}, delivery.partition)
 
     async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float = 0.0) -> None:
         """Not done: deliver again, not before `delay_s` from now."""
@@ -98,8 +105,20 @@ class Subscription:
                 if auto_ack and handled:
                     await self.ack(handled)
 
-    async def _ack(self, body: Mapping[str, Any]) -> None:
-        await self._transport.call("POST", f"{self._path}/ack", json_body=body)
+    async def _ack(self, body: Mapping[str, Any], partition: int | None = None) -> None:
+        await self._transport.call(
+            "POST",
+            f"{self._base(partition)}/ack",
+            json_body=body,
+            partition=self._key(partition),
+        )
+
+    def _base(self, partition: int | None) -> str:
+        within = "" if partition is None else f"/partitions/{partition}"
+        return f"/v1/topics/{self.topic}{within}/subscriptions/{self.name}"
+
+    def _key(self, partition: int | None) -> PartitionKey | None:
+        return None if partition is None else (str(self.topic), partition)
 
 
 def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:

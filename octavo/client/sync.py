@@ -129,17 +129,21 @@ class Subscription:
         self._inner = inner
         self._thread = thread
 
-    def receive(self, messages_max: int = 100, *, wait_s: float = 0.0) -> list[Delivery]:
+    def receive(
+        self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
+    ) -> list[Delivery]:
         """Up to `messages_max` messages; empty when none came within `wait_s`."""
-        return self._thread.call(self._inner.receive(messages_max, wait_s=wait_s))
+        return self._thread.call(
+            self._inner.receive(messages_max, wait_s=wait_s, partition=partition)
+        )
 
     def ack(self, *handed: Handed | Iterable[Handed]) -> None:
         """Done with these, durably."""
         self._thread.call(self._inner.ack(*handed))
 
-    def ack_up_to(self, handed: Handed) -> None:
+    def ack_up_to(self, delivery: Delivery) -> None:
         """Done with this and all before it in its partition."""
-        self._thread.call(self._inner.ack_up_to(handed))
+        self._thread.call(self._inner.ack_up_to(delivery))
 
     def nack(self, *handed: Handed | Iterable[Handed], delay_s: float = 0.0) -> None:
         """Not done: deliver again, not before `delay_s` from now."""

@@ -25,6 +25,7 @@ PROBLEM_TYPE = "application/problem+json"
 JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
 BATCH_TYPE = "application/vnd.kafka.recordbatch.v2"
+NEXT_OFFSET = "Next-Offset"
 
 _LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
 

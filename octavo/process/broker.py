@@ -31,7 +31,9 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
         await ledgers.start()
         try:
             broker = Broker(store, ledgers, config, rng=rng, clock=wall_clock_ms)
-            server = BrokerServer(broker, store=store, ledgers=ledgers, http=http)
+            server = BrokerServer(
+                broker, store=store, ledgers=ledgers, clock=wall_clock_ms, http=http
+            )
             await server.start()
             try:
                 life.ready(broker_id=broker.broker_id, url=server.url)

@@ -1,0 +1,223 @@
+"""The producer against a broker that loses requests, answers and itself: nothing lost or twice."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from octavo.client import transport
+from octavo.client.client import AsyncClient
+from octavo.client.errors import ApiError, InvalidCall, OutcomeUnknown, ProducerFailed, Unreachable
+from octavo.client.producer import producer_id_of
+from octavo.client.sync import Client
+from protocol.records import partition_for
+
+_spec = importlib.util.spec_from_file_location(
+    "fake_broker", Path(__file__).with_name("fake_broker.py")
+)
+assert _spec is not None
+assert _spec.loader is not None
+fake: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fake)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PAUSE_S", 0.001)
+    monkeypatch.setattr(transport, "PAUSE_S_MAX", 0.01)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Any]:
+    one = fake.FakeBroker(partitions=3)
+    await one.start()
+    yield one
+    await one.stop()
+
+
+def values(broker: Any, partition: int) -> list[bytes]:
+    return [record.value for record in broker.log.partitions[partition]]
+
+
+@pytest.mark.parametrize("encoding", ["batch", "ndjson"])
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_message_once_and_in_order_under_faults(
+    broker: Any, seed: int, encoding: Literal["batch", "ndjson"]
+) -> None:
+    rng = random.Random(seed)
+    choices = ["drop", "store-drop", "503", "504", "late", None, None, None, None]
+    broker.fault = lambda: rng.choice(choices)
+    async with AsyncClient(broker.url, rng=random.Random(seed)) as client:
+        producer = await client.producer("t", encoding=encoding, batch_bytes=300, linger_ms=1)
+        receipts = [await producer.send(f"{n}", key=f"k{n % 20}") for n in range(400)]
+        await producer.flush()
+        positions = [await receipt for receipt in receipts]
+    expected: list[list[bytes]] = [[], [], []]
+    for n in range(400):
+        expected[partition_for(f"k{n % 20}".encode(), 3)].append(f"{n}".encode())
+    assert [values(broker, n) for n in range(3)] == expected
+    for n, position in enumerate(positions):
+        if position.offset >= 0:
+            assert values(broker, position.partition)[position.offset] == f"{n}".encode()
+
+
+async def test_another_broker_takes_over(broker: Any) -> None:
+    """The owner vanishes in the middle: the producer goes on at the other one."""
+    other = fake.FakeBroker(partitions=3, log=broker.log)
+    await other.start()
+    async with AsyncClient([broker.url, other.url]) as client:
+        producer = await client.producer("t", batch_bytes=200, linger_ms=1)
+        for n in range(100):
+            await producer.send(f"{n}", partition=0)
+        await asyncio.sleep(0)
+        stopping = asyncio.create_task(broker.stop())
+        for n in range(100, 200):
+            await producer.send(f"{n}", partition=0)
+        await producer.flush()
+        await stopping
+    assert values(broker, 0) == [f"{n}".encode() for n in range(200)]
+    await other.stop()
+
+
+async def test_goes_straight_to_the_owner_once_known(broker: Any) -> None:
+    other = fake.FakeBroker(partitions=3, log=broker.log)
+    await other.start()
+    broker.owner_header = other.url
+    async with AsyncClient(broker.url) as client:
+        await client.publish("t", "a", partition=1)
+        await client.publish("t", "b", partition=1)
+        assert client.transport.owner(("public/t", 1)) == other.url
+    assert ("POST", "/v1/topics/public/t/partitions/1/messages") in other.requests
+    assert values(broker, 1) == [b"a", b"b"]
+    await other.stop()
+
+
+async def test_a_refusal_fails_what_came_after_and_later_messages_go_on(broker: Any) -> None:
+    faults = iter(["422"])
+    broker.fault = lambda: next(faults, None)
+    async with AsyncClient(broker.url) as client:
+        producer = await client.producer("t", batch_bytes=1, window=1)
+        receipts = [await producer.send(text, partition=0) for text in ("a", "b", "c")]
+        with pytest.raises(ApiError) as caught:
+            await receipts[0]
+        assert caught.value.status == 422
+        for receipt in receipts[1:]:
+            with pytest.raises(ProducerFailed, match="sequence 0 failed"):
+                await receipt
+        with pytest.raises(ApiError):
+            await producer.flush()
+        position = await (await producer.send("d", partition=0))
+        assert position.offset == 0
+        assert position.id == "7:0:0"
+        await producer.flush()
+    assert values(broker, 0) == [b"d"]
+
+
+async def test_no_answer_in_time_is_an_unknown_outcome(broker: Any) -> None:
+    broker.fault = lambda: "503"
+    async with AsyncClient(broker.url) as client:
+        producer = await client.producer("t", delivery_timeout_ms=200)
+        receipt = await producer.send("a", partition=0)
+        with pytest.raises((ApiError, OutcomeUnknown)):
+            await receipt
+
+
+async def test_unanswered_bytes_are_bounded(broker: Any) -> None:
+    gate = asyncio.Event()
+    broker.fault = lambda: None if gate.is_set() else "503"
+    async with AsyncClient(broker.url) as client:
+        producer = await client.producer("t", pending_bytes_max=1000, batch_bytes=100)
+        sent = 0
+
+        async def send_many() -> None:
+            nonlocal sent
+            for _ in range(100):
+                await producer.send(b"x" * 50, partition=0)
+                sent += 1
+
+        task = asyncio.create_task(send_many())
+        while producer.has_room:
+            await asyncio.sleep(0)
+        assert sent < 30
+        assert producer.pending_bytes < 1100
+        gate.set()
+        await task
+        await producer.flush()
+        assert producer.pending_bytes == 0
+        assert producer.stored_count == 100
+
+
+async def test_keyless_messages_fill_batches_and_spread(broker: Any) -> None:
+    async with AsyncClient(broker.url, rng=random.Random(1)) as client:
+        async with await client.producer("t", batch_bytes=500) as producer:
+            for n in range(300):
+                await producer.send(f"{n:08d}")
+    counts = [len(values(broker, n)) for n in range(3)]
+    assert sum(counts) == 300
+    assert all(counts)
+    publishes = [path for method, path in broker.requests if method == "POST"]
+    assert len(publishes) < 30
+
+
+async def test_nobody_there_says_who_was_asked() -> None:
+    async with AsyncClient("http://127.0.0.1:9", retry_s=0.2) as client:
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"):
+            await client.topic("t")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "", "ftp://x", "http://"])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(InvalidCall, match="http://"):
+        AsyncClient(url)
+
+
+async def test_wrong_calls(broker: Any) -> None:
+    async with AsyncClient(broker.url) as client:
+        with pytest.raises(InvalidCall, match="namespace/topic"):
+            await client.topic("a/b/c")
+        with pytest.raises(InvalidCall, match="partitions 0 to 2"):
+            await client.publish("t", "x", partition=3)
+        with pytest.raises(InvalidCall, match="window"):
+            await client.producer("t", window=0)
+
+
+def test_producer_ids() -> None:
+    rng = random.Random(1)
+    assert producer_id_of(17, rng) == 17
+    assert producer_id_of("17", rng) == 17
+    named = producer_id_of("billing", rng)
+    assert named == producer_id_of("billing", rng)
+    assert 0 <= named < 2**63
+    assert producer_id_of(None, rng) != producer_id_of(None, rng)
+
+
+def test_the_synchronous_face() -> None:
+    """From a thread without a loop; the broker runs on a loop elsewhere."""
+    import threading
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    broker = fake.FakeBroker(partitions=3)
+    asyncio.run_coroutine_threadsafe(broker.start(), loop).result()
+    try:
+        with Client(broker.url) as client:
+            assert client.topic("t").partitions == 3
+            assert client.publish("t", {"a": 1}, key="k").offset == 0
+            with client.producer("t") as producer:
+                futures = [producer.send(f"{n}", partition=0) for n in range(10)]
+            assert [future.result().duplicate for future in futures] == [False] * 10
+    finally:
+        asyncio.run_coroutine_threadsafe(broker.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
+        loop.close()
+    stored = [value for n in range(3) for value in values(broker, n)]
+    assert b'{"a":1}' in stored
+    assert len(stored) == 11
