@@ -104,7 +104,7 @@ class SubscriptionRecord:
 
 def encode_record(record: Any) -> bytes:
     """The bytes of one of the records above."""
-    packed: bytes = msgpack.packb({"v": FORMAT_VERSION} | _to_map(record))
+    packed: bytes = msgpack.packb(_to_map(record) | {"v": FORMAT_VERSION})
     return packed
 
 
@@ -115,7 +115,7 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise BadRecord(f"{what}: not msgpack: {error}") from error
     version = fields.pop("v", None) if isinstance(fields, dict) else None
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise BadRecord(f"{what}: no map with a format version `v`")
     if version > FORMAT_VERSION:
         raise BadRecord(

@@ -162,8 +162,9 @@ class ZooKeeperStore:
             return f"{host} did not answer"
         except OSError as error:
             # asyncio's own text names the call; the system's names the reason.
-            known = error.errno is not None and error.errno > 0
-            return f"{host}: {os.strerror(error.errno) if known else error.strerror or error}"
+            if error.errno is not None and error.errno > 0:
+                return f"{host}: {os.strerror(error.errno)}"
+            return f"{host}: {error.strerror or error}"
         writer.close()
         return f"{host} accepts connections, but opens no session (no quorum, or no ZooKeeper?)"
 

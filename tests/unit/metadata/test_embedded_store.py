@@ -1,0 +1,353 @@
+"""What only the embedded store can meet: bad files, busy files, stopped processes, reboots."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from metadata import record_file
+from metadata.embedded import EmbeddedStore
+from metadata.record_file import RecordFile
+from metadata.store import (
+    MetadataUnavailable,
+    MetadataUnusable,
+    RecordNotFound,
+    SessionExpired,
+    SessionState,
+)
+from metadata.watching import WatchKey
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "octavo.db"
+
+
+@contextlib.contextmanager
+def opened(path, clock=None, *, boot_id="boot", timeout_ms=1000):
+    file = RecordFile(str(path), busy_timeout_ms=50, clock=clock or Clock(), boot_id=boot_id)
+    file.open()
+    file.open_session(timeout_ms)
+    yield file
+    with contextlib.suppress(sqlite3.ProgrammingError):
+        file.close()
+
+
+# -- files that will not do
+
+
+async def refused(path) -> str:
+    store = EmbeddedStore(str(path))
+    with pytest.raises(MetadataUnusable) as caught:
+        await store.start()
+    await store.close()
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+async def test_a_file_that_is_no_database(path):
+    path.write_bytes(b"this is a text file, and a rather long one at that" * 100)
+    assert "not a database" in await refused(path)
+    assert path.read_bytes().startswith(b"this is")
+
+
+async def test_another_programs_database(path):
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE theirs (x)")
+    assert "not Octavo's" in await refused(path)
+
+
+async def test_a_newer_schema(path):
+    with opened(path):
+        pass
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute("PRAGMA user_version = 99")
+    assert "version 99" in await refused(path)
+
+
+async def test_a_folder_that_is_missing_and_a_folder_for_a_file(tmp_path):
+    assert "does not exist" in await refused(tmp_path / "absent" / "octavo.db")
+    assert "is a folder" in await refused(tmp_path)
+
+
+async def test_a_folder_that_is_not_writable(tmp_path):
+    # Root may write everywhere but in /proc.
+    folder = Path("/proc") if os.geteuid() == 0 else tmp_path
+    tmp_path.chmod(0o500)
+    try:
+        assert "may write" in await refused(folder / "octavo.db")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+async def test_a_path_whose_parent_is_a_file(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    await refused(tmp_path / "file" / "octavo.db")
+
+
+async def test_a_file_locked_by_others_is_unavailable_not_unusable(path):
+    with opened(path):
+        pass
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store = EmbeddedStore(str(path), session_timeout_ms=150)
+        with pytest.raises(MetadataUnavailable, match="locked"):
+            await store.start()
+
+
+# -- sessions by the clock
+
+
+def test_a_session_lives_by_its_beats(path):
+    clock = Clock()
+    with opened(path, clock) as a, opened(path, clock) as b:
+        a.create("/a", b"", True, False)
+        for _ in range(5):
+            clock.now_ms += 900
+            a.beat()
+            b.beat()
+            b.sweep_if_due()
+        assert b.children("/") == ["a"]
+
+
+def test_the_session_of_a_silent_process_is_ended_by_others(path):
+    clock = Clock()
+    with opened(path, clock) as a, opened(path, clock) as b:
+        a.create("/a", b"", True, False)
+        b.create("/b", b"", True, False)
+        b.take_changes()
+        clock.now_ms += 600
+        b.beat()
+        clock.now_ms += 400
+        b.sweep_if_due()
+        assert b.children("/") == ["b"]
+        assert set(b.take_changes().keys) == {WatchKey("/a", False), WatchKey("/", True)}
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["unnoticed", "swept by another"])
+def test_a_process_that_wakes_past_its_session_can_neither_read_nor_write(path, swept):
+    clock = Clock()
+    with opened(path, clock) as a, opened(path, clock) as b:
+        a.create("/a", b"", True, False)
+        clock.now_ms += 999
+        a.get("/a")
+        b.beat()
+        clock.now_ms += 1
+        if swept:
+            b.sweep_if_due()
+        for call in (
+            lambda: a.get("/a"),
+            lambda: a.children("/"),
+            lambda: a.create("/x", b"", False, False),
+            lambda: a.put("/a", b"", 0),
+            lambda: a.delete("/a", 0),
+            a.beat,
+        ):
+            with pytest.raises(SessionExpired):
+                call()
+        a.forget_session()
+        a.open_session(1000)
+        with pytest.raises(RecordNotFound):
+            a.get("/a")
+
+
+def test_a_reboot_ends_all_sessions_whatever_the_clock_says(path):
+    clock = Clock()
+    with opened(path, clock) as before:
+        before.create("/a", b"", True, False)
+        before._db.close()
+    clock.now_ms = 5  # the machine has just started
+    with opened(path, clock, boot_id="next boot") as after:
+        assert after.children("/") == []
+
+
+def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path):
+    clock = Clock()
+    with opened(path, clock) as a, opened(path, clock) as b:
+        for n in range(5):
+            a.create(f"/{n}", b"", True, False)
+        clock.now_ms += 600
+        b.beat()
+        clock.now_ms += 600
+        executed = []
+        b._db.set_trace_callback(executed.append)
+        b.sweep_if_due()
+        words = [statement.split()[0] for statement in executed if "records" in statement]
+        assert words.count("DELETE") == 5
+        assert [
+            statement for statement in executed if statement.startswith(("BEGIN", "COMMIT"))
+        ] == [
+            "BEGIN IMMEDIATE",
+            "COMMIT",
+        ]
+
+
+# -- the change log
+
+
+def test_whoever_falls_behind_the_change_log_is_told_of_the_gap(path, monkeypatch):
+    monkeypatch.setattr(record_file, "CHANGES_KEPT", 100)
+    with opened(path) as a, opened(path) as b:
+        for n in range(700):
+            a.create(f"/{n}", b"", False, False)
+        rows = a._db.execute("SELECT count(*) FROM changes").fetchone()[0]
+        assert rows < 1200
+        assert b.take_changes().gap
+        a.create("/last", b"", False, False)
+        changes = b.take_changes()
+        assert not changes.gap
+        assert WatchKey("/last", False) in changes.keys
+
+
+async def test_a_gap_alarms_every_watch(path, monkeypatch):
+    monkeypatch.setattr(record_file, "CHANGES_KEPT", 10)
+    store = EmbeddedStore(str(path))
+    await store.start()
+    heard = asyncio.Event()
+    store.watch("/quiet", heard.set)
+    with opened(path, record_file.boot_clock_ms, boot_id=record_file.read_boot_id()) as other:
+        for n in range(600):
+            other.create(f"/{n}", b"", False, False)
+    async with asyncio.timeout(5):
+        await heard.wait()
+    await store.close()
+
+
+# -- a store whose clock passes its session
+
+
+async def test_calls_begun_before_the_loss_was_heard_fail_and_later_ones_serve(path):
+    clock = Clock()
+    store = EmbeddedStore(str(path), session_timeout_ms=1000, clock=clock)
+    await store.start()
+    said = []
+    store.on_session(lambda state: said.append(state))
+    await store.create("/mine", b"", ephemeral=True)
+    clock.now_ms += 5000
+    assert store.session_state is SessionState.SUSPENDED
+    results = await asyncio.gather(
+        store.get("/mine"),
+        store.create("/other", b"", ephemeral=True),
+        store.children("/"),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [SessionExpired] * 3
+    assert said == [SessionState.EXPIRED, SessionState.CONNECTED]
+    assert await store.children("/") == []
+    await store.close()
+
+
+# -- real processes
+
+
+CHILD = textwrap.dedent(
+    """
+    import asyncio, sys
+    from metadata.embedded import EmbeddedStore
+
+    async def main():
+        store = EmbeddedStore(sys.argv[1], session_timeout_ms=400)
+        store.on_session(lambda state: print(state.value, flush=True))
+        await store.start()
+        await store.create("/child", b"", ephemeral=True)
+        print("ready", flush=True)
+        while True:
+            await asyncio.sleep(0.001)
+            try:
+                await store.get("/child")
+            except Exception as error:
+                print(error.name, flush=True)
+                break
+        await store.create("/child", b"again", ephemeral=True)
+        print("again", flush=True)
+        sys.stdin.readline()
+
+    asyncio.run(main())
+    """
+)
+
+
+@contextlib.contextmanager
+def child(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+async def lines_until(process, last: str) -> list[str]:
+    lines: list[str] = []
+    while not lines or lines[-1] != last:
+        line = await asyncio.to_thread(process.stdout.readline)
+        assert line, f"the child ended after {lines}"
+        lines.append(line.strip())
+    return lines
+
+
+async def stop(process, store) -> None:
+    """Stop the child, but not in the middle of a transaction: then it would hold the lock."""
+    while True:
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            await store.delete(await store.create("/probe/n", b"", sequence=True))
+        except MetadataUnavailable:
+            os.kill(process.pid, signal.SIGCONT)
+        else:
+            return
+
+
+async def gone(store, name: str) -> None:
+    async with asyncio.timeout(10):
+        changed = asyncio.Event()
+        watch = store.watch_children("/", changed.set)
+        while name in await store.children("/"):
+            await changed.wait()
+            changed.clear()
+        watch.cancel()
+
+
+async def test_a_stopped_process_learns_that_it_expired_before_anything_else(path):
+    store = EmbeddedStore(str(path), session_timeout_ms=5000)
+    await store.start()
+    with child(path) as process:
+        await lines_until(process, "ready")
+        await stop(process, store)
+        await gone(store, "child")
+        os.kill(process.pid, signal.SIGCONT)
+        assert await lines_until(process, "again") == [
+            "expired",
+            "connected",
+            "session-expired",
+            "again",
+        ]
+        assert (await store.get("/child")).value == b"again"
+        process.kill()
+        await gone(store, "child")
+    await store.close()
