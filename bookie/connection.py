@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from bookie.add_run import AddRun
 from bookie.answers import Answers, add_answers
 from bookie.chunk import Refused, split_adds
+from bookie.under_way import UnderWay
 from protocol import extension
 from protocol.auth import AUTH_DISABLED
 from protocol.codes import Code, OctavoError, ProtocolError
@@ -39,11 +39,9 @@ from protocol.frames import (
     READ,
     READ_HEADER,
     VERSION,
-    BatchReadRequest,
     Flag,
     FrameReceiver,
     Op,
-    ReadRequest,
     auth_frame,
     header,
     parse_auth,
@@ -63,8 +61,6 @@ _AUTH = AUTH_HEADER >> 16
 _V3_FIRST_BYTE = 0x0A
 """How every v3 protobuf request begins: field 1, length-delimited."""
 _AUTH_ANSWER = auth_frame(AUTH_DISABLED)
-_READERS_MAX = 32
-"""Plain reads of one connection that run at once; the rest wait in line."""
 _LOGGED_REFUSALS_MAX = 3
 
 
@@ -87,7 +83,6 @@ class Connection(asyncio.BufferedProtocol):
         self._config = server.config
         self._metrics = server.metrics
         self._storage = server.storage
-        self._requests = server.requests
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(server.config.frame_bytes_max, server.scratch)
         self._transport: asyncio.Transport | None = None
@@ -96,9 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_scheduled = False
         self._pauses = Pause.NONE
         self._add_bytes = 0
-        self._lined_up: deque[ReadRequest | BatchReadRequest] = deque()
-        self._readers = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way = UnderWay(server.requests, self._answer, self._answered)
         self._stall: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -108,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         """Join the server, or leave at once when it is full or stopping."""
         transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._transport = transport
-        self._peer = str(transport.get_extra_info("peername"))
+        self._peer = ":".join(map(str, (transport.get_extra_info("peername") or ("?",))[:2]))
         transport.set_write_buffer_limits(high=self._config.connection_answer_bytes_max)
         if not self._server.admit(self, transport):
             self._closing = True
@@ -119,9 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._transport = None
         self._cancel_stall()
-        self._lined_up.clear()
-        for task in self._tasks:
-            task.cancel()
+        self._under_way.cancel()
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -143,14 +134,16 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up(error)
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it may still wait for answers."""
+        """The peer sends no more. It gets the answers that are on their way, and no others."""
         self._closing = True
+        self._under_way.end_waits()
         self._pauses |= Pause.STOPPING
         return self.busy  # what is under way closes the transport when it is done
 
     def pause_writing(self) -> None:
         """The peer does not take its answers: read no more of its requests."""
         self.pause(Pause.ANSWERS)
+        self._under_way.hold()
         self._stall = self._loop.call_later(
             self._config.answer_stall_ms_max / 1000, self._end_stalled
         )
@@ -159,14 +152,14 @@ class Connection(asyncio.BufferedProtocol):
         """It took them."""
         self._cancel_stall()
         self.resume(Pause.ANSWERS)
-        self._start_readers(len(self._lined_up))
+        self._under_way.go_on()
 
     # Flow control
 
     @property
     def busy(self) -> bool:
         """Whether something is under way for this client."""
-        return bool(self._add_bytes or self._tasks or self._lined_up or self._write_scheduled)
+        return bool(self._add_bytes) or self._write_scheduled or not self._under_way.is_empty
 
     @property
     def is_adding(self) -> bool:
@@ -260,16 +253,18 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch(self, head: int, frame: memoryview) -> None:
         kind = head >> 16
         if kind == _READ:
-            self._read(parse_read(frame))
+            self._under_way.read(parse_read(frame))
         elif kind == _BATCH_READ:
-            self._read(parse_batch_read(frame))
+            self._under_way.read(parse_batch_read(frame))
         elif head >> 24 == extension.VERSION:
-            self._extension(frame)
+            self._under_way.extension(extension.decode_request(frame))
         elif kind == _AUTH:
             parse_auth(frame)
             self._answer(_AUTH_ANSWER)
         else:
             self._refuse_unknown(head, frame)
+        if self._under_way.count > self._config.connection_reads_max:
+            self.pause(Pause.READS)
 
     def _refuse_unknown(self, head: int, frame: memoryview) -> None:
         """Another version of an operation we have is answered so; what else comes ends it all."""
@@ -365,64 +360,16 @@ class Connection(asyncio.BufferedProtocol):
                 refused=len(refused),
             )
 
-    # Reads and the extension
+    # Answers
 
-    def _read(self, request: ReadRequest | BatchReadRequest) -> None:
-        if request.flags & (Flag.FENCE | Flag.HIGH_PRIORITY):
-            self._spawn(self._answer_with(self._answer_to(request)))
-        else:
-            self._lined_up.append(request)
-            self._start_readers(1)
-        self._bound_reads()
-
-    def _extension(self, frame: memoryview) -> None:
-        self._spawn(self._answer_with(self._requests.extension(extension.decode_request(frame))))
-        self._bound_reads()
-
-    def _answer_to(self, request: ReadRequest | BatchReadRequest) -> Coroutine[Any, Any, bytes]:
-        if isinstance(request, ReadRequest):
-            return self._requests.read(request)
-        return self._requests.batch_read(request)
-
-    async def _answer_with(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        self._answer(await answer)
-
-    def _start_readers(self, count: int) -> None:
-        for _ in range(min(count, _READERS_MAX - self._readers)):
-            self._readers += 1
-            self._spawn(self._read_on())
-
-    async def _read_on(self) -> None:
-        """Answer what is lined up, until nothing is or the peer takes no more answers."""
-        try:
-            while self._lined_up and Pause.ANSWERS not in self._pauses:
-                self._answer(await self._answer_to(self._lined_up.popleft()))
-        finally:
-            self._readers -= 1
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+    def _answered(self, error: BaseException | None) -> None:
+        """A read or an extension request has ended."""
+        if error is not None:
             log.error("connection_failed", peer=self._peer, error=repr(error), exc_info=error)
             self.abort()
-        if Pause.READS in self._pauses and self._reads <= self._config.connection_reads_max // 2:
+        if self._under_way.count <= self._config.connection_reads_max // 2:
             self.resume(Pause.READS)
         self._close_if_finished()
-
-    @property
-    def _reads(self) -> int:
-        return len(self._tasks) + len(self._lined_up)
-
-    def _bound_reads(self) -> None:
-        if self._reads > self._config.connection_reads_max:
-            self.pause(Pause.READS)
-
-    # Answers
 
     def _answer(self, frame: bytes) -> None:
         self._answers.append(frame)

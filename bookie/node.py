@@ -31,6 +31,7 @@ from bookie.cookies import (
     write_cookies,
 )
 from bookie.disk import Disk, DiskError, File
+from bookie.index import LedgerIndex
 from bookie.metrics import BookieMetrics
 from bookie.server import BookieServer
 from bookie.storage import Storage
@@ -70,6 +71,7 @@ class BookieNode:
         disk: Disk,
         rng: random.Random,
         clock: Callable[[], int],
+        index_opener: Callable[[str], LedgerIndex] | None = None,
     ) -> None:
         self.config = config
         self.metrics = BookieMetrics()
@@ -80,6 +82,8 @@ class BookieNode:
         self._registry = BookieRegistry(store)
         self._disk = disk
         self._rng = rng
+        self._clock = clock
+        self._started_ms = 0
         self._cookie: Cookie | None = None
         self._locks: list[File] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +94,7 @@ class BookieNode:
         self._total_bytes = 0
         self._stopping = False
         self._version = importlib.metadata.version("octavo")
-        self.storage = Storage(config, disk=disk, on_fatal=self._fail)
+        self.storage = Storage(config, disk=disk, index_opener=index_opener, on_fatal=self._fail)
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
 
     # Who it is
@@ -133,6 +137,7 @@ class BookieNode:
             "read_only": self.read_only,
             "free_bytes": self._free_bytes,
             "total_bytes": self._total_bytes,
+            "started_ms": self._started_ms,
             "version": self._version,
         }
 
@@ -156,6 +161,7 @@ class BookieNode:
         await self.server.start()
         self._store.on_session(self._on_session)
         await self._within_start("registering", self._register())
+        self._started_ms = self._clock()
         self._spawn(self._keep_registered(), "registration")
         self._spawn(self._watch_space(), "disk-space")
         log.info(

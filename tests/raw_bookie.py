@@ -1,0 +1,246 @@
+"""A bookie in this process and a client that speaks raw frames to it, for tests of the bookie."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bookie.config import BookieConfig
+from bookie.disk import Disk, File, RealDisk, RealFile
+from bookie.node import BookieNode
+from metadata.opening import open_store
+from metadata.store import MetadataStore
+from protocol import extension
+from protocol.answers import Added, AddRefused, AnyAnswer, ReadAnswer, parse_answers
+from protocol.codes import Code
+from protocol.entry import Buffer, DigestType, digest_for, master_key, pack_entry
+from protocol.frames import Flag, add_prefix, read_request
+
+T = TypeVar("T")
+
+KEY = master_key(b"secret")
+CRC32C = digest_for(DigestType.CRC32C, b"")
+OURS = int(Flag.CRC32C | Flag.RANGE_ACK)
+FRAME_BYTES_MAX = 5 * 1024 * 1024
+DEADLINE_S = 20.0
+
+
+def entry_of(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -2) -> bytes:
+    """A CRC32C entry; its LAC is the entry before it unless given."""
+    lac = entry_id - 1 if lac == -2 else lac
+    return pack_entry(CRC32C, ledger_id, entry_id, lac, (entry_id + 1) * len(payload), payload)
+
+
+def add_of(
+    ledger_id: int,
+    entry_id: int,
+    payload: bytes = b"payload",
+    *,
+    flags: int = OURS,
+    key: bytes = KEY,
+    lac: int = -2,
+) -> bytes:
+    """A whole add frame."""
+    entry = entry_of(ledger_id, entry_id, payload, lac)
+    return add_prefix(key, len(entry), flags) + entry
+
+
+def adds_of(ledger_id: int, ids: Iterable[int], payload: bytes = b"payload", **how: Any) -> bytes:
+    """Many add frames, back to back."""
+    return b"".join(add_of(ledger_id, entry_id, payload, **how) for entry_id in ids)
+
+
+async def until(condition: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
+    """Wait until `condition()` is true, and return it."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {condition}"
+        await asyncio.sleep(0.005)
+    return found
+
+
+class RawClient:
+    """One connection; answers are read only when asked for."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._data = b""
+        self._answers: list[AnyAnswer] = []
+
+    @classmethod
+    async def connect(cls, node: BookieNode, *, limit: int = 2**16) -> RawClient:
+        return cls(*await asyncio.open_connection("127.0.0.1", node.port, limit=limit))
+
+    def send(self, data: Buffer) -> None:
+        self.writer.write(data)
+
+    async def answer(self) -> AnyAnswer:
+        """The next answer; raises `EOFError` when the bookie hung up."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not self._answers:
+                more = await self._reader.read(1 << 20)
+                if not more:
+                    raise EOFError("the bookie closed the connection")
+                self._data += more
+                self._answers, end = parse_answers(memoryview(self._data), FRAME_BYTES_MAX)
+                self._data = self._data[end:]
+        return self._answers.pop(0)
+
+    async def acked(self, count: int) -> list[tuple[int, int]]:
+        """(ledger, entry) of the next `count` acked adds; fails on any other answer."""
+        found: list[tuple[int, int]] = []
+        while len(found) < count:
+            answer = await self.answer()
+            assert isinstance(answer, Added), answer
+            ids = range(answer.first, answer.last + 1)
+            found += [(answer.ledger_id, entry_id) for entry_id in ids]
+        assert len(found) == count
+        return found
+
+    async def add(self, frame: bytes) -> Code:
+        """Send one add; its code."""
+        self.send(frame)
+        answer = await self.answer()
+        if isinstance(answer, Added):
+            return Code.OK
+        assert isinstance(answer, AddRefused), answer
+        return Code(answer.code)
+
+    async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> Any:
+        """The entry, or the code that stands for it."""
+        self.send(read_request(ledger_id, entry_id, flags, key))
+        answer = await self.answer()
+        assert isinstance(answer, ReadAnswer), answer
+        assert (answer.ledger_id, answer.entry_id) == (ledger_id, entry_id)
+        return answer.entry if answer.code == Code.OK else Code(answer.code)
+
+    async def fence(self, ledger_id: int, key: bytes = KEY) -> Any:
+        """A fencing read of the last entry."""
+        return await self.read(ledger_id, -1, Flag.FENCE | Flag.HIGH_PRIORITY, key)
+
+    async def call(self, op: extension.Op, **body: Any) -> extension.Answer:
+        """One extension request and its answer."""
+        self.send(extension.encode_request(op, 7, body))
+        answer = await self.answer()
+        assert isinstance(answer, extension.Answer), answer
+        assert (answer.op, answer.request_id) == (op, 7)
+        return answer
+
+    async def is_closed(self) -> bool:
+        """Whether the bookie hangs up, without a further answer."""
+        answers = await self.answers_until_closed()
+        assert not answers, f"answered instead of closing: {answers}"
+        return True
+
+    async def answers_until_closed(self) -> list[AnyAnswer]:
+        """All that comes until the bookie hangs up."""
+        answers: list[AnyAnswer] = []
+        try:
+            while True:
+                answers.append(await self.answer())
+        except (EOFError, ConnectionResetError):
+            return answers
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class TroubledFile(RealFile):
+    """A real file whose calls can be made slow or failing."""
+
+    __slots__ = ("disk",)
+    disk: TroubledDisk
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self.disk.before("pwritev", self.path)
+        return super().pwritev(buffers, offset)
+
+    def preallocate(self, length: int) -> None:
+        self.disk.before("preallocate", self.path)
+        super().preallocate(length)
+
+    def datasync(self) -> None:
+        self.disk.before("datasync", self.path)
+        super().datasync()
+
+
+class TroubledDisk(RealDisk):
+    """A real disk with a hook before writes and syncs, and an opinion of its free space."""
+
+    def __init__(self) -> None:
+        self.hook: Callable[[str, str], None] = lambda call, path: None
+        self.free: int | None = None
+
+    def before(self, call: str, path: str) -> None:
+        self.hook(call, path)
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
+        real = super().open(path, create=create, write=write)
+        assert isinstance(real, RealFile)
+        file = TroubledFile(os.dup(real._fd), path)
+        real.close()
+        file.disk = self
+        return file
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        free, total = super().free_bytes(path)
+        return (free if self.free is None else self.free), total
+
+
+def config_in(folder: Path, **how: Any) -> BookieConfig:
+    """Settings for a test bookie that stores below `folder`."""
+    settings: dict[str, Any] = {
+        "port": 0,
+        "bookie_id": "bookie-1",
+        "journal_directories": (f"{folder}/journal",),
+        "ledger_directories": (f"{folder}/ledgers",),
+        "journal_preallocate_bytes": 1 << 20,
+        "disk_free_bytes_min": 2,
+        "disk_free_bytes_resume": 3,
+        "disk_free_bytes_reserve": 1,
+    }
+    return BookieConfig(**{**settings, **how})
+
+
+@contextlib.asynccontextmanager
+async def open_metadata(folder: Path) -> AsyncIterator[MetadataStore]:
+    """The embedded store in `folder`; one file is one cluster."""
+    os.makedirs(folder, exist_ok=True)
+    store = open_store(f"file://{folder}/metadata.db")
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def new_node(config: BookieConfig, store: MetadataStore, disk: Disk | None = None) -> BookieNode:
+    """A node, not yet started."""
+    return BookieNode(
+        config,
+        store,
+        disk=disk or RealDisk(),
+        rng=random.Random(3),
+        clock=lambda: 1_700_000_000_000,
+    )
+
+
+@contextlib.asynccontextmanager
+async def running_bookie(
+    folder: Path, *, disk: Disk | None = None, metadata: Path | None = None, **how: Any
+) -> AsyncIterator[BookieNode]:
+    """A bookie that stores below `folder`, its metadata beside it."""
+    async with open_metadata(metadata or folder) as store:
+        node = new_node(config_in(folder, **how), store, disk)
+        await node.start()
+        try:
+            yield node
+        finally:
+            await node.stop()
