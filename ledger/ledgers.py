@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -54,13 +55,18 @@ class LedgerClient:
         rng: random.Random,
         options: LedgerOptions | None = None,
         clock: Callable[[], int] | None = None,
+        observe_recovery: Callable[[int, RecoveryEvent], None] | None = None,
     ) -> None:
-        """`clock` gives milliseconds since the epoch, for creation times; without it they are 0."""
+        """`clock` gives milliseconds since the epoch, for creation times; without it they are 0.
+
+        `observe_recovery` sees (ledger id, step) of every recovery that has no observer of its own.
+        """
         self.options = options or LedgerOptions()
         self.rng = rng
         self.records = LedgerStore(store, rng=rng)
         self.bookies = Bookies(BookieRegistry(store), self.options)
         self._clock = clock or (lambda: 0)
+        self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: set[LedgerWriter] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -169,6 +175,8 @@ class LedgerClient:
         """
         task = self._recoveries.get(ledger_id)
         if task is None:
+            if observe is None and self._observe_recovery is not None:
+                observe = functools.partial(self._observe_recovery, ledger_id)
             task = self.spawn(Recovery(self, ledger_id, password, observe).run())
             self._recoveries[ledger_id] = task
             task.add_done_callback(lambda _: self._recoveries.pop(ledger_id, None))
