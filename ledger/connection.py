@@ -4,8 +4,7 @@
     reads        matched by (ledger, entry), first in first out: v2 carries no request id
     batch reads  matched by request id, as are the extension's operations
 
-What is written in one loop turn leaves in one write. Answers are handed on as views into the
-receive buffer, valid only during the call: whoever keeps a payload copies it, once.
+What is written in one loop turn leaves in one write.
 
 A request without an answer fails with `BookieUnavailable` when its time is over; if nothing at
 all came from the bookie meanwhile, the connection is given up, and with it all that waits on it.
@@ -23,36 +22,19 @@ from typing import Any, Protocol
 import structlog
 
 from ledger.errors import BookieUnavailable
-from protocol import extension
+from protocol.answers import Added, AddRefused, BatchReadAnswer, ReadAnswer, parse_answers
 from protocol.codes import Code, OctavoError, ProtocolError, error_for
 from protocol.entry import Buffer
-from protocol.extension import encode_request, int_of
-from protocol.frames import (
-    ANSWER,
-    ANSWER_BYTES,
-    BATCH_ANSWER,
-    BATCH_READ_HEADER,
-    LENGTH,
-    PREFIX,
-    READ_HEADER,
-    FrameReceiver,
-    batch_read_request,
-    header,
-    read_request,
-)
-from protocol.frames import Op as V2Op
+from protocol.extension import Answer, Op, encode_request
+from protocol.frames import FrameReceiver, batch_read_request, read_request
 from protocol.limits import FRAME_BYTES_MAX
 
 log = structlog.get_logger()
 
-_ADD = header(V2Op.ADD) >> 16
-_READ = READ_HEADER >> 16
-_BATCH_READ = BATCH_READ_HEADER >> 16
-_EXTENSION = extension.VERSION
-_EMPTY = memoryview(b"")
-
-ReadDone = Callable[[OctavoError | None, memoryview], None]
-"""(None, the entry or the batch, valid during the call) or (why not, nothing)."""
+ReadDone = Callable[[OctavoError | None, bytes], None]
+"""(None, the whole entry) or (why not, undefined)."""
+BatchDone = Callable[[OctavoError | None, list[bytes]], None]
+"""(None, whole entries, consecutive) or (why not, undefined)."""
 RequestDone = Callable[[OctavoError | None, dict[str, Any]], None]
 
 
@@ -174,7 +156,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._deadlines.clear()
         self._out.clear()
         for request in waiting:
-            self._answer(request, error, _EMPTY)
+            self._answer(request, error, None)
         self._owner.connection_lost(error)
 
     # ------------------------------------------------------------------ requests
@@ -219,9 +201,9 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._send((frame,), len(frame))
 
     def batch_read(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int, done: ReadDone
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int, done: BatchDone
     ) -> None:
-        """Read consecutive entries; the answer is any prefix, each entry behind its length."""
+        """Read consecutive entries; the answer is any prefix."""
         waiting = _Waiting(f"batch read of ledger {ledger_id} from entry {first}", done)
         if not self._begin(waiting, self._timeout_s):
             return
@@ -231,7 +213,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def request(
         self,
-        op: extension.Op,
+        op: Op,
         body: dict[str, Any],
         done: RequestDone,
         *,
@@ -246,7 +228,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _begin(self, waiting: _Waiting, timeout_s: float) -> bool:
         if self._lost is not None:
-            self._loop.call_soon(self._answer, waiting, self._lost, _EMPTY)
+            self._loop.call_soon(self._answer, waiting, self._lost, None)
             return False
         if timeout_s != self._timeout_s:
             self._loop.call_later(timeout_s, self._expire, waiting, timeout_s)
@@ -297,7 +279,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         if waiting.answered:
             return
         error = BookieUnavailable(self.bookie_id, f"{waiting.what}: no answer in {timeout_s:g} s")
-        self._answer(waiting, error, _EMPTY)
+        self._answer(waiting, error, None)
         if self._loop.time() - self._received_at >= timeout_s:
             self.close(f"silent for {timeout_s:g} s")
 
@@ -310,90 +292,64 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ answers
 
     def _take(self, data: memoryview) -> int:
-        """Handle the whole frames of `data`; return where the unfinished one begins."""
-        position, end = 0, len(data)
-        while end - position >= PREFIX.size and self._lost is None:
-            length, head = PREFIX.unpack_from(data, position)
-            following = position + LENGTH.size + self._receiver.checked_length(length)
-            if following > end:
-                break
-            kind = head >> 16
-            if kind == _ADD:
-                following = self._take_adds(data, position, end)
-            elif kind == _READ:
-                self._take_read(data[position:following])
-            elif head >> 24 == _EXTENSION:
-                self._take_extension(data[position:following])
-            elif kind == _BATCH_READ:
-                self._take_batch(data[position:following])
-            else:
-                raise ProtocolError(f"frame header {head:#010x} is no answer")
-            position = following
-        return position if self._lost is None else end
+        """Hand on the whole answers in `data`; return where the unfinished one begins."""
+        answers, end = parse_answers(data, FRAME_BYTES_MAX)
+        refused: list[AddRefused] = []
+        for answer in answers:
+            if isinstance(answer, Added):
+                sink = self._sinks.get(answer.ledger_id)
+                if sink is not None:
+                    sink.added(self.bookie_id, answer.first, answer.last)
+            elif isinstance(answer, AddRefused):
+                refused.append(answer)
+            elif isinstance(answer, ReadAnswer):
+                self._take_read(answer)
+            elif isinstance(answer, BatchReadAnswer):
+                waiting = self._numbered(answer.request_id)
+                self._answer(waiting, self._error(answer.code, waiting), answer.entries)
+            elif isinstance(answer, Answer):
+                self._take_extension(answer)
+        if refused:
+            self._refuse(refused)
+        return end
 
-    def _take_adds(self, data: memoryview, position: int, end: int) -> int:
-        """v2 answers stand in long rows: join those that differ by one entry only."""
-        if PREFIX.unpack_from(data, position)[0] != ANSWER_BYTES - LENGTH.size:
-            raise ProtocolError("an add is answered in 28 bytes")
-        front = data[position : position + 8]
-        _, _, code, ledger_id, first = ANSWER.unpack_from(data, position)
-        last = first
-        position += ANSWER_BYTES
-        while end - position >= ANSWER_BYTES and data[position : position + 8] == front:
-            _, _, next_code, next_ledger, entry_id = ANSWER.unpack_from(data, position)
-            if entry_id != last + 1 or next_code != code or next_ledger != ledger_id:
-                self._added(code, ledger_id, first, last)
-                code, ledger_id, first = next_code, next_ledger, entry_id
-            last = entry_id
-            position += ANSWER_BYTES
-        self._added(code, ledger_id, first, last)
-        return position
+    def _refuse(self, refused: list[AddRefused]) -> None:
+        """An overloaded bookie refuses in long rows: told as runs."""
+        first = last = refused[0]
+        for answer in (*refused[1:], None):
+            if answer is not None and answer == (last.code, last.ledger_id, last.entry_id + 1):
+                last = answer
+                continue
+            sink = self._sinks.get(first.ledger_id)
+            if sink is not None:
+                sink.add_refused(self.bookie_id, first.code, first.entry_id, last.entry_id)
+            if answer is not None:
+                first = last = answer
 
-    def _added(self, code: int, ledger_id: int, first: int, last: int) -> None:
-        sink = self._sinks.get(ledger_id)
-        if sink is None:
-            return
-        if code == Code.OK:
-            sink.added(self.bookie_id, first, last)
-        else:
-            sink.add_refused(self.bookie_id, code, first, last)
-
-    def _take_read(self, frame: memoryview) -> None:
-        if len(frame) < ANSWER_BYTES:
-            raise ProtocolError(f"read answer of {len(frame)} bytes")
-        _, _, code, ledger_id, entry_id = ANSWER.unpack_from(frame)
-        line = self._reads.get((ledger_id, entry_id))
+    def _take_read(self, answer: ReadAnswer) -> None:
+        line = self._reads.get((answer.ledger_id, answer.entry_id))
         if not line:
-            raise ProtocolError(f"answer to no read: ledger {ledger_id} entry {entry_id}")
+            raise ProtocolError(
+                f"answer to no read: ledger {answer.ledger_id} entry {answer.entry_id}"
+            )
         waiting = line.popleft()
         if not line:
-            del self._reads[ledger_id, entry_id]
-        self._answer(waiting, self._error(code, waiting), frame[ANSWER_BYTES:])
+            del self._reads[answer.ledger_id, answer.entry_id]
+        self._answer(waiting, self._error(answer.code, waiting), answer.entry)
 
-    def _take_batch(self, frame: memoryview) -> None:
-        if len(frame) < BATCH_ANSWER.size:
-            raise ProtocolError(f"batch read answer of {len(frame)} bytes")
-        _, _, code, _, _, request_id = BATCH_ANSWER.unpack_from(frame)
+    def _take_extension(self, answer: Answer) -> None:
+        waiting = self._numbered(answer.request_id)
+        error = self._error(answer.code, waiting, answer.body.get("reason"))
+        self._answer(waiting, error, answer.body)
+
+    def _numbered(self, request_id: int) -> _Waiting:
         waiting = self._by_id.pop(request_id, None)
         if waiting is None:
-            raise ProtocolError(f"answer to no batch read: request {request_id}")
-        self._answer(waiting, self._error(code, waiting), frame[BATCH_ANSWER.size :])
+            raise ProtocolError(f"answer to no request: id {request_id}")
+        return waiting
 
-    def _take_extension(self, frame: memoryview) -> None:
-        op, request_id, code, body = extension.decode_answer(frame)
-        if op is extension.Op.ADDED:
-            ids = int_of(body, "ledger"), int_of(body, "first"), int_of(body, "last")
-            self._added(code, *ids)
-            return
-        waiting = self._by_id.pop(request_id, None)
-        if waiting is None:
-            raise ProtocolError(f"answer to no {op.name}: request {request_id}")
-        error = self._error(code, waiting)
-        if error is not None and body.get("reason"):
-            error = error_for(code, f"{self.bookie_id}: {waiting.what}: {body['reason']}")
-        self._answer(waiting, error, body)
-
-    def _error(self, code: int, waiting: _Waiting) -> OctavoError | None:
+    def _error(self, code: int, waiting: _Waiting, reason: object = None) -> OctavoError | None:
         if code == Code.OK:
             return None
-        return error_for(code, f"{self.bookie_id}: {waiting.what}")
+        said = f": {reason}" if reason else ""
+        return error_for(code, f"bookie {self.bookie_id}: {waiting.what}{said}")

@@ -27,7 +27,6 @@ from metadata.store import MetadataError, Watch
 from protocol.codes import DigestMismatch, NoSuchEntry, NoSuchLedger, OctavoError, ProtocolError
 from protocol.entry import INVALID_ENTRY_ID, Entry, digest_for, unpack_entry
 from protocol.extension import Op, bytes_of, int_of
-from protocol.frames import LENGTH
 
 if TYPE_CHECKING:
     from ledger.ledgers import LedgerClient
@@ -85,7 +84,7 @@ class LedgerReader:
         return self._lac
 
     async def read(self, first: int, last: int) -> list[Entry]:
-        """The entries `first` … `last`, verified; payloads are `bytes`.
+        """The entries `first` … `last`, verified; payloads are `bytes`. `last` = `first` − 1: none.
 
         Raises `BeyondLastConfirmed`, `NoSuchEntry` when the whole write set denies an entry, and
         `ReadFailed` when nobody could tell.
@@ -101,6 +100,8 @@ class LedgerReader:
     async def entries(self, first: int, last: int) -> AsyncIterator[Entry]:
         """The same, one by one: the next batch is under way while one is being consumed."""
         self._check_range(first, last)
+        if last < first:
+            return
         ahead = self._client.spawn(self._fetch(first, last))
         try:
             while first <= last:
@@ -114,7 +115,7 @@ class LedgerReader:
             ahead.cancel()
 
     def _check_range(self, first: int, last: int) -> None:
-        if first < 0 or last < first:
+        if first < 0 or last < first - 1:
             raise LedgerError(f"entries {first} to {last} are no range")
         if last > self._lac:
             raise BeyondLastConfirmed(self.ledger_id, last, self._lac)
@@ -173,9 +174,9 @@ class LedgerReader:
         bytes_max = self._options.read_batch_bytes_max
 
         def ask(bookie_id: str, answer: Answer[list[Entry]]) -> None:
-            def done(error: OctavoError | None, data: memoryview) -> None:
+            def done(error: OctavoError | None, found: list[bytes]) -> None:
                 if error is None:
-                    self._answer_batch(bookie_id, first, count, data, answer)
+                    self._answer_batch(bookie_id, first, found[:count], answer)
                 else:
                     answer(error, None)
 
@@ -194,7 +195,7 @@ class LedgerReader:
 
     async def _fetch_single(self, fragment: Fragment, entry_id: int) -> Entry:
         def ask(bookie_id: str, answer: Answer[Entry]) -> None:
-            def done(error: OctavoError | None, data: memoryview) -> None:
+            def done(error: OctavoError | None, data: bytes) -> None:
                 if error is not None:
                     answer(error, None)
                     return
@@ -225,31 +226,24 @@ class LedgerReader:
         return sorted((*bookies[at:], *bookies[:at]), key=suspects.__contains__)
 
     def _answer_batch(
-        self, bookie_id: str, first: int, count: int, data: memoryview, answer: Answer[list[Entry]]
+        self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[Entry]]
     ) -> None:
         """The verified front of a batch; with none, an error for this replica."""
         entries: list[Entry] = []
-        at = 0
         try:
-            while at < len(data) and len(entries) < count:
-                if len(data) - at < LENGTH.size:
-                    raise ProtocolError(f"bookie {bookie_id}: batch read answer ends in a length")
-                begin = at + LENGTH.size
-                at = begin + LENGTH.unpack_from(data, at)[0]
-                entries.append(self._opened(first + len(entries), data[begin:at]))
+            for entry_id, data in enumerate(found, first):
+                entries.append(self._opened(entry_id, data))
         except DigestMismatch as damage:
             self._report(bookie_id, damage)
-            answer(None if entries else damage, entries or None)
-            return
-        except ProtocolError as error:
-            answer(error, None)
-            return
+            if not entries:
+                answer(damage, None)
+                return
         if entries:
             answer(None, entries)
         else:
             answer(ProtocolError(f"bookie {bookie_id}: an empty batch"), None)
 
-    def _opened(self, entry_id: int, data: memoryview) -> Entry:
+    def _opened(self, entry_id: int, data: bytes) -> Entry:
         entry = unpack_entry(self._digest, self.ledger_id, entry_id, data)
         return entry._replace(payload=bytes(entry.payload))
 
@@ -361,7 +355,7 @@ class LedgerReader:
         """From the last entry's header: every bookie can do that."""
         found: asyncio.Future[int] = self._loop.create_future()
 
-        def done(error: OctavoError | None, data: memoryview) -> None:
+        def done(error: OctavoError | None, data: bytes) -> None:
             if found.done():
                 return
             try:
@@ -423,7 +417,7 @@ class LedgerReader:
         lac = int_of(answer, "lac")
         if lac > after and answer.get("entry"):
             try:
-                self._tail = self._opened(after + 1, memoryview(bytes_of(answer, "entry")))
+                self._tail = self._opened(after + 1, bytes_of(answer, "entry"))
             except DigestMismatch as damage:
                 self._report(bookie_id, damage)
         self._raise_lac(lac)

@@ -245,7 +245,7 @@ class Recovery:
         def send(connection: BookieConnection) -> None:
             connection.read(self._ledger_id, entry_id, answered, flags=_READ_FLAGS, key=self._key)
 
-        def answered(error: OctavoError | None, data: memoryview) -> None:
+        def answered(error: OctavoError | None, data: bytes) -> None:
             if isinstance(error, TooManyRequests) and self._loop.time() < until:
                 self._loop.call_later(_BUSY_PAUSE_S, self._with, bookie, send, done)
             elif error is not None:
@@ -255,7 +255,7 @@ class Recovery:
 
         self._with(bookie, send, done)
 
-    def _opened(self, bookie_id: str, entry_id: int, data: memoryview) -> Any:
+    def _opened(self, bookie_id: str, entry_id: int, data: bytes) -> Any:
         try:
             entry = unpack_entry(self._digest, self._ledger_id, entry_id, data)
         except DigestMismatch as error:
@@ -263,7 +263,7 @@ class Recovery:
             return error
         if entry_id == INVALID_ENTRY_ID:
             return entry.entry_id, entry.last_add_confirmed
-        return bytes(data), entry.length
+        return data, entry.length
 
     def _with(
         self,
