@@ -19,7 +19,7 @@ from octavo.cli.output import emit_fields, emit_json, emit_raw, emit_table, say
 
 if TYPE_CHECKING:
     from ledger.ledgers import LedgerClient
-
+    from ledger.recovery_events import RecoveryEvent
     from metadata.ledgers import LedgerMetadata
 
 T = TypeVar("T")
@@ -33,9 +33,11 @@ SHOWN_BYTES_MAX = 60
 def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
     """Run `work` with a ledger client on the metadata store at `url`."""
     from ledger.ledgers import LedgerClient
-
     from metadata.opening import open_store
+    from octavo.logs import configure_logging
     from octavo.process.life import wall_clock_ms
+
+    configure_logging(form="console", level="error")
 
     async def run() -> T:
         store = open_store(url)
@@ -171,10 +173,14 @@ def recover(
       octavo ledger recover 7 --data ./octavo-data
     """
 
+    from octavo.process.recovery_log import step_fields
+    from octavo.words import recovery_step_in_words
+
+    def told(event: RecoveryEvent) -> None:
+        say("  " + recovery_step_in_words(step_fields(ledger, event)))
+
     async def work(ledgers: LedgerClient) -> LedgerMetadata:
-        return await ledgers.recover(
-            ledger, password=password.encode(), observe=lambda event: say(f"  {event}")
-        )
+        return await ledgers.recover(ledger, password=password.encode(), observe=told)
 
     found = with_ledgers(metadata_url(metadata, data), work)
     if as_json:

@@ -21,9 +21,9 @@ from octavo.demo.checking import FlightCheck, Verdict
 from octavo.demo.flights import Flights, load_flights
 from octavo.demo.following import LogEvent, LogFollower
 from octavo.demo.screen import Screen
-from octavo.demo.words import in_words
 from octavo.logs import configure_logging
 from octavo.standalone.supervisor import Plan, Supervisor
+from octavo.words import in_words
 
 TOPIC = "public/flights"
 PARTITIONS = 4
@@ -102,7 +102,7 @@ async def run_demo(options: DemoOptions) -> int:
 
 
 def _show(screen: Screen, event: LogEvent) -> None:
-    said = in_words(event)
+    said = in_words(event.event, event.fields)
     if said is not None:
         style, text = said
         screen.event(event.node, text, style)

@@ -6,15 +6,15 @@ import random
 import sys
 from pathlib import Path
 
-from ledger.ledgers import LedgerClient
-
 from broker.broker import Broker
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.server import BrokerServer
+from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
 from octavo.process.life import Life, run_process, wall_clock_ms
+from octavo.process.recovery_log import log_recovery_step
 from octavo.process.spec import ProcessSpec, read_spec
 
 
@@ -27,7 +27,13 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
     store = open_store(spec.metadata_url, session_timeout_ms=spec.session_timeout_ms)
     await store.start()
     try:
-        ledgers = LedgerClient(store, options=options, rng=rng, clock=wall_clock_ms)
+        ledgers = LedgerClient(
+            store,
+            options=options,
+            rng=rng,
+            clock=wall_clock_ms,
+            observe_recovery=log_recovery_step,
+        )
         await ledgers.start()
         try:
             broker = Broker(store, ledgers, config, rng=rng, clock=wall_clock_ms)

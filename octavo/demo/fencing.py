@@ -1,0 +1,345 @@
+"""`octavo demo fencing`: why two brokers that both believe they own a topic cannot both write.
+
+The owner of a partition is stopped (SIGSTOP: it does not die, it just does nothing) for longer
+than its session lasts, with a publish half way in. The other broker takes the partition over by
+the six steps of ledger recovery. Then the old owner wakes up (SIGCONT). It does not know what
+happened and writes, as it always did; the bookies refuse it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ledger.ledgers import LedgerClient
+from metadata.ledgers import LedgerMetadata, LedgerState
+from metadata.opening import open_store
+from metadata.store import MetadataStore
+from octavo.client.client import AsyncClient
+from octavo.demo.following import LogEvent, LogFollower
+from octavo.demo.screen import Screen
+from octavo.logs import configure_logging
+from octavo.process.life import wall_clock_ms
+from octavo.standalone.cluster_file import Member
+from octavo.standalone.supervisor import Plan, Supervisor
+from octavo.words import in_words, recovery_step_in_words
+
+TOPIC = "public/accounts"
+BEFORE, AFTER = 50, 10
+SESSION_TIMEOUT_MS = 2_000
+EVENT_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 30.0
+IN_FLIGHT = b"written by a broker that does not know that its time is over"
+NOT_PASSED_ON = "Octavo-Forwarded-By: fencing-demo"
+"""A broker that gets a call from another broker answers it itself."""
+
+
+async def run_fencing(folder: Path) -> int:
+    """Run it; the exit code: 0 when every check passed."""
+    configure_logging(service="demo", form="console", level="error")
+    with Screen() as screen:
+        screen.headline("Fencing: a stopped owner, a take-over, and a broker that wakes too late")
+        supervisor = Supervisor(
+            Plan(
+                folder=folder,
+                port_base=0,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                restart=False,
+                log_level="debug",
+            )
+        )
+        await supervisor.start()
+        store = open_store(supervisor.cluster.metadata_url)
+        follower = LogFollower(folder / "logs")
+        following = asyncio.create_task(follower.run())
+        try:
+            await store.start()
+            async with AsyncClient(supervisor.cluster.urls, attempt_s=3.0) as client:
+                await Fencing(screen, supervisor, follower, client, store).run()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await store.close()
+            await supervisor.stop()
+        failed = screen.checks_failed
+        screen.headline("all checks passed" if not failed else f"{failed} checks FAILED")
+        return 1 if failed else 0
+
+
+@dataclass(slots=True)
+class Scene:
+    """Who is who, once known."""
+
+    old: Member
+    new: Member
+    ledger_id: int
+    acked: list[str]
+
+
+class Fencing:
+    """One run. The acts are called in order by `run`."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        supervisor: Supervisor,
+        follower: LogFollower,
+        client: AsyncClient,
+        store: MetadataStore,
+    ) -> None:
+        self.screen = screen
+        self.supervisor = supervisor
+        self.follower = follower
+        self.client = client
+        self.ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
+
+    async def run(self) -> None:
+        """The whole story."""
+        await self.ledgers.start()
+        try:
+            scene = await self._an_owner_writes()
+            in_flight = await self._the_owner_stops(scene)
+            recovered = await self._another_takes_over(scene)
+            await self._the_owner_wakes(scene, in_flight)
+            await self._what_is_left(scene, recovered)
+        finally:
+            await self.ledgers.close()
+
+    # ---- act 1
+
+    async def _an_owner_writes(self) -> Scene:
+        screen = self.screen
+        screen.headline("1. One broker owns the partition and writes its ledger")
+        await self.client.create_topic(
+            TOPIC, partitions=1, ensemble_size=3, write_quorum=3, ack_quorum=2
+        )
+        acked = [f"payment {n}" for n in range(BEFORE)]
+        await self.client.publish_many(TOPIC, [(None, text) for text in acked])
+        url = self.client.transport.owner((TOPIC, 0))
+        brokers = self.supervisor.cluster.of_kind("broker")
+        old = next(one for one in brokers if one.address == url)
+        new = next(one for one in brokers if one.address != url)
+        ledger_id = await self._newest_ledger()
+        metadata = await self.ledgers.metadata(ledger_id)
+        screen.event(old.name, f"owns {TOPIC} and has {BEFORE} messages acked")
+        self._show_record(metadata)
+        screen.check(metadata.state is LedgerState.OPEN, f"ledger {ledger_id} is OPEN")
+        return Scene(old, new, ledger_id, acked)
+
+    # ---- act 2
+
+    async def _the_owner_stops(self, scene: Scene) -> InFlight:
+        screen = self.screen
+        screen.headline(f"2. {scene.old.name} stops in the middle of a publish (SIGSTOP)")
+        screen.note(
+            "It is not dead: its sockets are open, its memory says 'I am the owner'. This is what\n"
+            "a long garbage collection or a frozen virtual machine looks like from outside."
+        )
+        in_flight = await InFlight.begin(scene.old.address)
+        self.supervisor.signal(scene.old.name, signal.SIGSTOP)
+        screen.event("demo", f"SIGSTOP {scene.old.name} (pid {scene.old.pid})", "bold red")
+        await in_flight.finish()
+        screen.event("demo", "the publish is completely in its socket now; nobody reads it yet")
+        return in_flight
+
+    # ---- act 3
+
+    async def _another_takes_over(self, scene: Scene) -> LedgerMetadata:
+        screen = self.screen
+        new = scene.new.name
+        screen.headline(f"3. Its session ends after {SESSION_TIMEOUT_MS} ms; {new} takes over")
+        screen.note(
+            f"{new} may not just open a new ledger: the old owner might still get entries acked\n"
+            f"into ledger {scene.ledger_id}, behind its back. It first closes that ledger, for\n"
+            "all, at one last entry. Six steps:"
+        )
+        self.follower.listeners.append(lambda event: self._show_step(event, scene))
+        taken = await self.follower.wait_for(
+            lambda event: event.event == "partition_taken_over" and event.node == new,
+            EVENT_TIMEOUT_S,
+        )
+        self.follower.listeners.clear()
+        screen.check(taken is not None, f"{new} took the partition over")
+        steps = self._steps(scene)
+        self._check_steps(steps)
+        recovered = await self.ledgers.metadata(scene.ledger_id)
+        self._show_record(recovered)
+        screen.check(
+            recovered.state is LedgerState.CLOSED and recovered.last_entry >= 0,
+            f"ledger {scene.ledger_id} is CLOSED at entry {recovered.last_entry}",
+        )
+        more = [f"payment {n}" for n in range(BEFORE, BEFORE + AFTER)]
+        await self.client.publish_many(TOPIC, [(None, text) for text in more])
+        scene.acked += more
+        newest = await self._newest_ledger()
+        screen.event(new, f"{AFTER} more messages acked, into ledger {newest}")
+        screen.check(newest != scene.ledger_id, f"the new owner writes ledger {newest}")
+        return recovered
+
+    def _steps(self, scene: Scene) -> list[LogEvent]:
+        return [
+            event
+            for event in self.follower.events
+            if event.event == "recovery_step"
+            and event.node == scene.new.name
+            and event.fields.get("ledger") == scene.ledger_id
+        ]
+
+    def _check_steps(self, steps: list[LogEvent]) -> None:
+        screen = self.screen
+        states = [str(one.fields["state"]) for one in steps if "state" in one.fields]
+        path = " -> ".join(dict.fromkeys(states))
+        screen.check(path == "OPEN -> IN_RECOVERY -> CLOSED", f"the record went {path}")
+        numbers = {one.fields["step"] for one in steps}
+        screen.check({1, 2, 3, 4, 6} <= numbers, "the steps are all in the new owner's log")
+        fenced = [one for one in steps if one.fields["what"] == "FenceAnswered"]
+        screen.check(
+            len(fenced) >= 2, f"{len(fenced)} of 3 bookies answered the fence (2 would do: Qw-Qa+1)"
+        )
+        back = [one for one in steps if one.fields["what"] == "WrittenBack"]
+        count = len({one.fields["last_entry"] for one in back})
+        screen.note(
+            f"{len(back)} writes-back, up to {count} entries: what no bookie could say was "
+            "confirmed was found on a replica,\nand is now on an ack quorum again."
+        )
+
+    def _show_step(self, event: LogEvent, scene: Scene) -> None:
+        if event.event == "recovery_step":
+            found = event.fields
+            if found.get("ledger") != scene.ledger_id or event.node != scene.new.name:
+                return
+            if found["what"] == "EntryAnswered" and found["answer"] == "absent":
+                return
+            self.screen.event(event.node, recovery_step_in_words(found))
+        elif (said := in_words(event.event, event.fields)) is not None and event.node.startswith(
+            "broker"
+        ):
+            self.screen.event(event.node, said[1], said[0])
+
+    # ---- act 4
+
+    async def _the_owner_wakes(self, scene: Scene, in_flight: InFlight) -> None:
+        screen = self.screen
+        old = scene.old.name
+        screen.headline(f"4. {old} wakes up (SIGCONT) and finishes the publish it had begun")
+        screen.note(
+            "It has not heard of anything. It adds the message to its ledger as the next entry and\n"
+            "sends it to the three bookies. They know better."
+        )
+        since = len(self.follower.events)
+        self.supervisor.signal(old, signal.SIGCONT)
+        screen.event("demo", f"SIGCONT {old}", "bold green")
+        status, problem = await in_flight.answer()
+        code = problem.get("code", "")
+        screen.event(old, f"answers the publish: {status} {code}: {problem.get('detail', '')}")
+        screen.check(status >= 400, f"the publish was not acked (status {status}, {code})")
+        fenced = await self.follower.wait_for(
+            lambda event: event.event == "ledger_fenced" and event.node == old,
+            EVENT_TIMEOUT_S,
+            since=since,
+        )
+        if fenced is not None:
+            words = in_words(fenced.event, fenced.fields)
+            screen.event(old, words[1] if words else "fenced", "red")
+        screen.check(fenced is not None, "the bookies answered its add: FENCED")
+        status, _ = await (await InFlight.begin(scene.old.address)).finished()
+        screen.check(
+            status >= 300, f"a further publish at {old} is not acked by it either ({status})"
+        )
+
+    # ---- act 5
+
+    async def _what_is_left(self, scene: Scene, recovered: LedgerMetadata) -> None:
+        screen = self.screen
+        screen.headline("5. What is left")
+        found = [message.text() async for message in self.client.messages(TOPIC)]
+        screen.check(found == scene.acked, f"all {len(scene.acked)} acked messages, once, in order")
+        screen.check(
+            IN_FLIGHT.decode() not in found, "nothing of the publish that was refused is there"
+        )
+        now = await self.ledgers.metadata(scene.ledger_id)
+        screen.check(
+            now == recovered,
+            f"ledger {scene.ledger_id} is what it was at its close: last entry {now.last_entry}",
+        )
+        position = await self.client.publish(TOPIC, "and it goes on")
+        screen.check(
+            position.offset == len(scene.acked), f"the next message got offset {position.offset}"
+        )
+
+    # ---- small things
+
+    async def _newest_ledger(self) -> int:
+        topic = await self.client.topic(TOPIC)
+        ledgers = topic.stats["partitions"][0]["ledgers"]
+        return int(ledgers[-1]["id"])
+
+    def _show_record(self, found: LedgerMetadata) -> None:
+        closed = found.state is LedgerState.CLOSED
+        self.screen.table(
+            f"Metadata of ledger {found.ledger_id}",
+            ("state", "E/Qw/Qa", "last entry", "bookies"),
+            [
+                (
+                    found.state.name,
+                    f"{found.ensemble_size}/{found.write_quorum}/{found.ack_quorum}",
+                    str(found.last_entry) if closed else "not known yet",
+                    ", ".join(found.fragments[-1].bookies),
+                )
+            ],
+        )
+
+
+class InFlight:
+    """A publish on a socket of its own, so that it can be half way in when the broker stops."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def begin(cls, url: str) -> InFlight:
+        """Connect; send the head and half of the body."""
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = (
+            f"POST /v1/topics/{TOPIC}/messages HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            f"Content-Type: text/plain\r\nContent-Length: {len(IN_FLIGHT)}\r\n{NOT_PASSED_ON}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        writer.write(head.encode() + IN_FLIGHT[:10])
+        await writer.drain()
+        return cls(reader, writer)
+
+    async def finish(self) -> None:
+        """Send the rest: the kernel takes it, whether the broker runs or not."""
+        self._writer.write(IN_FLIGHT[10:])
+        await self._writer.drain()
+
+    async def finished(self) -> tuple[int, dict[str, Any]]:
+        """Send the rest and wait for the answer."""
+        await self.finish()
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, dict[str, Any]]:
+        """Status and problem; status 599 when the connection just ended."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                data = await self._reader.read()
+        except (TimeoutError, OSError):
+            data = b""
+        self._writer.close()
+        head, _, body = data.partition(b"\r\n\r\n")
+        words = head.split(b" ", 2)
+        if len(words) < 2:
+            return 599, {"code": "no-answer", "detail": "the connection ended without an answer"}
+        try:
+            problem = json.loads(body)
+        except ValueError:
+            problem = {}
+        return int(words[1]), problem if isinstance(problem, dict) else {}
