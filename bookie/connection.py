@@ -144,9 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         """The peer does not take its answers: read no more of its requests."""
         self.pause(Pause.ANSWERS)
         self._under_way.hold()
-        self._stall = self._loop.call_later(
-            self._config.answer_stall_ms_max / 1000, self._end_stalled
-        )
+        self._watch_stall(self._unsent_bytes())
 
     def resume_writing(self) -> None:
         """It took them."""
@@ -202,10 +200,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _end_stalled(self) -> None:
-        log.warning(
-            "connection_stalled", peer=self._peer, stalled_ms=self._config.answer_stall_ms_max
+    def _unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _watch_stall(self, unsent_bytes: int) -> None:
+        self._stall = self._loop.call_later(
+            self._config.answer_stall_ms_max / 1000, self._check_stall, unsent_bytes
         )
+
+    def _check_stall(self, unsent_before: int) -> None:
+        """Cut off a peer that took nothing in all that time; a slow one may go on."""
+        unsent = self._unsent_bytes()
+        if unsent < unsent_before:
+            self._watch_stall(unsent)
+            return
+        log.warning("connection_stalled", peer=self._peer, unsent_bytes=unsent)
         self.abort()
 
     def _cancel_stall(self) -> None:
@@ -383,9 +392,8 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self) -> None:
         self._write_scheduled = False
         frames = self._answers.take()
-        if self._transport is None or not frames:
-            return
-        self._transport.writelines(frames)
+        if frames and self._transport is not None:
+            self._transport.writelines(frames)
         self._close_if_finished()
 
     def _close_if_finished(self) -> None:

@@ -283,7 +283,7 @@ class BookieNode:
             if self._short_of_space
             else self.config.disk_free_bytes_min
         )
-        self._short_of_space = free < limit
+        self._short_of_space = free < limit or self.storage.disk_full
         self.server.takes_recovery_adds = free >= self.config.disk_free_bytes_reserve
         self._apply_mode(free_bytes=free)
 

@@ -227,7 +227,7 @@ def new_node(config: BookieConfig, store: MetadataStore, disk: Disk | None = Non
         config,
         store,
         disk=disk or RealDisk(),
-        rng=random.Random(3),
+        rng=random.Random(store.url),
         clock=lambda: 1_700_000_000_000,
     )
 

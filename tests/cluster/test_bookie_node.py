@@ -1,0 +1,380 @@
+"""The life of a bookie: restart, identity, registration, read-only, failure, a good end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from bookie.config import BookieConfigError
+from bookie.cookies import CookieRefused, FolderUnusable
+from bookie.disk import DiskFull, SyncFailed
+from bookie.server import ListenFailed
+from metadata.bookies import BookieInfo, BookieRegistry
+from metadata.cookie import decode_cookie
+from metadata.store import MetadataStore, SessionState
+from protocol.codes import Code
+from protocol.extension import Op
+from protocol.frames import Flag
+from tests.raw_bookie import (
+    RawClient,
+    TroubledDisk,
+    add_of,
+    adds_of,
+    config_in,
+    entry_of,
+    new_node,
+    open_metadata,
+    running_bookie,
+    until,
+)
+
+RECOVERY = int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY | Flag.CRC32C)
+
+
+async def registered(store: MetadataStore) -> dict[str, BookieInfo]:
+    return await BookieRegistry(store).available()
+
+
+async def until_registered(store: MetadataStore, *, read_only: bool) -> BookieInfo:
+    async with asyncio.timeout(20):
+        while True:
+            info = (await registered(store)).get("bookie-1")
+            if info is not None and info.read_only == read_only:
+                return info
+            await asyncio.sleep(0.01)
+
+
+async def refusal(folder: Path, kind: type[BaseException], **how: object) -> str:
+    """The message with which a bookie refuses to start."""
+    with pytest.raises(kind) as refused:
+        async with running_bookie(folder, **how):  # type: ignore[arg-type]
+            pass
+    return str(refused.value)
+
+
+# Restart
+
+
+async def test_restart_keeps_data_fence_and_key(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as bookie:
+        client = await RawClient.connect(bookie)
+        client.send(adds_of(1, range(500)) + adds_of(2, range(5)))
+        await client.acked(505)
+        assert await client.fence(1) == entry_of(1, 499)
+        assert await client.fence(3) is Code.NO_ENTRY
+        before = bookie.incarnation
+    async with running_bookie(tmp_path) as bookie:
+        client = await RawClient.connect(bookie)
+        assert bookie.incarnation == before
+        assert await client.read(1, 0) == entry_of(1, 0)
+        assert await client.read(1, -1) == entry_of(1, 499)
+        assert await client.add(add_of(1, 500)) is Code.FENCED
+        assert await client.add(add_of(3, 0)) is Code.FENCED
+        assert await client.add(add_of(2, 5, key=b"x" * 20)) is Code.UNAUTHORIZED
+        assert await client.add(add_of(2, 5)) is Code.OK
+        client.close()
+
+
+async def test_stop_answers_what_was_read_and_ends_connections(tmp_path: Path) -> None:
+    disk = TroubledDisk()
+    gate = threading.Event()
+    gate.set()
+    disk.hook = lambda call, path: (gate.wait(10), None)[1] if call == "datasync" else None
+    async with open_metadata(tmp_path) as store:
+        node = new_node(config_in(tmp_path), store, disk)
+        await node.start()
+        client = await RawClient.connect(node)
+        gate.clear()
+        client.send(adds_of(1, range(100)))
+        await until(lambda: node.storage.pending_add_bytes)
+        stopping = asyncio.ensure_future(node.stop())
+        await until(lambda: node.server._listener and not node.server._listener.is_serving())
+        gate.set()
+        assert len(await client.acked(100)) == 100
+        assert await client.is_closed()
+        await stopping
+        assert await registered(store) == {}
+        with pytest.raises(ConnectionRefusedError):
+            await RawClient.connect(node)
+
+
+async def test_stop_ends_parked_long_polls(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as bookie:
+        client = await RawClient.connect(bookie)
+        await client.add(add_of(1, 0))
+        waiting = asyncio.ensure_future(
+            client.call(Op.WAIT_LAC, ledger=1, after=7, timeout_ms=60_000)
+        )
+        await until(lambda: bookie.server.requests.long_polls)
+        await asyncio.wait_for(bookie.stop(), 10)
+        assert (await waiting).body == {"lac": -1}
+
+
+# Identity
+
+
+async def test_first_start_stamps_every_folder_and_metadata(tmp_path: Path) -> None:
+    async with open_metadata(tmp_path) as store:
+        node = new_node(
+            config_in(tmp_path, ledger_directories=(f"{tmp_path}/a", f"{tmp_path}/b")), store
+        )
+        await node.start()
+        await node.stop()
+        recorded, _ = await BookieRegistry(store).read_cookie("bookie-1")
+        assert recorded.incarnation == node.incarnation
+        for folder in ("journal", "a", "b"):
+            assert decode_cookie((tmp_path / folder / "VERSION").read_bytes()) == recorded
+
+
+async def test_folder_of_another_bookie_is_refused(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path):
+        pass
+    message = await refusal(tmp_path, CookieRefused, bookie_id="bookie-2")
+    assert "belongs to bookie bookie-1" in message
+    assert "bookie-2" in message
+
+
+async def test_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path / "data", metadata=tmp_path / "one"):
+        pass
+    message = await refusal(tmp_path / "data", CookieRefused, metadata=tmp_path / "two")
+    assert "instance id" in message
+
+
+@pytest.mark.parametrize("lost", ["journal", "ledgers"])
+async def test_wiped_folder_is_refused(tmp_path: Path, lost: str) -> None:
+    """It would answer "no such entry" for what it has acked."""
+    async with running_bookie(tmp_path):
+        pass
+    os.rename(tmp_path / lost, tmp_path / "away")
+    message = await refusal(tmp_path, CookieRefused)
+    assert f"{tmp_path}/{lost} carries no cookie" in message
+    assert "its data is missing" in message
+    shutil.rmtree(tmp_path / lost)
+    os.rename(tmp_path / "away", tmp_path / lost)
+    async with running_bookie(tmp_path):
+        pass
+
+
+async def test_changed_folders_are_refused(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path):
+        pass
+    folders = (f"{tmp_path}/ledgers", f"{tmp_path}/more")
+    message = await refusal(tmp_path, CookieRefused, ledger_directories=folders)
+    assert "Configure it as it was" in message
+
+
+async def test_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ledgers").mkdir()
+    (tmp_path / "ledgers" / "holiday.jpg").write_bytes(b"x")
+    message = await refusal(tmp_path, CookieRefused)
+    assert "not empty and carries no cookie" in message
+
+
+async def test_removed_cookie_in_metadata_is_refused(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path / "data", metadata=tmp_path):
+        pass
+    async with open_metadata(tmp_path) as store:
+        await BookieRegistry(store).delete_cookie("bookie-1", 0)
+    message = await refusal(tmp_path / "data", CookieRefused, metadata=tmp_path)
+    assert "metadata has no cookie" in message
+
+
+async def test_interrupted_stamping_is_repeated(tmp_path: Path) -> None:
+    """Folders that hold a cookie and nothing else made no promise yet."""
+    async with open_metadata(tmp_path) as store:
+        node = new_node(config_in(tmp_path), store)
+        await node.start()
+        await node.stop()
+        await BookieRegistry(store).delete_cookie("bookie-1", 0)
+    for folder in ("journal", "ledgers"):
+        cookie = (tmp_path / folder / "VERSION").read_bytes()
+        shutil.rmtree(tmp_path / folder)
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "VERSION").write_bytes(cookie)
+    os.unlink(tmp_path / "ledgers" / "VERSION")
+    async with running_bookie(tmp_path) as bookie:
+        assert bookie.incarnation
+
+
+async def test_damaged_cookie_is_refused(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path):
+        pass
+    (tmp_path / "ledgers" / "VERSION").write_bytes(b"\x00\xff")
+    assert "VERSION is damaged" in await refusal(tmp_path, CookieRefused)
+
+
+async def test_two_bookies_on_one_folder(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, metadata=tmp_path / "m") as bookie:
+        message = await refusal(tmp_path, FolderUnusable, metadata=tmp_path / "m2")
+        assert f"held by process {os.getpid()}" in message
+        client = await RawClient.connect(bookie)
+        assert await client.add(add_of(1, 0)) is Code.OK
+        client.close()
+
+
+async def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    message = await refusal(tmp_path, FolderUnusable, journal_directories=(f"{tmp_path}/file/j",))
+    assert f"{tmp_path}/file/j" in message
+    assert "must be able to write" in message
+    if os.geteuid():
+        (tmp_path / "locked").mkdir(mode=0o500)
+        folder = f"{tmp_path}/locked/j"
+        message = await refusal(tmp_path, FolderUnusable, journal_directories=(folder,))
+        assert "Permission denied" in message
+
+
+async def test_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = await refusal(tmp_path, ListenFailed, port=port)
+        assert f"port {port}" in message
+        assert "in use" in message
+    assert not (tmp_path / "journal").exists(), "found before anything was touched"
+
+
+async def test_address_of_another_machine(tmp_path: Path) -> None:
+    message = await refusal(tmp_path, ListenFailed, host="203.0.113.7")
+    assert "not an address of this machine" in message
+
+
+def test_senseless_settings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BookieConfigError, match="journal_directories"):
+        config_in(tmp_path, journal_directories=())
+    with pytest.raises(BookieConfigError, match="absolute"):
+        config_in(tmp_path, ledger_directories=("relative",))
+    with pytest.raises(BookieConfigError, match="write_cache_bytes_max"):
+        config_in(tmp_path, write_cache_bytes_max=0)
+
+
+# Registration
+
+
+async def test_registration_carries_address_rack_and_incarnation(tmp_path: Path) -> None:
+    async with (
+        running_bookie(tmp_path / "b", metadata=tmp_path, rack="/dc1/r7") as bookie,
+        open_metadata(tmp_path) as store,
+    ):
+        info = (await registered(store))["bookie-1"]
+        assert (info.host, info.port, info.read_only) == ("127.0.0.1", bookie.port, False)
+        assert info.properties["rack"] == "/dc1/r7"
+        assert info.incarnation == bookie.incarnation
+
+
+async def test_registers_anew_after_its_session_was_lost(tmp_path: Path) -> None:
+    async with open_metadata(tmp_path) as store:
+        node = new_node(config_in(tmp_path), store)
+        await node.start()
+        try:
+            await BookieRegistry(store).unregister("bookie-1")  # as an expired session does
+            for listener in (SessionState.EXPIRED, SessionState.CONNECTED):
+                node._registry._on_session(listener)
+                node._on_session(listener)
+            await until_registered(store, read_only=False)
+        finally:
+            await node.stop()
+
+
+# Read-only
+
+
+async def test_told_read_only(tmp_path: Path) -> None:
+    async with open_metadata(tmp_path) as store:
+        node = new_node(config_in(tmp_path, read_only=True), store)
+        await node.start()
+        client = await RawClient.connect(node)
+        assert (await registered(store))["bookie-1"].read_only
+        assert await client.add(add_of(1, 0)) is Code.READ_ONLY
+        assert await client.add(add_of(1, 0, flags=0)) is Code.READ_ONLY
+        assert await client.add(add_of(1, 0, flags=RECOVERY)) is Code.OK
+        assert await client.read(1, 0) == entry_of(1, 0)
+        node.set_read_only(False)
+        await until_registered(store, read_only=False)
+        assert await client.add(add_of(1, 1)) is Code.OK
+        client.close()
+        await node.stop()
+
+
+async def test_short_of_space_turns_read_only_and_back_by_itself(tmp_path: Path) -> None:
+    disk = TroubledDisk()
+    limits = {
+        "disk_free_bytes_min": 1000,
+        "disk_free_bytes_resume": 2000,
+        "disk_free_bytes_reserve": 100,
+        "disk_check_interval_ms": 10,
+    }
+    async with open_metadata(tmp_path) as store:
+        node = new_node(config_in(tmp_path, **limits), store, disk)
+        await node.start()
+        client = await RawClient.connect(node)
+        assert await client.add(add_of(1, 0)) is Code.OK
+        disk.free = 999
+        await until_registered(store, read_only=True)
+        assert await client.add(add_of(1, 1)) is Code.READ_ONLY
+        assert await client.add(add_of(1, 1, flags=RECOVERY)) is Code.OK
+        assert await client.fence(2) is Code.NO_ENTRY, "fencing needs next to no space"
+        disk.free = 1999
+        await asyncio.sleep(0.05)
+        assert node.read_only, "not before there is some room again"
+        disk.free = 99
+        await until(lambda: not node.server.takes_recovery_adds)
+        assert await client.add(add_of(1, 2, flags=RECOVERY)) is Code.READ_ONLY
+        disk.free = 2000
+        await until_registered(store, read_only=False)
+        assert await client.add(add_of(1, 2)) is Code.OK
+        assert (await client.call(Op.NODE_INFO)).body["free_bytes"] == 2000
+        client.close()
+        await node.stop()
+
+
+async def test_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
+    disk = TroubledDisk()
+    full = threading.Event()
+
+    def hook(call: str, path: str) -> None:
+        if full.is_set() and call in ("pwritev", "preallocate"):
+            raise DiskFull(f"{call} {path}: no space left")
+
+    disk.hook = hook
+    async with running_bookie(tmp_path, disk=disk, disk_check_interval_ms=10) as bookie:
+        client = await RawClient.connect(bookie)
+        assert await client.add(add_of(1, 0)) is Code.OK
+        full.set()
+        assert await client.add(add_of(1, 1)) is Code.READ_ONLY
+        await until(lambda: bookie.read_only)
+        assert await client.read(1, 0) == entry_of(1, 0)
+        full.clear()
+        await until(lambda: not bookie.read_only)
+        assert await client.add(add_of(1, 1)) is Code.OK
+        client.close()
+
+
+# Failure
+
+
+async def test_failed_sync_ends_the_node_and_acks_nothing(tmp_path: Path) -> None:
+    disk = TroubledDisk()
+
+    def hook(call: str, path: str) -> None:
+        if call == "datasync":
+            raise SyncFailed(f"fdatasync {path}: input/output error")
+
+    async with running_bookie(tmp_path, disk=disk) as bookie:
+        client = await RawClient.connect(bookie)
+        assert await client.add(add_of(1, 0)) is Code.OK
+        disk.hook = hook
+        client.send(add_of(1, 1))
+        answers = await client.answers_until_closed()
+        assert all(getattr(answer, "code", Code.OK) == Code.IO for answer in answers)
+        with pytest.raises(SyncFailed):
+            await asyncio.wait_for(asyncio.shield(bookie.failed), 10)
+        with pytest.raises(ConnectionRefusedError):
+            await RawClient.connect(bookie)
+        disk.hook = lambda call, path: None
