@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -104,9 +104,9 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ready for requests."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=self._buffer_bytes_max)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._buffer_bytes_max)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Room in the scratch buffer that all connections of this loop share."""

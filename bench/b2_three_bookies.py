@@ -1,0 +1,198 @@
+"""B2: one ledger writer, three bookie processes, E = Qw = 3, Qa = 2, fsync before every ack.
+
+    python bench/b2_three_bookies.py              # 100 B, 1 KB, 64 KB, three rounds each
+    python bench/b2_three_bookies.py --sizes 100 --seconds 10
+
+The bookies and the writer are processes of their own over one embedded metadata store; everything
+is Octavo's production path: placement, digests, quorum, in-order confirmation, close. The figure
+counts confirmed entries; the clock stops when the last one is confirmed by its ack quorum. Prints
+one line per size for people and, last, one JSON document with settings and figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+
+from bookie.config import BookieConfig
+from bookie.disk import RealDisk
+from bookie.node import BookieNode
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from ledger.writer import LedgerWriter
+from metadata.opening import open_store
+
+BURST_BYTES = 64 * 1024
+TICK_S = 120.0
+
+
+async def serve(folder: str, name: str, url: str) -> None:
+    """One bookie, until SIGTERM."""
+    store = open_store(url)
+    await store.start()
+    config = BookieConfig(
+        port=0,
+        bookie_id=name,
+        journal_directories=(f"{folder}/{name}/journal",),
+        ledger_directories=(f"{folder}/{name}/ledgers",),
+    )
+    node = BookieNode(
+        config,
+        store,
+        disk=RealDisk(),
+        rng=random.Random(name),
+        clock=lambda: time.time_ns() // 1_000_000,
+    )
+    await node.start()
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await stop.wait()
+    await node.stop()
+    await store.close()
+
+
+@contextlib.contextmanager
+def bookies(folder: str, url: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """`count` bookie processes, ended on leaving."""
+    command = [sys.executable, __file__, "--serve", folder, "--url", url, "--name"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    running = [
+        subprocess.Popen([*command, f"b{number}"], env=environment)
+        for number in range(1, count + 1)
+    ]
+    try:
+        yield running
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait(30)
+
+
+async def write(writer: LedgerWriter, payload: bytes, seconds: float) -> tuple[int, float]:
+    """Add for `seconds`, as fast as the writer takes it: (confirmed entries, seconds)."""
+    burst = max(1, BURST_BYTES // len(payload))
+    finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    added = 0
+    answered = 0
+    over = False
+
+    def done(entry_id: int, error: Exception | None) -> None:
+        nonlocal answered
+        if error is not None and not finished.done():
+            finished.set_exception(error)
+        answered += 1
+        if over and answered == added and not finished.done():
+            finished.set_result(None)
+
+    started = time.perf_counter()
+    add = writer.add
+    while time.perf_counter() - started < seconds and not finished.done():
+        for _ in range(burst):
+            add(payload, done)
+        added += burst
+        await writer.drain()
+        await asyncio.sleep(0)
+    over = True
+    if answered < added:
+        await asyncio.wait_for(finished, TICK_S)
+    return added, time.perf_counter() - started
+
+
+async def measure(url: str, sizes: list[int], seconds: float, rounds: int) -> list[dict[str, Any]]:
+    """All rounds, the sizes interleaved."""
+    store = open_store(url)
+    await store.start()
+    options = LedgerOptions(pending_bytes_max=16 << 20, pending_entries_max=50_000)
+    client = LedgerClient(store, rng=random.Random(7), options=options)
+    await client.start()
+    async with asyncio.timeout(30):
+        while len(client.bookies.available) < 3:
+            await asyncio.sleep(0.05)
+            await client.bookies.reload()
+    rates: dict[int, list[float]] = {size: [] for size in sizes}
+    busy: dict[int, list[float]] = {size: [] for size in sizes}
+    for round_number in range(rounds + 1):
+        for size in sizes:
+            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            cpu = time.process_time()
+            warming = round_number == 0
+            count, took = await write(
+                writer, random.Random(size).randbytes(size), min(1.0, seconds) if warming else seconds
+            )
+            used = time.process_time() - cpu
+            metadata = await writer.close()
+            assert metadata.last_entry == count - 1, (metadata.last_entry, count)
+            assert len(metadata.fragments) == 1, "the ensemble changed during the measurement"
+            if not warming:
+                rates[size].append(count / took)
+                busy[size].append(used / took)
+    await client.close()
+    await store.close()
+    return [
+        {
+            "payload_bytes": size,
+            "entries_per_s": round(statistics.median(rates[size])),
+            "mb_per_s": round(statistics.median(rates[size]) * size / 1e6, 1),
+            "rounds_entries_per_s": [round(rate) for rate in rates[size]],
+            "writer_cpu": round(statistics.median(busy[size]), 2),
+        }
+        for size in sizes
+    ]
+
+
+def main() -> None:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 65536])
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--data", default=None, help="folder of the bookies (a temporary one)")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--name", help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    if options.serve:
+        uvloop.run(serve(options.serve, options.name, options.url))
+        return
+    with tempfile.TemporaryDirectory(dir=options.data, prefix="octavo-b2-") as folder:
+        url = f"file://{folder}/metadata.db"
+        with bookies(folder, url, 3):
+            results = uvloop.run(measure(url, options.sizes, options.seconds, options.rounds))
+    for result in results:
+        print(
+            f"{result['payload_bytes']:>6} B  {result['entries_per_s']:>9,} entries/s  "
+            f"{result['mb_per_s']:>7} MB/s x 3  writer {result['writer_cpu']:.0%} of a core"
+        )
+    print(
+        json.dumps(
+            {
+                "benchmark": "b2_three_bookies",
+                "settings": {"E": 3, "Qw": 3, "Qa": 2, "journal_sync": True, "processes": 4},
+                "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
+                "results": results,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
