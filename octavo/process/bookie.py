@@ -5,6 +5,7 @@ Imports neither the HTTP client nor the command line: a bookie's memory belongs 
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from pathlib import Path
@@ -27,13 +28,23 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
             config, store, disk=RealDisk(), rng=random.SystemRandom(), clock=wall_clock_ms
         )
         await node.start()
+        failed = asyncio.ensure_future(fail_with(node, life))
         try:
             life.ready(bookie_id=node.bookie_id, address=node.address)
             await life.until_stopped()
         finally:
+            failed.cancel()
             await node.stop()
     finally:
         await store.close()
+
+
+async def fail_with(node: BookieNode, life: Life) -> None:
+    """End the process when the bookie can promise nothing any more."""
+    try:
+        await asyncio.shield(node.failed)
+    except Exception as error:
+        life.fail(error)
 
 
 def main() -> int:
