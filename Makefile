@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check install fmt
+.PHONY: demo test check install fmt interop
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -25,3 +25,7 @@ check: install
 fmt: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Beside a real Apache BookKeeper, fetched by Maven: needs a JDK (17 or newer) and Maven.
+interop: install
+	$(BIN)/python tests/interop/run.py $(if $(SAY),--say)

@@ -1,0 +1,72 @@
+"""What the conversation is made of: frames, and how their answers are written down."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from talk import Talk, told
+
+from protocol.entry import DigestType, digest_for, master_key, pack_entry
+from protocol.frames import Flag, add_prefix
+
+CRC32C = digest_for(DigestType.CRC32C, b"")
+KEY = master_key(b"")
+OTHER_KEY = master_key(b"another")
+FENCE, RECOVERY = int(Flag.FENCE), int(Flag.RECOVERY_ADD)
+
+Step = Callable[[int, int], AsyncIterator[str]]
+STEPS: list[Step] = []
+
+
+def step(function: Step) -> Step:
+    """Register a step: it gets the port and a ledger id, and yields lines."""
+    STEPS.append(function)
+    return function
+
+
+async def transcript(port: int) -> list[str]:
+    """Have the whole conversation; one line for each thing that was answered."""
+    lines: list[str] = []
+    for number, one in enumerate(STEPS, 1):
+        lines.append(f"— {(one.__doc__ or '').strip()}")
+        lines += [line async for line in one(port, 1000 + number)]
+    return lines
+
+
+def add(
+    ledger: int,
+    entry: int,
+    payload: bytes,
+    *,
+    flags: int = 0,
+    key: bytes = KEY,
+    lac: int | None = None,
+    length: int | None = None,
+) -> bytes:
+    """An add frame of a CRC32C ledger whose every entry is as long as this one."""
+    if length is None:
+        length = (entry + 1) * len(payload)
+    packed = pack_entry(CRC32C, ledger, entry, entry - 1 if lac is None else lac, length, payload)
+    return add_prefix(key, len(packed), flags) + packed
+
+
+def payload_of(entry: int, size: int = 100) -> bytes:
+    """Bytes that tell which entry they belong to."""
+    return (b"%08d" % entry * (size // 8 + 1))[:size]
+
+
+def adds(ledger: int, first: int, count: int, flags: int = 0) -> list[bytes]:
+    """Frames of consecutive adds."""
+    return [
+        add(ledger, entry, payload_of(entry), flags=flags) for entry in range(first, first + count)
+    ]
+
+
+async def say(talk: Talk, *frames: bytes, raw: bool = True) -> AsyncIterator[str]:
+    """Send in one write; a line for each answer, and one for the bytes of them all."""
+    for answer in await talk.ask(*frames):
+        yield told(answer, CRC32C)
+    if raw:
+        yield f"  {talk.heard()}"
+    if talk.closed:
+        yield "  the bookie hung up"

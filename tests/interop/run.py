@@ -1,0 +1,90 @@
+"""Judged by the original: our codec against Apache's bookie, our bookie beside it, our records.
+
+    make interop            the whole, in about a minute
+    make interop SAY=1      prints the transcript too
+
+1. The same conversation is had with a real bookie of Apache BookKeeper and with ours; the two
+   transcripts (codes, bytes, lengths) must be equal line by line, but for a few answers that differ
+   on purpose, which are checked one by one.
+2. Our registration, cookie and ledger metadata are read by Apache's shell, Apache's by us.
+3. Apache's own client writes, leaves, recovers and reads ledgers over one bookie of each kind.
+
+Needs Java, its compiler and Maven, which fetches BookKeeper from Maven Central once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+
+import conversation  # noqa: F401 - its steps
+import malformed
+import ours
+from apache import VERSION, Missing, Peer, fetch, running
+from checks import Checks
+from clients import apaches_client
+from phrases import transcript
+from shared_records import apache_by_us, ours_by_apache
+
+
+async def transcripts(checks: Checks, apache_port: int, our_port: int, aloud: bool) -> None:
+    """Have both conversations and compare them."""
+    checks.title(f"one conversation, with Apache BookKeeper {VERSION} and with Octavo")
+    theirs = await transcript(apache_port)
+    again = await transcript(our_port)
+    differing = 0
+    for number, (one, other) in enumerate(itertools.zip_longest(theirs, again), 1):
+        if one != other:
+            differing += 1
+            print(f"  line {number}\n    Apache: {one}\n    Octavo: {other}")
+        elif aloud or (one or "").startswith("—"):
+            print(f"  = {one}")
+    checks.holds(
+        f"the two transcripts are equal: {len(theirs)} lines",
+        not differing,
+        f"{differing} lines differ, see above",
+    )
+    checks.title("where Octavo answers otherwise on purpose")
+    for what, wanted in malformed.DELIBERATE.items():
+        one, other = [await malformed.deliberate(port, what) for port in (apache_port, our_port)]
+        checks.equal(f"{what}: {wanted.why}", (one, other), (wanted.apache, wanted.octavo))
+
+
+async def judge(checks: Checks, peer: Peer, aloud: bool) -> None:
+    """All of it, against a peer that runs."""
+    async with ours.store_at(peer.zookeeper_port) as store:
+        await apache_by_us(checks, peer, store)
+        async with ours.bookie(store, peer.folder / "octavo", rack="/dc1/rack1") as node:
+            await transcripts(checks, peer.bookie_port, node.port, aloud)
+            await ours_by_apache(checks, peer, store, node)
+            await apaches_client(checks, peer, store, node)
+
+
+def main() -> int:
+    """0 when everything held, 1 when something did not, 2 when something is missing."""
+    checks = Checks()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-interop-")))
+        try:
+            lib = fetch()
+            ours.quiet(folder / "octavo.log")
+            peer = stack.enter_context(running(lib, folder))
+            asyncio.run(judge(checks, peer, aloud="--say" in sys.argv[1:]))
+        except Missing as missing:
+            print(f"interop cannot run: {missing}", file=sys.stderr)
+            return 2
+    if checks.failed:
+        print(f"\n{len(checks.failed)} of {checks.passed + len(checks.failed)} checks FAILED:")
+        for what in checks.failed:
+            print(f"  {what}")
+        return 1
+    print(f"\nAll {checks.passed} checks passed: the two transcripts are equal.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
