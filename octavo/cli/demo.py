@@ -14,7 +14,7 @@ import typer
 from octavo.cli.options import BadOption
 from octavo.cli.output import say
 
-app = typer.Typer(help="Demonstrations on a cluster of their own.", invoke_without_command=True)
+app = typer.Typer(invoke_without_command=True)
 
 Folder = Annotated[
     Path | None, typer.Option("--data", help="Keep the cluster's folder here (must be new).")

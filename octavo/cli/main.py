@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from octavo import __version__
@@ -64,17 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     try:
-        code = app(args=list(arguments) if arguments is not None else None, standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except click.exceptions.Abort:
-        fail("interrupted")
-        return 130
+        app(args=list(arguments) if arguments is not None else None, prog_name="octavo")
+        return 0
+    except SystemExit as done:  # help, bad usage (2), `typer.Exit`: already said
+        return done.code if isinstance(done.code, int) else 0
     except KeyboardInterrupt:
         fail("interrupted")
         return 130
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
     except BrokenPipeError:
         sys.stderr.close()
         return 0

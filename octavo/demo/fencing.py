@@ -228,7 +228,7 @@ class Fencing:
         old = scene.old.name
         screen.headline(f"4. {old} wakes up (SIGCONT) and finishes the publish it had begun")
         screen.note(
-            "It has not heard of anything. It adds the message to its ledger as the next entry and\n"
+            "It has heard of nothing. It adds the message to its ledger as the next entry and\n"
             "sends it to the three bookies. They know better."
         )
         since = len(self.follower.events)

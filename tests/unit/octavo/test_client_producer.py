@@ -142,7 +142,7 @@ async def test_unanswered_bytes_are_bounded(broker: Any) -> None:
                 sent += 1
 
         task = asyncio.create_task(send_many())
-        while producer.has_room:
+        while producer.has_room:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert sent < 30
         assert producer.pending_bytes < 1100
@@ -155,9 +155,10 @@ async def test_unanswered_bytes_are_bounded(broker: Any) -> None:
 
 async def test_keyless_messages_fill_batches_and_spread(broker: Any) -> None:
     async with AsyncClient(broker.url, rng=random.Random(1)) as client:
-        async with await client.producer("t", batch_bytes=500) as producer:
-            for n in range(300):
-                await producer.send(f"{n:08d}")
+        producer = await client.producer("t", batch_bytes=500)
+        for n in range(300):
+            await producer.send(f"{n:08d}")
+        await producer.close()
     counts = [len(values(broker, n)) for n in range(3)]
     assert sum(counts) == 300
     assert all(counts)

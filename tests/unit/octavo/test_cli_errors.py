@@ -1,0 +1,95 @@
+"""What the command says when something is wrong: one line with the cause, never a stack trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo.cli.main import run
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("OCTAVO_URL", "OCTAVO_DATA", "OCTAVO_METADATA_URL", "OCTAVO_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("octavo.cli.topic.RETRY_S", 0.1)
+    monkeypatch.setattr("octavo.cli.publish.RETRY_S", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topic", "list", "--url", NOBODY], "no answer from http://127.0.0.1:9"),
+        (["topic", "list", "--url", "localhost"], "write http://host:port"),
+        (["topic", "create", "a/b/c", "--url", NOBODY], "write topic or namespace/topic"),
+        (["topic", "update", "t", "--url", NOBODY], "nothing to change"),
+        (["topic", "update", "t", "--set", "x"], "write --set name=value"),
+        (["publish", "t", "hello", "--url", NOBODY], "no answer from"),
+        (["publish", "t", "hello", "--file", "x"], "choose one"),
+        (["consume", "t", "-s", "x", "--partition", "1"], "--partition goes with a plain read"),
+        (["ledger", "list"], "which cluster?"),
+        (["ledger", "list", "--data", "none"], "holds no standalone cluster"),
+        (["ledger", "show", "1", "--metadata", "redis://x"], "names no metadata store"),
+        (["bookies", "--metadata", "redis://x"], "names no metadata store"),
+        (["bookie", "--metadata", "file:///tmp/x"], "name at least one folder"),
+        (["bookie", "--data", "d"], "which metadata store?"),
+        (["bookie", "--data", "d", "--set", "prot=1"], "did you mean port"),
+        (["bookie", "--data", "d", "--set", "port=x"], "it should be a valid integer"),
+        (["broker", "--config", "none.toml"], "No such file"),
+        (["broker"], "which metadata store?"),
+        (["standalone", "--set", "port=1"], "write section.name=value"),
+        (["standalone", "--set", "bookie.port=1"], "standalone chooses it"),
+        (["demo", "--data", "."], "is not empty"),
+    ],
+)
+def test_an_error_is_one_clear_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "something").touch()
+    assert run(arguments) == 1
+    out, err = capsys.readouterr()
+    assert said in " ".join(err.split())
+    assert err.startswith("error:")
+    assert "Traceback" not in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["topic", "create"], ["publish"], ["standalone", "--bookies", "none"]],
+)
+def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert "Usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "standalone", "bookie", "broker", "zookeeper", "publish", "consume", "bookies", "demo",
+        "demo fencing", "topic create", "topic list", "topic describe", "topic update",
+        "topic delete", "ledger list", "ledger show", "ledger read", "ledger recover",
+        "ledger delete",
+    ],
+)  # fmt: skip
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command.split(), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Example" in out
+    assert f"octavo {command.split()[0]}" in out
+
+
+def test_bad_line_of_ndjson_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from octavo.cli.options import BadOption
+    from octavo.cli.publish import _lines
+
+    path = tmp_path / "lines"
+    path.write_text('{"a": 1}\n{"a": \n')
+    lines = _lines(path, None, "a", ndjson=True, envelope=False)
+    assert next(lines).key == "1"
+    with pytest.raises(BadOption, match="line 2 is not JSON"):
+        next(lines)

@@ -1,0 +1,64 @@
+"""The pieces of a standalone cluster that need no running process."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from octavo.standalone import ports
+from octavo.standalone.cluster_file import ClusterFile, Member, NoCluster, alive, read_cluster
+
+
+def test_the_cluster_file_survives(tmp_path: Path) -> None:
+    cluster = ClusterFile(folder=str(tmp_path), metadata_url="file:///m", supervisor_pid=7)
+    cluster = cluster.with_member(Member(name="bookie-1", kind="bookie", pid=1, port=3181))
+    cluster = cluster.with_member(Member(name="broker-1", kind="broker", address="http://x:1"))
+    cluster = cluster.with_member(Member(name="bookie-1", kind="bookie", pid=2, port=3181))
+    cluster.write()
+    found = read_cluster(tmp_path)
+    assert found == cluster
+    assert found.urls == ["http://x:1"]
+    assert [member.pid for member in found.of_kind("bookie")] == [2]
+    assert found.member("none") is None
+
+
+def test_a_folder_without_a_cluster(tmp_path: Path) -> None:
+    with pytest.raises(NoCluster, match="octavo standalone --data"):
+        read_cluster(tmp_path)
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(NoCluster, match="not readable"):
+        read_cluster(tmp_path)
+
+
+def test_ports_by_plan() -> None:
+    assert ports.port_of("broker", 1, None) == 8080
+    assert ports.port_of("bookie", 3, None) == 3183
+    assert ports.port_of("broker", 2, 9000) == 9001
+    assert ports.port_of("bookie", 1, 9000) == 9050
+    assert ports.port_of("bookie", 1, 0) == ports.FREE
+
+
+def test_a_port_in_use_says_by_whom() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(ports.PortInUse) as caught:
+            ports.check_port("127.0.0.1", port, "broker-1")
+        said = str(caught.value)
+        assert str(port) in said
+        assert "broker-1" in said
+        assert f"(pid {os.getpid()})" in said
+        assert "--port-base" in said
+    ports.check_port("127.0.0.1", port, "broker-1")
+    ports.check_port("127.0.0.1", ports.FREE, "broker-1")
+    ports.check_port("127.0.0.1", ports.free_port("127.0.0.1"), "broker-1")
+
+
+def test_alive() -> None:
+    assert alive(os.getpid())
+    assert not alive(0)
+    assert not alive(2**22 + 1)
