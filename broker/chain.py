@@ -144,18 +144,22 @@ class Chain:
         assert self.link_of(ledger_id) is None
         return Chain((*self.links, PartitionLedger(ledger_id, self.end_offset)), self.trimmed_to)
 
-    def trimming(self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0) -> Chain:
+    def trimming(
+        self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
+    ) -> Chain:
         """Without the oldest closed ledgers that retention no longer covers.
 
         By time, a ledger goes when its newest message is too old; by size, while what would be
-        left still holds at least the bytes to keep. The newest ledger always stays.
+        left still holds at least the bytes to keep. The newest ledger always stays, and so does
+        every offset from `limit` on: what a subscription has not acked is not trimmed.
         """
         total = self.closed_bytes + open_bytes
         keep = 0
         for link in self.links[:-1]:
             old = policy.age_ms is not None and now_ms - link.last_ms > policy.age_ms
             large = policy.payload_bytes is not None and total - link.bytes >= policy.payload_bytes
-            if not (old or large):
+            unacked = limit is not None and end_offset(link) > limit
+            if unacked or not (old or large):
                 break
             total -= link.bytes
             keep += 1

@@ -118,7 +118,7 @@ class Dispatcher:
         """Lease up to `messages_max` messages before offset `end`; None when there are none."""
         self.expire(now_ms)
         offsets = self._take_ready(messages_max) if self._ready else []
-        counts = {offset: self._attempts[offset] + 1 for offset in offsets}
+        counts = {offset: self._attempts.get(offset, 0) + 1 for offset in offsets}
         room = min(messages_max, self._leased_max - self.leased - self.waiting) - len(offsets)
         if room > 0 and self._fresh < end:
             self._take_fresh(offsets, room, end)
@@ -159,6 +159,17 @@ class Dispatcher:
             heapq.heappush(self._ready, offset)
         else:
             heapq.heappush(self._delayed, (now_ms + delay_ms, offset))
+
+    def give_back(self, found: HandOut) -> None:
+        """The hand-out did not reach its consumer: it does not count as a delivery."""
+        for offset in found.offsets:
+            if self.holds(offset, found.number):
+                self._release(offset)
+                if self._attempts[offset] == 1:
+                    del self._attempts[offset]
+                else:
+                    self._attempts[offset] -= 1
+                heapq.heappush(self._ready, offset)
 
     def extend(self, offsets: Iterable[int], now_ms: int) -> None:
         """Begin the ack timeout of these leased messages anew; their ack ids stay good."""

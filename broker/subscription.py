@@ -7,26 +7,109 @@ memory only: after a take-over they are void and unacked messages are delivered 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from broker.types import Delivery, Nack, SubscriptionInfo, SubscriptionStats
+from broker.cursor import Cursor, Range, ranges_of
+from broker.dispatch import Dispatcher, HandOut
+from broker.errors import (
+    CumulativeAckNotAllowed,
+    InvalidAckId,
+    NotOwner,
+    OffsetBeyondEnd,
+    StaleLease,
+)
+from broker.state_format import Op, ack_op, cursor_op
+from broker.types import (
+    AckId,
+    ConsumerStats,
+    Delivery,
+    MessageId,
+    Nack,
+    PartitionName,
+    StoredBatch,
+    SubscriptionInfo,
+    SubscriptionStats,
+)
+from protocol.records import Record
+
+_READ_BYTES = 1024 * 1024
+_MESSAGES_MAX = 10_000
+"""One receive gives no more, whatever it asks for."""
+_STALE_SHOWN = 10
+
+
+class SubscribedLog(Protocol):
+    """What a subscription needs of its partition."""
+
+    name: PartitionName
+
+    @property
+    def epoch(self) -> int:
+        """Counts the take-overs."""
+
+    @property
+    def earliest_offset(self) -> int:
+        """The first offset left."""
+
+    @property
+    def next_offset(self) -> int:
+        """The confirmed end."""
+
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
+        """Batches from the one that contains `offset`."""
+
+    def records_of(self, batch: StoredBatch) -> Sequence[Record]:
+        """The batch, opened."""
+
+    async def persist(self, op: Op) -> None:
+        """Return when the operation is durable."""
 
 
 class Subscription:
     """One subscription in one owned partition."""
 
-    info: SubscriptionInfo
+    def __init__(
+        self, log: SubscribedLog, info: SubscriptionInfo, cursor: Cursor, leased_max: int
+    ) -> None:
+        self.info = info
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._cursor = cursor
+        self._dispatcher = Dispatcher(
+            cursor,
+            exclusive=info.settings.type == "exclusive",
+            ack_timeout_ms=info.settings.ack_timeout_ms,
+            leased_max=leased_max,
+        )
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._closed: NotOwner | None = None
 
     async def receive(
         self, consumer: str, *, messages_max: int, wait_s: float = 0.0
     ) -> list[Delivery]:
         """Up to `messages_max` messages, leased to `consumer` for the subscription's ack timeout.
 
-        Waits up to `wait_s` for the first one; [] when none came, or when the consumer holds too
+        Waits up to `wait_s` for the first one; [] when none came, or when the consumers hold too
         many unacked ones already. Redeliveries come first. Raises `SubscriptionBusy` when the
         subscription is exclusive and another consumer holds it, `NotOwner`.
         """
-        raise NotImplementedError
+        until_s = self._loop.time() + wait_s
+        messages_max = min(messages_max, _MESSAGES_MAX)
+        while True:
+            if self._closed is not None:
+                raise self._closed
+            now_ms = self._now_ms()
+            self._dispatcher.enter(consumer, now_ms)
+            self._skip_trimmed()
+            end = self._log.next_offset
+            found = self._dispatcher.hand_out(consumer, now_ms, end, self._share(messages_max))
+            if found is not None:
+                return await self._deliver(found)
+            if self._loop.time() >= until_s:
+                return []
+            await self._wait(until_s)
 
     async def acknowledge(
         self,
@@ -44,15 +127,193 @@ class Subscription:
         `InvalidAckId` (nothing took effect), `StaleLease` (the others took effect, and are
         durable), `CumulativeAckNotAllowed`, `OffsetBeyondEnd`, `AckOutcomeUnknown`, `NotOwner`.
         """
-        raise NotImplementedError
+        if self._closed is not None:
+            raise self._closed
+        if up_to is not None:
+            self._check_up_to(up_to)
+        now_ms = self._now_ms()
+        self._dispatcher.expire(now_ms)
+        stale: list[str] = []
+        acked = self._claimed(ack_ids, stale, or_acked=True)
+        given_back = [(self._claimed([nack.ack_id], stale), nack.delay_ms) for nack in nacks]
+        extended = self._claimed(extend, stale)
+        for offset in (*acked[:1], *extended[:1], *(o for os, _ in given_back[:1] for o in os)):
+            self._dispatcher.heard_of(offset, now_ms)
+        self._dispatcher.extend(extended, now_ms)
+        for offsets, delay_ms in given_back:
+            for offset in offsets:
+                self._dispatcher.nack(offset, now_ms, delay_ms)
+        ranges, new = self._ack(acked, up_to)
+        self.wake()
+        if ranges:
+            await self._log.persist(ack_op(self.info.name, ranges))
+        if stale:
+            shown = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
+            raise StaleLease(
+                f"{len(stale)} ack ids have no lease any more ({shown}): those messages were or "
+                "will be delivered again; everything else of the call took effect",
+                stale,
+            )
+        return new
 
     async def seek(self, offset: int) -> int:
         """Set the cursor to `offset` (clamped to what is there) and return it; ends all leases.
 
         Everything before it counts as acked, nothing from it on. See `Partition.resolve`.
         """
-        raise NotImplementedError
+        if self._closed is not None:
+            raise self._closed
+        offset = min(max(offset, self._log.earliest_offset), self._log.next_offset)
+        self._cursor.reset(offset)
+        self._dispatcher.reset()
+        self.wake()
+        await self._log.persist(cursor_op(self.info.name, self.info.created_ms, offset))
+        return offset
 
     def stats(self) -> SubscriptionStats:
         """Live figures."""
-        raise NotImplementedError
+        cursor, dispatcher, now_ms = self._cursor, self._dispatcher, self._now_ms()
+        end = self._log.next_offset
+        return SubscriptionStats(
+            name=self.info.name,
+            type=self.info.settings.type,
+            mark_delete_offset=cursor.mark_delete,
+            next_offset=end,
+            backlog=cursor.backlog(end),
+            unacked_ranges=cursor.hole_count(),
+            leased=dispatcher.leased,
+            redelivering=dispatcher.waiting,
+            consumers=tuple(
+                ConsumerStats(consumer.name, consumer.leased, now_ms - consumer.seen_ms)
+                for consumer in dispatcher.consumers.values()
+            ),
+        )
+
+    def wake(self) -> None:
+        """There may be something to hand out: whoever waits looks again."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self, error: NotOwner) -> None:
+        """The partition or the subscription is gone from here: calls under way end with `error`."""
+        self._closed = error
+        self.wake()
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _share(self, messages_max: int) -> int:
+        """When several consumers wait for the same messages, each gets a part of them."""
+        others = len(self._waiters)
+        if not others or self.info.settings.type == "exclusive":
+            return messages_max
+        available = self._cursor.backlog(self._log.next_offset) - self._dispatcher.leased
+        return max(1, min(messages_max, -(-available // (others + 1))))
+
+    def _skip_trimmed(self) -> None:
+        earliest = self._log.earliest_offset
+        if self._cursor.mark_delete < earliest:
+            self._cursor.ack(0, earliest)
+            self._dispatcher.acked_up_to(earliest - 1)
+
+    async def _wait(self, until_s: float) -> None:
+        event_ms = self._dispatcher.next_event_ms()
+        if event_ms is not None:
+            until_s = min(until_s, event_ms / 1000 + 0.001)
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        timer = self._loop.call_at(until_s, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+
+    async def _deliver(self, found: HandOut) -> list[Delivery]:
+        try:
+            return await self._open(found)
+        except BaseException:
+            # Also when the consumer went away meanwhile: nobody has seen these messages.
+            self._dispatcher.give_back(found)
+            self.wake()
+            raise
+
+    async def _open(self, found: HandOut) -> list[Delivery]:
+        offsets, counts = found.offsets, found.counts
+        front, back = f"{self._log.name.partition}-", f"-{self._log.epoch}-{found.number}"
+        deliveries: list[Delivery] = []
+        at = 0
+        while at < len(offsets):
+            wanted = offsets[-1] - offsets[at] + 1
+            batches = await self._log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
+            for batch in batches:
+                base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
+                records, end = self._log.records_of(batch), batch.next_offset
+                while at < len(offsets) and (offset := offsets[at]) < end:
+                    deliveries.append(
+                        Delivery(
+                            f"{front}{offset}{back}",
+                            offset,
+                            MessageId(ledger_id, entry_id, offset - base),
+                            records[offset - base],
+                            counts.get(offset, 1),
+                        )
+                    )
+                    at += 1
+                if at == len(offsets):
+                    break
+        return deliveries
+
+    def _check_up_to(self, up_to: int) -> None:
+        if self.info.settings.type != "exclusive":
+            raise CumulativeAckNotAllowed(
+                f"subscription {self.info.name!r} is {self.info.settings.type}: up_to would ack "
+                "what other consumers hold; ack each message by its ack id"
+            )
+        end = self._log.next_offset
+        if up_to >= end:
+            raise OffsetBeyondEnd(
+                f"{self._log.name}: cannot ack up to {up_to}, the next offset is {end}", end
+            )
+
+    def _claimed(
+        self, ack_ids: Iterable[str], stale: list[str], *, or_acked: bool = False
+    ) -> list[int]:
+        """The offsets of ack ids whose lease is alive; those without one go to `stale`."""
+        partition, epoch = self._log.name.partition, self._log.epoch
+        holds, is_acked = self._dispatcher.holds, self._cursor.is_acked
+        offsets = []
+        for text in ack_ids:
+            number, offset, of_epoch, lease = AckId.parse(text)
+            if number != partition:
+                raise InvalidAckId(f"ack id {text} belongs to partition {number}, not {partition}")
+            # An ack that is repeated because its answer was lost is not stale, it is done.
+            if (of_epoch == epoch and holds(offset, lease)) or (or_acked and is_acked(offset)):
+                offsets.append(offset)
+            else:
+                stale.append(text)
+        return offsets
+
+    def _ack(self, acked: list[int], up_to: int | None) -> tuple[list[Range], int]:
+        """Ack in memory; the ranges to make durable (also those acked before), and the new ones."""
+        ranges = ranges_of(sorted(set(acked)))
+        new = 0
+        if up_to is not None:
+            floor = min(self._cursor.mark_delete, up_to)
+            new += self._cursor.ack(0, up_to + 1)
+            self._dispatcher.acked_up_to(up_to)
+            ranges = [
+                (floor, up_to + 1),
+                *((max(s, up_to + 1), e) for s, e in ranges if e > up_to + 1),
+            ]
+        for start, end in ranges:
+            new += self._cursor.ack(start, end)
+        self._dispatcher.acked(acked)
+        return ranges, new
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,87 @@
+"""Where in a ledger an offset lies: a sparse index in memory, filled by those who write and read.
+
+Per ledger some points (relative offset of an entry's first message, entry id), ascending. A lookup
+gives the interval of entries that can hold the offset; the reader narrows it by batch headers and
+notes what it learns. Losing it costs a few reads more. Bounded in points per ledger and ledgers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import NamedTuple
+
+_POINTS_MAX = 4_096
+_LEDGERS_MAX = 256
+
+
+class Bounds(NamedTuple):
+    """`entry_low` starts at or before the offset; the entry sought is not after `entry_high`."""
+
+    entry_low: int
+    offset_low: int
+    entry_high: int
+    offset_high: int | None
+    """The first offset of entry `entry_high + 1`, if known."""
+
+
+class _Points:
+    __slots__ = ("entries", "offsets", "stride")
+
+    def __init__(self) -> None:
+        self.offsets = [0]
+        self.entries = [0]
+        self.stride = 1
+
+    def note(self, offset: int, entry_id: int) -> None:
+        if entry_id > self.entries[-1]:
+            if entry_id - self.entries[-1] < self.stride:
+                return
+            self.offsets.append(offset)
+            self.entries.append(entry_id)
+        else:
+            at = bisect_right(self.entries, entry_id)
+            if self.entries[at - 1] == entry_id:
+                return
+            self.offsets.insert(at, offset)
+            self.entries.insert(at, entry_id)
+        if len(self.entries) > _POINTS_MAX:
+            # Every second point goes: the index gets coarser as the ledger gets longer.
+            del self.offsets[1::2], self.entries[1::2]
+            self.stride *= 2
+
+
+class EntryIndex:
+    """The points of all ledgers of one partition that were written or read lately."""
+
+    def __init__(self) -> None:
+        self._ledgers: OrderedDict[int, _Points] = OrderedDict()
+
+    def note(self, ledger_id: int, offset: int, entry_id: int) -> None:
+        """The first message of `entry_id` has this offset, relative to the ledger."""
+        self._points(ledger_id).note(offset, entry_id)
+
+    def bounds(self, ledger_id: int, offset: int, last_entry: int) -> Bounds:
+        """The entries up to `last_entry` between which the one with `offset` lies."""
+        points = self._points(ledger_id)
+        at = bisect_right(points.offsets, offset)
+        assert at > 0
+        low = at - 1
+        if at < len(points.entries) and points.entries[at] <= last_entry + 1:
+            high, high_offset = points.entries[at] - 1, points.offsets[at]
+            return Bounds(points.entries[low], points.offsets[low], high, high_offset)
+        return Bounds(points.entries[low], points.offsets[low], last_entry, None)
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger was deleted."""
+        self._ledgers.pop(ledger_id, None)
+
+    def _points(self, ledger_id: int) -> _Points:
+        points = self._ledgers.get(ledger_id)
+        if points is None:
+            points = self._ledgers[ledger_id] = _Points()
+            if len(self._ledgers) > _LEDGERS_MAX:
+                self._ledgers.popitem(last=False)
+        else:
+            self._ledgers.move_to_end(ledger_id)
+        return points

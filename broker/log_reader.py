@@ -1,0 +1,320 @@
+"""Batches of a partition from its ledgers: by offset, by time, by message id.
+
+What the tail cache no longer has is read from bookies. An offset is found by the chain (which
+ledger), the sparse index (between which entries) and, where that leaves several, by the headers of
+single batches. A reader that goes on where it stopped finds the next chunk read ahead. Memory is
+bounded: readers per partition, streams read ahead, and bytes read ahead over all partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+from broker.entry_index import EntryIndex
+from broker.errors import MessageNotFound, OffsetTrimmed, PartitionUnavailable
+from broker.partition_record import PartitionRecordKeeper
+from broker.types import MessageId, PartitionName, StoredBatch
+from ledger.errors import LedgerNotFound
+from ledger.ledgers import LedgerClient
+from ledger.reader import LedgerReader
+from metadata.ledgers import LedgerState
+from metadata.topics import PartitionLedger
+from protocol.batch import BatchHeader, read_header, with_base_offset
+from protocol.records import read_records
+
+CHUNK_BYTES = 1024 * 1024
+"""What is read ahead at a time."""
+_CHUNK_ENTRIES_MAX = 1_000
+_READERS_MAX = 16
+_STREAMS_MAX = 8
+_HINTS_MAX = 128
+_INTERPOLATIONS_MAX = 3
+_CONFIRM_WAIT_S = 5.0
+
+
+class ReadAheadBudget:
+    """Bytes that all partitions together may hold read ahead."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+
+    def take(self, amount: int) -> bool:
+        """True when there was room."""
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True
+
+    def give_back(self, amount: int) -> None:
+        """What `take` has given."""
+        self._left += amount
+
+
+class LogReader:
+    """Reads one owned partition. `last_entry` tells the last confirmed entry of an open ledger."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        index: EntryIndex,
+        budget: ReadAheadBudget,
+        last_entry: Callable[[int], int],
+    ) -> None:
+        self._name = name
+        self._ledgers = ledgers
+        self._record = record
+        self._index = index
+        self._budget = budget
+        self._last_entry = last_entry
+        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Let go of readers and of what was read ahead."""
+        while self._ahead:
+            self._drop_stream(next(iter(self._ahead)))
+        while self._readers:
+            await self._readers.popitem()[1].close()
+
+    async def read(
+        self, offset: int, end: int, bytes_max: int, count_max: int
+    ) -> list[StoredBatch]:
+        """Batches from the one that contains `offset`, which lies before `end`; at least one.
+
+        Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
+        """
+        assert self._record.chain.earliest_offset <= offset < end
+        chunk = await self._chunk(offset, max(bytes_max, CHUNK_BYTES))
+        taken: list[StoredBatch] = []
+        size = count = 0
+        for batch in chunk:
+            if taken and (size + len(batch.data) > bytes_max or count >= count_max):
+                break
+            size += len(batch.data)
+            count += batch.next_offset - max(offset, batch.base_offset)
+            taken.append(batch)
+        following = taken[-1].next_offset
+        if len(taken) < len(chunk):
+            self._keep(following, chunk[len(taken) :])
+        elif following < end and following not in self._ahead:
+            self._read_ahead(following)
+        return taken
+
+    async def batch_at(self, offset: int) -> StoredBatch:
+        """The one batch that contains `offset`."""
+        return (await self._load(offset, 1))[0]
+
+    async def batch_of(self, message_id: MessageId) -> StoredBatch:
+        """The batch that a message id names. Raises `MessageNotFound`."""
+        link = self._record.chain.link_of(message_id.ledger_id)
+        if link is not None and message_id.entry_id <= await self._last_entry_of(link):
+            batches = await self._entries(link, message_id.entry_id, message_id.entry_id)
+            if message_id.index < batches[0].header.record_count:
+                return batches[0]
+        raise MessageNotFound(f"{self._name} has no message {message_id}")
+
+    async def offset_at(self, time_ms: int, link: PartitionLedger) -> int | None:
+        """The first offset in this ledger with a message as new as `time_ms`.
+
+        A binary search by the batches' newest timestamps: exact as far as these ascend, as in
+        Kafka's time index. None when all of it is older.
+        """
+        low, high = 0, await self._last_entry_of(link)
+        if high < 0:
+            return None
+        last = (await self._entries(link, high, high))[0]
+        if last.header.max_timestamp < time_ms:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            batch = (await self._entries(link, middle, middle))[0]
+            if batch.header.max_timestamp >= time_ms:
+                high = middle
+            else:
+                low = middle + 1
+        batch = (await self._entries(link, low, low))[0]
+        for record in read_records(batch.data):
+            if record.timestamp_ms >= time_ms:
+                return batch.base_offset + record.offset_delta
+        return batch.base_offset
+
+    async def header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
+        """The header of one entry, as it is stored: its base offset is relative to the ledger."""
+        (entry,) = await (await self._closed_reader(link.ledger_id)).read(entry_id, entry_id)
+        return read_header(entry.payload)
+
+    async def headers_from(
+        self, link: PartitionLedger, first_entry: int
+    ) -> list[tuple[int, BatchHeader]]:
+        """Entry id and header of every batch from `first_entry` on, for rebuilding producers."""
+        last = await self._last_entry_of(link)
+        if first_entry > last:
+            return []
+        entries = (await self._reader(link.ledger_id)).entries(first_entry, last)
+        return [(entry.entry_id, read_header(entry.payload)) async for entry in entries]
+
+    async def entry_of(self, link: PartitionLedger, offset: int) -> int:
+        """The entry of this ledger that contains the absolute `offset`."""
+        hint = self._hints.get(offset)
+        if hint is not None and hint[0] == link.ledger_id:
+            return hint[1]
+        relative = offset - link.base_offset
+        last = await self._last_entry_of(link)
+        low, low_offset, high, high_offset = self._index.bounds(link.ledger_id, relative, last)
+        if high_offset is None:
+            high_offset = link.count
+        tries = 0
+        while low < high:
+            guess = (low + high + 1) // 2
+            if high_offset is not None and tries < _INTERPOLATIONS_MAX:
+                span = max(1, high_offset - low_offset)
+                guess = low + (high - low + 1) * (relative - low_offset) // span
+                guess = min(max(guess, low + 1), high)
+            tries += 1
+            batch = (await self._entries(link, guess, guess))[0]
+            start = batch.base_offset - link.base_offset
+            self._index.note(link.ledger_id, start, guess)
+            if start > relative:
+                high, high_offset = guess - 1, start
+            else:
+                low, low_offset = guess, start
+                if relative < start + batch.header.record_count:
+                    break
+        return low
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger left the chain."""
+        self._index.forget(ledger_id)
+        for offset, (hinted, _) in list(self._hints.items()):
+            if hinted == ledger_id:
+                del self._hints[offset]
+
+    # Chunks
+
+    async def _chunk(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
+        task = self._ahead.pop(offset, None)
+        if task is None:
+            return await self._load(offset, bytes_wanted)
+        self._budget.give_back(CHUNK_BYTES)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    def _read_ahead(self, offset: int) -> None:
+        if self._budget.take(CHUNK_BYTES):
+            load = self._load(offset, CHUNK_BYTES)
+            self._put(offset, asyncio.create_task(load, name=f"read ahead {self._name}"))
+
+    def _keep(self, offset: int, rest: list[StoredBatch]) -> None:
+        if offset not in self._ahead and self._budget.take(CHUNK_BYTES):
+            self._put(offset, asyncio.create_task(_ready(rest), name=f"keep {self._name}"))
+
+    def _put(self, offset: int, task: asyncio.Task[list[StoredBatch]]) -> None:
+        task.add_done_callback(_look_at_error)
+        self._ahead[offset] = task
+        if len(self._ahead) > _STREAMS_MAX:
+            self._drop_stream(next(iter(self._ahead)))
+
+    def _drop_stream(self, offset: int) -> None:
+        self._ahead.pop(offset).cancel()
+        self._budget.give_back(CHUNK_BYTES)
+
+    async def _load(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
+        """About so many bytes of one ledger, from the batch that contains `offset`."""
+        link = self._record.chain.find(offset)
+        try:
+            first = await self.entry_of(link, offset)
+            last = await self._last_entry_of(link)
+            mean = await self._mean_entry_bytes(link)
+            wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
+            batches = await self._entries(link, first, min(last, first + wanted - 1))
+        except LedgerNotFound as error:
+            earliest = self._record.chain.earliest_offset
+            if offset >= earliest:
+                raise
+            raise OffsetTrimmed(
+                f"{self._name}: offset {offset} was trimmed; the earliest is {earliest}", earliest
+            ) from error
+        self._hint(batches[-1].next_offset, link.ledger_id, batches[-1].entry_id + 1)
+        return batches
+
+    def _hint(self, offset: int, ledger_id: int, entry_id: int) -> None:
+        self._hints[offset] = (ledger_id, entry_id)
+        if len(self._hints) > _HINTS_MAX:
+            self._hints.popitem(last=False)
+
+    # Ledgers
+
+    async def _entries(self, link: PartitionLedger, first: int, last: int) -> list[StoredBatch]:
+        reader = await self._reader(link.ledger_id)
+        if last > reader.last_add_confirmed:
+            await self._catch_up(reader, last)
+        found = []
+        for entry in await reader.read(first, last):
+            header = read_header(entry.payload)
+            base = link.base_offset + header.base_offset
+            served = header._replace(base_offset=base, partition_leader_epoch=0)
+            data = with_base_offset(entry.payload, base)
+            found.append(StoredBatch(base, link.ledger_id, entry.entry_id, served, data))
+        return found
+
+    async def _catch_up(self, reader: LedgerReader, entry_id: int) -> None:
+        """The owner knows more than the bookies said so far; they learn it within moments."""
+        try:
+            async with asyncio.timeout(_CONFIRM_WAIT_S):
+                while await reader.refresh() < entry_id:
+                    await reader.wait_for(entry_id - 1, _CONFIRM_WAIT_S)
+        except TimeoutError as error:
+            raise PartitionUnavailable(
+                f"{self._name}: the bookies do not yet confirm entry {entry_id}"
+            ) from error
+
+    async def _reader(self, ledger_id: int) -> LedgerReader:
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            opened = await self._ledgers.open(ledger_id)
+            reader = self._readers.setdefault(ledger_id, opened)
+            if reader is not opened:
+                await opened.close()
+            if len(self._readers) > _READERS_MAX:
+                await self._readers.popitem(last=False)[1].close()
+        self._readers.move_to_end(ledger_id)
+        return reader
+
+    async def _last_entry_of(self, link: PartitionLedger) -> int:
+        if link.count is None:
+            return self._last_entry(link.ledger_id)
+        return (await self._closed_reader(link.ledger_id)).last_add_confirmed
+
+    async def _closed_reader(self, ledger_id: int) -> LedgerReader:
+        reader = await self._reader(ledger_id)
+        if reader.metadata.state is LedgerState.CLOSED:
+            return reader
+        # It was opened while the ledger still grew: its end may have moved since.
+        if self._readers.get(ledger_id) is reader:
+            del self._readers[ledger_id]
+        await reader.close()
+        return await self._reader(ledger_id)
+
+    async def _mean_entry_bytes(self, link: PartitionLedger) -> int:
+        if link.count is None or link.bytes == 0:
+            return 16 * 1024
+        entries = await self._last_entry_of(link) + 1
+        return max(1, link.bytes // max(1, entries))
+
+
+async def _ready(batches: list[StoredBatch]) -> list[StoredBatch]:
+    return batches
+
+
+def _look_at_error(task: asyncio.Task[list[StoredBatch]]) -> None:
+    """A failed read-ahead is repeated by whoever needs it; here it is only taken note of."""
+    if not task.cancelled():
+        task.exception()

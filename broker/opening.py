@@ -1,0 +1,201 @@
+"""Taking over a partition: recover what its last owner left, and begin a new ledger.
+
+    1. read the partition's record
+    2. recover its newest ledger (fences the old owner) and its state ledger, make a new ledger
+    3. rebuild: how many messages, which producers, which cursors
+    4. compare-and-set the record: newest ledger closed, new one appended, epoch + 1
+
+Fencing comes before reading: after step 2 nothing can be added to what step 3 sees. If somebody
+else changed the record meanwhile, step 4 fails and all begins anew (LedgerChaining: of two who
+take over at once, one chain wins). A crash anywhere leaves at most a ledger that no record names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from broker.chain import Chain, Contents
+from broker.config import BrokerConfig
+from broker.dedup import ProducerTable
+from broker.log_reader import LogReader
+from broker.partition_record import OwnershipLost, PartitionRecordKeeper, with_chain
+from broker.state_format import State, snapshot
+from broker.state_log import create_ledger, delete_quietly, replay, write_snapshot
+from broker.types import PartitionName, TopicSettings
+from ledger.ledgers import LedgerClient
+from ledger.writer import LedgerWriter
+from metadata.ledgers import LedgerMetadata
+from metadata.topics import PartitionLedger, PartitionRecord
+
+_log = structlog.get_logger()
+_ATTEMPTS_MAX = 5
+
+
+class Opened(NamedTuple):
+    """What a partition needs to serve. `recovered`: the ledger that was taken from its owner."""
+
+    writer: LedgerWriter
+    state: State
+    producers: ProducerTable
+    state_writer: LedgerWriter | None
+    recovered: LedgerMetadata | None
+
+
+class PartitionOpener:
+    """Opens one partition, at take-over and again after its ledger has failed."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        config: BrokerConfig,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        reader: LogReader,
+        settings: Callable[[], TopicSettings],
+        clock: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._ledgers = ledgers
+        self._record = record
+        self._reader = reader
+        self._settings = settings
+        self._clock = clock
+        self._spawn = spawn
+
+    async def take_over(self) -> Opened:
+        """All four steps. Raises what the ledger client and the metadata store raise."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return await self._open(None, None)
+            except OwnershipLost:
+                _log.info("take_over_raced", partition=str(self._name))
+        raise OwnershipLost(f"{self._name}: its record changed {_ATTEMPTS_MAX} times meanwhile")
+
+    async def reopen(self, producers: ProducerTable, confirmed_offset: int) -> Opened:
+        """The same for the owner itself, whose cursors in memory are the newest there are.
+
+        `producers` are those before `confirmed_offset`. Raises `OwnershipLost` if somebody else
+        has taken over in the meantime.
+        """
+        return await self._open(producers, confirmed_offset)
+
+    async def _open(self, producers: ProducerTable | None, known_upto: int | None) -> Opened:
+        own = producers is not None
+        epoch = self._record.value.epoch
+        record = await self._record.read()
+        if own and record.epoch != epoch:
+            raise OwnershipLost(f"{self._name}: another broker has taken over meanwhile")
+        state_ledger = None if own else record.state_ledger
+        new = asyncio.ensure_future(
+            create_ledger(self._ledgers, self._settings(), self._name, "data")
+        )
+        state_writer: LedgerWriter | None = None
+        try:
+            recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
+            chain = await self._measure(recovered)
+            upto = known_upto if known_upto is not None else state.producers_upto
+            table = await self._producers(producers, state, chain, upto)
+            if state_ledger is not None:
+                state_writer = await self._write_state(state, table, chain.end_offset)
+            writer = await new
+        except BaseException:
+            self._spawn(self._discard(new, state_writer))
+            raise
+        try:
+            await self._publish_record(chain, writer, state_writer, own=own)
+        except OwnershipLost as error:
+            if error.refused:
+                self._spawn(self._discard(new, state_writer))
+            raise
+        for ledger_id in Chain(record.ledgers, record.trimmed_offset).dropped_in(chain):
+            self._spawn(delete_quietly(self._ledgers, ledger_id))
+        if state_ledger is not None:
+            self._spawn(delete_quietly(self._ledgers, state_ledger))
+        return Opened(writer, state, table, state_writer, recovered)
+
+    async def _close_last(self) -> LedgerMetadata | None:
+        """Step 2: after this nobody adds to the newest ledger any more."""
+        last = self._record.chain.last
+        if last is None or last.count is not None:
+            return None
+        return await self._ledgers.recover(last.ledger_id)
+
+    async def _replay(self, state_ledger: int | None) -> State:
+        return State() if state_ledger is None else await replay(self._ledgers, state_ledger)
+
+    async def _measure(self, recovered: LedgerMetadata | None) -> Chain:
+        """The chain with its newest ledger closed."""
+        chain = self._record.chain
+        if recovered is None:
+            return chain
+        contents = Contents()
+        if recovered.last_entry >= 0:
+            closed = replace(self._record.chain.links[-1], count=0)
+            first = await self._reader.header(closed, 0)
+            last = await self._reader.header(closed, recovered.last_entry)
+            contents = Contents(
+                last.base_offset + last.record_count,
+                recovered.length,
+                min(first.first_timestamp, last.first_timestamp),
+                max(first.max_timestamp, last.max_timestamp),
+            )
+        return chain.closing_last(contents, self._clock())
+
+    async def _producers(
+        self, known: ProducerTable | None, state: State, chain: Chain, upto: int
+    ) -> ProducerTable:
+        """Producers as of `upto`, and what the batches since then say."""
+        table = ProducerTable(self._config.producers_max)
+        for producer in known.snapshot() if known is not None else state.producers.values():
+            table.restore(producer)
+        for link in chain.links:
+            if link.base_offset + (link.count or 0) > upto:
+                await self._scan(table, link, max(upto, link.base_offset))
+        return table
+
+    async def _scan(self, table: ProducerTable, link: PartitionLedger, start: int) -> None:
+        first_entry = await self._reader.entry_of(link, start)
+        for _, header in await self._reader.headers_from(link, first_entry):
+            offset = link.base_offset + header.base_offset
+            if header.producer_id >= 0 and header.base_sequence >= 0 and offset >= start:
+                table.accept(
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.record_count,
+                    offset,
+                )
+
+    async def _write_state(self, state: State, table: ProducerTable, end: int) -> LedgerWriter:
+        cursors = [(name, held.created_ms, held.cursor) for name, held in state.cursors.items()]
+        entries = snapshot(cursors, table.snapshot(), end)
+        return await write_snapshot(self._ledgers, self._settings(), self._name, entries)
+
+    async def _publish_record(
+        self, chain: Chain, writer: LedgerWriter, state_writer: LedgerWriter | None, *, own: bool
+    ) -> None:
+        before = self._record.value
+
+        def make(record: PartitionRecord) -> PartitionRecord:
+            assert record is before or own, "nobody else uses the record before it is open"
+            state_ledger = record.state_ledger if state_writer is None else state_writer.ledger_id
+            changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
+            return with_chain(changed, chain.appending(writer.ledger_id))
+
+        await self._record.change(make)
+
+    async def _discard(
+        self, new: asyncio.Future[LedgerWriter], state_writer: LedgerWriter | None
+    ) -> None:
+        """The opening failed before any record named what it made."""
+        done = await asyncio.gather(new, return_exceptions=True)
+        for writer in (*done, state_writer):
+            if writer is not None and not isinstance(writer, BaseException):
+                await delete_quietly(self._ledgers, writer.ledger_id)

@@ -1,0 +1,176 @@
+"""The reading side of one owned partition: by offset, time, message id, and following its end.
+
+What was confirmed lately comes from the tail cache, everything older from the ledgers
+(log_reader.py). Nothing unconfirmed is ever read. Readers at the end wait for it to move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from broker.cache import PartitionTail, TailCache
+from broker.entry_index import EntryIndex
+from broker.errors import NotOwner, OffsetBeyondEnd, OffsetTrimmed
+from broker.log_reader import LogReader, ReadAheadBudget
+from broker.partition_record import PartitionRecordKeeper
+from broker.publisher import Publisher
+from broker.types import MessageId, PartitionName, StoredBatch
+from ledger.ledgers import LedgerClient
+from protocol.batch import InvalidBatch
+from protocol.compression import UnsupportedCompression
+from protocol.records import Record, read_records
+
+_OPENED_BATCHES_MAX = 16
+
+
+class PartitionLog:
+    """What can be read of a partition. `publisher` says where the end is."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        cache: TailCache,
+        budget: ReadAheadBudget,
+    ) -> None:
+        self._name = name
+        self._record = record
+        self._cache = cache
+        self._loop = asyncio.get_running_loop()
+        self.index = EntryIndex()
+        self.tail: PartitionTail = cache.partition()
+        self.reader = LogReader(name, ledgers, record, self.index, budget, self._last_entry)
+        self._publisher: Publisher | None = None
+        self._growth: set[asyncio.Future[None]] = set()
+        self._opened: OrderedDict[int, Sequence[Record]] = OrderedDict()
+        self._closed: NotOwner | None = None
+
+    @property
+    def earliest_offset(self) -> int:
+        """The first offset that retention has left."""
+        return self._record.chain.earliest_offset
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last confirmed message."""
+        return 0 if self._publisher is None else self._publisher.confirmed_offset
+
+    def renew_tail(self) -> PartitionTail:
+        """An empty tail: the ledger it followed has ended."""
+        self.tail.clear()
+        self.tail = self._cache.partition()
+        return self.tail
+
+    def follow(self, publisher: Publisher) -> None:
+        """From now on the end is where this publisher says."""
+        self._publisher = publisher
+        self.grown()
+
+    def grown(self) -> None:
+        """The end may have moved: whoever waits looks again."""
+        waiters, self._growth = self._growth, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def close(self, error: NotOwner) -> None:
+        """Nothing is read here any more; readers that wait get `error`."""
+        self._closed = error
+        self.grown()
+        self.tail.clear()
+        self._opened.clear()
+        await self.reader.close()
+
+    async def read(
+        self, offset: int, bytes_max: int, count_max: int, wait_s: float
+    ) -> list[StoredBatch]:
+        """See `Partition.read`."""
+        self._check(offset)
+        if offset == self.end_offset:
+            await self._wait_for_growth(offset, wait_s)
+            if offset == self.end_offset:
+                return []
+        found = self.tail.read(offset, bytes_max, count_max)
+        if found:
+            return found
+        return await self.reader.read(offset, self.end_offset, bytes_max, count_max)
+
+    async def offset_at(self, time_ms: int) -> int:
+        """See `Partition.offset_at`."""
+        for link in self._record.chain.links:
+            newest_ms = link.last_ms
+            if link.count is None and self._publisher is not None:
+                newest_ms = self._publisher.segment.contents.last_ms
+            if newest_ms >= time_ms:
+                found = await self.reader.offset_at(time_ms, link)
+                if found is not None:
+                    return found
+        return self.end_offset
+
+    async def position(self, message_id: MessageId) -> int:
+        """See `Partition.position`."""
+        cached = self.tail.find(message_id.ledger_id, message_id.entry_id)
+        if cached is not None and message_id.index < cached.header.record_count:
+            return cached.base_offset + message_id.index
+        return (await self.reader.batch_of(message_id)).base_offset + message_id.index
+
+    def records_of(self, batch: StoredBatch) -> Sequence[Record]:
+        """The batch, opened; the newest few stay open, as consumers take a batch in parts.
+
+        A batch whose records cannot be read (its checksum holds: its producer made it so) must not
+        stop a subscription: each of its messages is delivered empty, with a header that says why.
+        """
+        records = self._opened.get(batch.base_offset)
+        if records is None:
+            count = batch.header.record_count
+            try:
+                records = list(read_records(batch.data))
+                if len(records) != count:
+                    raise InvalidBatch(f"{count} records are announced, {len(records)} are there")
+            except (InvalidBatch, UnsupportedCompression) as error:
+                why = (("octavo-error", str(error).encode()),)
+                records = [Record(None, None, why, 0, delta) for delta in range(count)]
+            self._opened[batch.base_offset] = records
+            if len(self._opened) > _OPENED_BATCHES_MAX:
+                self._opened.popitem(last=False)
+        return records
+
+    def _check(self, offset: int) -> None:
+        if self._closed is not None:
+            raise self._closed
+        earliest, end = self.earliest_offset, self.end_offset
+        if offset < earliest:
+            raise OffsetTrimmed(
+                f"{self._name}: offset {offset} was trimmed; the earliest is {earliest}", earliest
+            )
+        if offset > end:
+            raise OffsetBeyondEnd(
+                f"{self._name}: offset {offset} is beyond the end; the next one will be {end}", end
+            )
+
+    async def _wait_for_growth(self, offset: int, wait_s: float) -> None:
+        until_s = self._loop.time() + wait_s
+        while offset == self.end_offset and self._loop.time() < until_s:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._growth.add(waiter)
+            timer = self._loop.call_at(until_s, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._growth.discard(waiter)
+            if self._closed is not None:
+                raise self._closed
+
+    def _last_entry(self, ledger_id: int) -> int:
+        """The last confirmed entry of the ledger that is being written."""
+        assert self._publisher is not None
+        return self._publisher.last_entry_of(ledger_id)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

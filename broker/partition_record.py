@@ -1,0 +1,103 @@
+"""A partition's record as its owner last wrote it, changed by compare-and-set, one at a time.
+
+The record says which ledgers make up the partition, so whoever changes it decides what is part of
+the log. Promise: a change either took effect on exactly the record that this owner knew, or
+`OwnershipLost` says that somebody else has changed it since. A lost reply is never guessed: the
+record is read again, and ledger ids, which never repeat, tell whether the write was ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from broker.chain import Chain
+from broker.errors import BrokerError
+from broker.types import PartitionName
+from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
+from metadata.topics import PartitionRecord, TopicStore
+from protocol.codes import Scope
+
+_RETRY_DELAY_S = 0.1
+
+
+def with_chain(record: PartitionRecord, chain: Chain) -> PartitionRecord:
+    """`record` with these ledgers."""
+    return replace(record, ledgers=chain.links, trimmed_offset=chain.earliest_offset)
+
+
+class OwnershipLost(BrokerError):
+    """Another owner has changed the partition's record: this one's view is history."""
+
+    name = "ownership-lost"
+    scope = Scope.LEDGER
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+        """Our change certainly never took effect, so what it would have named may be deleted."""
+
+
+class PartitionRecordKeeper:
+    """`value` is the record as last read or written, `chain` its ledgers; `change` sets both."""
+
+    def __init__(self, topics: TopicStore, name: PartitionName, timeout_ms: int) -> None:
+        self._topics = topics
+        self._name = name
+        self._timeout_s = timeout_ms / 1000
+        self._turn = asyncio.Lock()
+        self._version = 0
+        self.value = PartitionRecord()
+        self.chain = Chain()
+
+    async def read(self) -> PartitionRecord:
+        """The record as it stands. Raises `RecordNotFound` when the partition was deleted."""
+        value, self._version = await self._topics.read_partition(*self._name)
+        self._set(value)
+        return value
+
+    async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
+        """Set the record to `make(value)`.
+
+        Raises `OwnershipLost`, and `MetadataUnavailable` when the store does not come back in
+        time: then the outcome is unknown and the partition has to be opened anew.
+        """
+        try:
+            async with self._turn, asyncio.timeout(self._timeout_s):
+                wanted = make(self.value)
+                self._version = await self._put(wanted)
+                self._set(wanted)
+                return wanted
+        except TimeoutError as error:
+            raise MetadataUnavailable(
+                f"{self._name}: its record could not be changed within {self._timeout_s:g} s"
+            ) from error
+
+    def _set(self, value: PartitionRecord) -> None:
+        self.value = value
+        self.chain = Chain(value.ledgers, value.trimmed_offset)
+
+    async def _put(self, wanted: PartitionRecord) -> int:
+        try:
+            return await self._topics.write_partition(*self._name, wanted, self._version)
+        except MetadataUnavailable:
+            pass
+        except (VersionConflict, RecordNotFound) as error:
+            raise OwnershipLost(
+                f"{self._name}: its record was changed elsewhere", refused=True
+            ) from error
+        while True:
+            try:
+                found, version = await self._topics.read_partition(*self._name)
+                if found == wanted:
+                    return version
+                if version != self._version:
+                    raise OwnershipLost(f"{self._name}: its record was changed elsewhere")
+                return await self._topics.write_partition(*self._name, wanted, self._version)
+            except MetadataUnavailable:
+                await asyncio.sleep(_RETRY_DELAY_S)
+            except VersionConflict:
+                continue  # perhaps our own first write, late: the next read tells
+            except RecordNotFound as error:
+                raise OwnershipLost(f"{self._name}: its record was deleted") from error

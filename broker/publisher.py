@@ -1,0 +1,367 @@
+"""The publish pipeline of one owned partition: sequence check, offset, ledger, confirmation.
+
+    publish → dedup → offset → LedgerWriter.add … acks … → confirmed: cache, readers, answer
+
+Promises: batches take effect in the order of the calls and are confirmed in that order; a batch is
+answered only when it, all before it, and the record that names its ledger are durable. A batch is
+one entry, never rebuilt; batches of one loop turn share a write, which the ledger writer does.
+
+Rolling over (rollover.py) does not stop publishing: adds go to the new ledger at once, and their
+answers wait until the partition's record names it. After a failure a publisher is finished: what
+was pending has an unknown outcome, and the partition opens anew (partition.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from broker.cache import CachedBatch, PartitionTail
+from broker.chain import Contents, RolloverPolicy
+from broker.config import BrokerConfig
+from broker.dedup import ProducerTable
+from broker.entry_index import EntryIndex
+from broker.errors import (
+    BrokerError,
+    OffsetMismatch,
+    Overloaded,
+    PartitionUnavailable,
+    PublishOutcomeUnknown,
+)
+from broker.types import PartitionName, Published
+from ledger.errors import LedgerClosed, WriterBusy
+from ledger.writer import LedgerWriter
+from protocol.batch import BatchHeader, with_base_offset
+from protocol.codes import OctavoError
+
+_WAITING_FACTOR = 4
+"""So many times the bytes in flight may wait for room; more publishers are refused."""
+
+
+class Segment:
+    """The publisher's view of one ledger."""
+
+    __slots__ = (
+        "added_bytes", "base_offset", "contents", "created_ms", "entries", "last_entry",
+        "released", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self, writer: LedgerWriter, base_offset: int, created_ms: int, *, released: bool
+    ) -> None:
+        self.writer = writer
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.released = released
+        """Whether the partition's record names it: before that nothing of it is answered."""
+        self.entries = self.added_bytes = 0
+        self.last_entry = -1
+        """The last confirmed and answered one."""
+        self.contents = Contents()
+        """Of what is confirmed."""
+
+    def roll_due(self, policy: RolloverPolicy, now_ms: int) -> bool:
+        """Whether it is long or old enough to be followed by another."""
+        return policy.due(self.added_bytes, self.entries, now_ms - self.created_ms)
+
+
+class _Job:
+    """One call of publish, from its arrival to its answer."""
+
+    __slots__ = (
+        "batch", "entry_id", "expected_offset", "first_offset", "future", "header", "segment",
+        "sequence", "size", "stored",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        expected_offset: int | None,
+        future: asyncio.Future[Published],
+    ) -> None:
+        self.batch = batch
+        self.header = header
+        self.expected_offset = expected_offset
+        self.future = future
+        self.size = len(batch)
+        self.first_offset = self.entry_id = -1
+        self.segment: Segment | None = None
+        self.stored = False
+        self.sequence: tuple[int, int, int, int] | None = None
+        """Producer, epoch, first sequence, count; None when it does not number its messages."""
+        if header.producer_id >= 0 and header.base_sequence >= 0:
+            self.sequence = (
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.record_count,
+            )
+
+    def fail(self, error: OctavoError) -> None:
+        """Answer with an error, if the caller still listens."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Publisher:
+    """One owner's pipeline into one partition, from its opening to its first failure."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        config: BrokerConfig,
+        segment: Segment,
+        producers: ProducerTable,
+        tail: PartitionTail,
+        index: EntryIndex,
+        on_confirmed: Callable[[int, int], None],
+        on_failed: Callable[[OctavoError], None],
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._tail = tail
+        self._index = index
+        self._on_confirmed = on_confirmed
+        self._on_failed = on_failed
+        self.stored_producers = producers
+        """As of what is confirmed: what a snapshot may hold."""
+        self._producers = ProducerTable(config.producers_max)
+        for state in producers.snapshot():
+            self._producers.restore(state)
+        self.segment = self._previous = segment
+        self.confirmed_offset = self.next_offset = segment.base_offset
+        self.inflight_bytes = 0
+        self._pending: deque[_Job] = deque()
+        self._waiting: deque[_Job] = deque()
+        self._waiting_bytes = 0
+        self._until_confirmed: list[tuple[int, asyncio.Future[None]]] = []
+        self._draining: asyncio.Task[None] | None = None
+        self.failed: OctavoError | None = None
+
+    async def publish(
+        self, batch: bytes, header: BatchHeader, expected_offset: int | None
+    ) -> Published:
+        """Store one checked batch. See `Partition.publish`."""
+        if self.failed is not None:
+            raise PartitionUnavailable(f"{self._name}: not stored: {self.failed}")
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        job = _Job(batch, header, expected_offset, future)
+        if self._waiting or not self._has_room(job):
+            self._queue(job)
+        else:
+            self._admit(job)
+        try:
+            async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
+                published = await future
+                if published.duplicate:
+                    await self.confirmed_up_to(job.first_offset + 1)
+                return published
+        except TimeoutError:
+            raise self._too_late(job) from None
+
+    async def confirmed_up_to(self, offset: int) -> None:
+        """Return when all before `offset` is durable. Raises what ends the pipeline before that."""
+        if offset <= self.confirmed_offset:
+            return
+        if self.failed is not None:
+            raise self._unknown(self.failed)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._until_confirmed.append((offset, done))
+        await done
+
+    def switch_to(self, segment: Segment) -> None:
+        """From now on batches go to another ledger, which starts at `next_offset`."""
+        assert segment.base_offset == self.next_offset
+        assert self.segment.released, "one roll-over at a time"
+        self._previous, self.segment = self.segment, segment
+
+    @property
+    def writer(self) -> LedgerWriter:
+        """The ledger that takes adds now."""
+        return self.segment.writer
+
+    def last_entry_of(self, ledger_id: int) -> int:
+        """The last confirmed entry of a ledger that is being written here; -1 when none is."""
+        for segment in (self.segment, self._previous):
+            if segment.writer.ledger_id == ledger_id:
+                return segment.last_entry
+        return -1
+
+    def abandon(self) -> None:
+        """Let go of the ledger without closing it: that is its recovery's business now."""
+        if self.writer.error is None:
+            self.writer.abandon(LedgerClosed(f"{self._name} is no longer written here"))
+
+    def release(self, segment: Segment) -> None:
+        """The partition's record names this ledger: what it has confirmed may be answered."""
+        segment.released = True
+        self._settle()
+
+    def fail(self, error: OctavoError) -> None:
+        """The end of this pipeline: no more is confirmed, what is pending is unknown."""
+        if self.failed is not None:
+            return
+        self.failed = error
+        for job in self._pending:
+            job.fail(self._unknown(error))
+        for _, done in self._until_confirmed:
+            if not done.done():
+                done.set_exception(self._unknown(error))
+        for job in self._waiting:
+            job.fail(PartitionUnavailable(f"{self._name}: not stored: {error}"))
+        self._pending.clear()
+        self._until_confirmed.clear()
+        self._waiting.clear()
+        self._waiting_bytes = self.inflight_bytes = 0
+        if self._draining is not None:
+            self._draining.cancel()
+        self._on_failed(error)
+
+    def _unknown(self, error: OctavoError) -> PublishOutcomeUnknown:
+        return PublishOutcomeUnknown(
+            f"{self._name}: the batch may or may not be stored: {error}; "
+            "repeat it with the same producer sequence"
+        )
+
+    def _too_late(self, job: _Job) -> OctavoError:
+        waited_ms = self._config.publish_timeout_ms
+        if job not in self._waiting:
+            return self._unknown(Overloaded(f"no ack quorum within {waited_ms} ms"))
+        self._waiting.remove(job)
+        self._waiting_bytes -= job.size
+        return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
+
+    def _has_room(self, job: _Job) -> bool:
+        total = self.inflight_bytes + job.size
+        return total <= self._config.inflight_bytes_max or not self._pending
+
+    def _queue(self, job: _Job) -> None:
+        if self._waiting_bytes > _WAITING_FACTOR * self._config.inflight_bytes_max:
+            raise Overloaded(
+                f"{self._name}: {self.inflight_bytes} bytes are in flight and "
+                f"{self._waiting_bytes} wait; publish more slowly"
+            )
+        self._waiting.append(job)
+        self._waiting_bytes += job.size
+
+    def _admit(self, job: _Job) -> None:
+        """Give the batch its offset and its entry, or answer it."""
+        try:
+            if job.expected_offset not in (None, self.next_offset):
+                raise OffsetMismatch(
+                    f"{self._name}: expected next offset {job.expected_offset}, "
+                    f"it is {self.next_offset}",
+                    self.next_offset,
+                )
+            if job.sequence is None:
+                self._add(job)
+            elif (known := self._producers.check(*job.sequence)) is None:
+                self._add(job)
+                self._producers.accept(*job.sequence, job.first_offset)
+            else:
+                job.first_offset = known.stored_from
+                count = job.header.record_count
+                job.future.set_result(
+                    Published(known.first_offset, known.last_offset, -1, -1, count, True)
+                )
+        except WriterBusy:
+            self._waiting.appendleft(job)
+            self._waiting_bytes += job.size
+            self._drain()
+        except BrokerError as error:
+            job.fail(error)
+        except OctavoError as error:
+            job.fail(self._unknown(error))
+            self.fail(error)
+
+    def _add(self, job: _Job) -> None:
+        segment = self.segment
+        stored = with_base_offset(job.batch, self.next_offset - segment.base_offset)
+        job.entry_id = segment.writer.add(stored, partial(self._added, job))
+        job.batch = stored
+        job.segment = segment
+        job.first_offset = self.next_offset
+        self.next_offset += job.header.record_count
+        self.inflight_bytes += job.size
+        segment.entries += 1
+        segment.added_bytes += job.size
+        self._pending.append(job)
+
+    def _added(self, job: _Job, _entry_id: int, error: OctavoError | None) -> None:
+        if error is not None:
+            self.fail(error)
+        elif self.failed is None:
+            job.stored = True
+            self._settle()
+
+    def _settle(self) -> None:
+        """Answer what is durable, in order, as far as the partition's record vouches for it."""
+        pending = self._pending
+        entries = size = 0
+        while pending and pending[0].stored:
+            segment = pending[0].segment
+            assert segment is not None
+            if not segment.released:
+                break
+            job = pending.popleft()
+            self._confirm(job, segment)
+            entries += 1
+            size += job.size
+        if not entries:
+            return
+        if self._until_confirmed:
+            self._wake()
+        if self._waiting:
+            self._pump()
+        self._on_confirmed(size, entries)
+
+    def _confirm(self, job: _Job, segment: Segment) -> None:
+        header, first = job.header, job.first_offset
+        assert first == self.confirmed_offset, "confirmations come in the order of the offsets"
+        self.confirmed_offset = first + header.record_count
+        self.inflight_bytes -= job.size
+        segment.contents = segment.contents.plus(header, job.size)
+        segment.last_entry = job.entry_id
+        ledger_id = segment.writer.ledger_id
+        if job.sequence is not None:
+            self.stored_producers.accept(*job.sequence, first)
+        self._index.note(ledger_id, first - segment.base_offset, job.entry_id)
+        self._tail.append(CachedBatch(first, ledger_id, job.entry_id, header, job.batch))
+        if not job.future.done():
+            last = self.confirmed_offset - 1
+            job.future.set_result(
+                Published(first, last, ledger_id, job.entry_id, header.record_count, False)
+            )
+
+    def _wake(self) -> None:
+        still = []
+        for offset, done in self._until_confirmed:
+            if offset > self.confirmed_offset:
+                still.append((offset, done))
+            elif not done.done():
+                done.set_result(None)
+        self._until_confirmed = still
+
+    def _pump(self) -> None:
+        while self._waiting and self._draining is None and self._has_room(self._waiting[0]):
+            job = self._waiting.popleft()
+            self._waiting_bytes -= job.size
+            if not job.future.done():
+                self._admit(job)
+
+    def _drain(self) -> None:
+        """The ledger writer holds all it may for a slow bookie: wait for it."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
+
+    async def _drained(self) -> None:
+        try:
+            await self.segment.writer.drain()
+        except OctavoError as error:
+            self.fail(error)
+        finally:
+            self._draining = None
+        self._pump()

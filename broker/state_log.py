@@ -1,0 +1,208 @@
+"""The driver of a partition's state ledger: group commit of cursor and producer changes.
+
+Promises: `append` returns when the operation is durable on an ack quorum, so no ack that was
+answered is lost on a restart. Whoever appends has applied the operation to the state in memory
+first: a snapshot taken at any later moment therefore contains it, and a ledger that fails or has
+grown long is simply replaced by a snapshot in a new one. The ledger is made at the first need.
+On a crash the next owner recovers the ledger and replays it (state_format.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import structlog
+
+from broker.config import BrokerConfig
+from broker.errors import AckOutcomeUnknown, NotOwner, Overloaded
+from broker.partition_record import OwnershipLost, PartitionRecordKeeper
+from broker.state_format import Op, State, encode
+from broker.types import PartitionName, TopicSettings
+from ledger.errors import LedgerFenced
+from ledger.ledgers import LedgerClient
+from ledger.writer import LedgerWriter
+from protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_WAITING_MAX = 100_000
+"""Operations not yet written; more are refused."""
+
+
+async def create_ledger(
+    ledgers: LedgerClient, settings: TopicSettings, name: PartitionName, kind: str
+) -> LedgerWriter:
+    """A ledger as the topic's settings want it, marked with what it belongs to."""
+    return await ledgers.create(
+        ensemble_size=settings.ensemble_size,
+        write_quorum=settings.write_quorum,
+        ack_quorum=settings.ack_quorum,
+        custom={"octavo.partition": str(name).encode(), "octavo.kind": kind.encode()},
+    )
+
+
+async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
+    """Delete a ledger that nothing refers to any more. A failure costs space, not safety."""
+    try:
+        await ledgers.delete(ledger_id)
+    except OctavoError as error:
+        _log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
+
+
+async def write_snapshot(
+    ledgers: LedgerClient, settings: TopicSettings, name: PartitionName, entries: Iterable[bytes]
+) -> LedgerWriter:
+    """A new state ledger that begins with these entries."""
+    payloads = list(entries)
+    writer = await create_ledger(ledgers, settings, name, "state")
+    try:
+        await asyncio.gather(*(writer.append(payload) for payload in payloads))
+    except BaseException:
+        await delete_quietly(ledgers, writer.ledger_id)
+        raise
+    return writer
+
+
+async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
+    """Close a state ledger, if its owner did not, and return all that it says."""
+    state = State()
+    reader = await ledgers.open(ledger_id, recover=True)
+    try:
+        if reader.last_add_confirmed >= 0:
+            async for entry in reader.entries(0, reader.last_add_confirmed):
+                state.apply(bytes(entry.payload))
+    finally:
+        await reader.close()
+    return state
+
+
+class StateLog:
+    """The state ledger of one owned partition."""
+
+    def __init__(
+        self,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        name: PartitionName,
+        config: BrokerConfig,
+        settings: Callable[[], TopicSettings],
+        snapshot: Callable[[], Iterable[bytes]],
+        on_lost: Callable[[OctavoError], None],
+        writer: LedgerWriter | None = None,
+    ) -> None:
+        self._ledgers = ledgers
+        self._record = record
+        self._name = name
+        self._config = config
+        self._settings = settings
+        self._snapshot = snapshot
+        self._on_lost = on_lost
+        self._writer = writer
+        self._waiting: list[tuple[Op, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there has been need of a state ledger."""
+        return self._record.value.state_ledger is not None
+
+    async def append(self, op: Op) -> None:
+        """Return when `op`, which the state in memory already contains, is durable.
+
+        Raises `AckOutcomeUnknown`, `Overloaded`, `NotOwner`.
+        """
+        if self._closed:
+            raise NotOwner(f"{self._name} is not served here any more")
+        if len(self._waiting) >= _WAITING_MAX:
+            raise Overloaded(f"{self._name}: {_WAITING_MAX} acks are waiting to be written")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((op, done))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_groups(), name=f"state {self._name}")
+        await done
+
+    async def close(self, *, drain: bool) -> None:
+        """Stop. `drain` writes what waits first; otherwise it fails with `NotOwner`."""
+        self._closed = True
+        task, self._writing = self._writing, None
+        if task is not None:
+            if not drain:
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._fail(self._waiting, NotOwner(f"{self._name} is not served here any more"))
+        self._waiting = []
+        if self._writer is not None and drain:
+            with contextlib.suppress(OctavoError):
+                await self._writer.close()
+
+    async def _write_groups(self) -> None:
+        # While one group is under way the next one gathers: acks that come together share one
+        # entry and one sync on each bookie.
+        group: list[tuple[Op, asyncio.Future[None]]] = []
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                await self._write([op for op, _ in group])
+                for _, done in group:
+                    if not done.done():
+                        done.set_result(None)
+        except (LedgerFenced, OwnershipLost) as error:
+            self._closed = True
+            self._fail(group + self._waiting, NotOwner(f"{self._name} has a new owner: {error}"))
+            self._on_lost(error)
+        except OctavoError as error:
+            why = f"{self._name}: the acks may or may not be durable: {error}"
+            self._fail(group + self._waiting, AckOutcomeUnknown(why))
+            _log.warning("state_write_failed", partition=str(self._name), reason=str(error))
+        except BaseException:
+            self._fail(group + self._waiting, NotOwner(f"{self._name} is being closed here"))
+            raise
+        finally:
+            self._waiting = []
+            self._writing = None
+
+    async def _write(self, ops: list[Op]) -> None:
+        writer = self._writer
+        if writer is not None and not self._is_long(writer):
+            try:
+                async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
+                    await writer.append(encode(ops))
+                return
+            except LedgerFenced:
+                raise
+            except (OctavoError, TimeoutError) as error:
+                _log.warning("state_ledger_replaced", partition=str(self._name), reason=str(error))
+        await self._roll()
+
+    def _is_long(self, writer: LedgerWriter) -> bool:
+        return (
+            writer.last_add_confirmed >= self._config.state_ledger_entries_max
+            or writer.length >= self._config.state_ledger_bytes_max
+        )
+
+    async def _roll(self) -> None:
+        """A snapshot, which contains what was to be written, in a new ledger takes over."""
+        old, old_id = self._writer, self._record.value.state_ledger
+        self._writer = None
+        new = await write_snapshot(self._ledgers, self._settings(), self._name, self._snapshot())
+        try:
+            await self._record.change(lambda r: replace(r, state_ledger=new.ledger_id))
+        except OwnershipLost as error:
+            if error.refused:
+                await delete_quietly(self._ledgers, new.ledger_id)
+            raise
+        self._writer = new
+        if old is not None:
+            with contextlib.suppress(OctavoError):
+                await old.close()
+        if old_id is not None:
+            await delete_quietly(self._ledgers, old_id)
+
+    @staticmethod
+    def _fail(group: list[tuple[Op, asyncio.Future[None]]], error: OctavoError) -> None:
+        for _, done in group:
+            if not done.done():
+                done.set_exception(error)

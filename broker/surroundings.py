@@ -1,0 +1,31 @@
+"""What the partitions of one broker share: ledgers, records, caches, clock, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from broker.cache import TailCache
+from broker.config import BrokerConfig
+from broker.log_reader import ReadAheadBudget
+from broker.types import PartitionName, SubscriptionInfo
+from ledger.ledgers import LedgerClient
+from metadata.topics import TopicStore
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the partitions of one broker share."""
+
+    broker_id: str
+    config: BrokerConfig
+    ledgers: LedgerClient
+    topics: TopicStore
+    tail_cache: TailCache
+    read_ahead: ReadAheadBudget
+    clock: Callable[[], int]
+    subscription_info: Callable[[PartitionName, str], Awaitable[SubscriptionInfo]]
+    """Raises `SubscriptionNotFound`."""
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    """Runs in the background; the broker holds the task."""

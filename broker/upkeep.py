@@ -1,0 +1,108 @@
+"""What an owned partition does now and then: checkpoint its producers, trim by retention."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from broker.chain import RetentionPolicy
+from broker.partition_log import PartitionLog
+from broker.partition_record import OwnershipLost, PartitionRecordKeeper, with_chain
+from broker.publisher import Publisher
+from broker.state_format import Op, producers_op
+from broker.state_log import delete_quietly
+from broker.subscriptions import SubscriptionSet
+from broker.surroundings import Surroundings
+from broker.types import PartitionName, TopicSettings
+from protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_CHECKPOINT_ENTRIES = 5_000
+"""A take-over scans no more batch headers than about this many."""
+
+
+class Upkeep:
+    """The chores of one partition. An error in one waits for the next time."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        around: Surroundings,
+        record: PartitionRecordKeeper,
+        settings: Callable[[], TopicSettings],
+        log: PartitionLog,
+        subscriptions: SubscriptionSet,
+        persist: Callable[[Op], Awaitable[None]],
+        on_lost: Callable[[OctavoError], None],
+    ) -> None:
+        self._name = name
+        self._around = around
+        self._record = record
+        self._settings = settings
+        self._log = log
+        self._subscriptions = subscriptions
+        self._persist = persist
+        self._on_lost = on_lost
+        self._unscanned_bytes = self._unscanned_entries = 0
+        self._checkpoint: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """The partition is no longer served here."""
+        if self._checkpoint is not None:
+            self._checkpoint.cancel()
+
+    def confirmed(self, publisher: Publisher, payload_bytes: int, entries: int) -> None:
+        """More was confirmed: from time to time the producers become durable."""
+        self._unscanned_bytes += payload_bytes
+        self._unscanned_entries += entries
+        long = self._unscanned_bytes >= self._around.config.producer_checkpoint_bytes
+        if (long or self._unscanned_entries >= _CHECKPOINT_ENTRIES) and self._checkpoint is None:
+            self._unscanned_bytes = self._unscanned_entries = 0
+            self._checkpoint = asyncio.create_task(
+                self._write_checkpoint(publisher), name=f"checkpoint {self._name}"
+            )
+
+    async def _write_checkpoint(self, publisher: Publisher) -> None:
+        """After this a take-over scans only the batches from here on."""
+        changed = publisher.stored_producers.take_changed()
+        try:
+            await self._persist(producers_op(publisher.confirmed_offset, changed))
+        except OctavoError as error:
+            # What was taken is not lost: the next write begins with a snapshot of all producers.
+            _log.warning("checkpoint_failed", partition=str(self._name), reason=str(error))
+        finally:
+            self._checkpoint = None
+
+    async def trim(self, open_bytes: int) -> None:
+        """Remove the ledgers that retention no longer covers and no subscription still needs."""
+        try:
+            await self._trim(open_bytes)
+        except OwnershipLost as error:
+            self._on_lost(error)
+        except OctavoError as error:
+            _log.warning("trim_failed", partition=str(self._name), reason=str(error))
+
+    async def _trim(self, open_bytes: int) -> None:
+        settings = self._settings()
+        policy = RetentionPolicy(settings.retention_ms, settings.retention_bytes)
+        now_ms = self._around.clock()
+        before = self._record.chain
+        if before.trimming(policy, now_ms, open_bytes) is before:
+            return
+        names = await self._around.topics.list_subscriptions(*self._name.topic_name)
+        await self._subscriptions.keep_only(set(names))
+        limit = self._subscriptions.oldest_unacked()
+        if before.trimming(policy, now_ms, open_bytes, limit) is before:
+            return
+        await self._record.change(
+            lambda record: with_chain(
+                record, self._record.chain.trimming(policy, now_ms, open_bytes, limit)
+            )
+        )
+        # Only now that no record names them may they go.
+        for ledger_id in before.dropped_in(self._record.chain):
+            _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
+            self._log.reader.forget(ledger_id)
+            await delete_quietly(self._around.ledgers, ledger_id)
