@@ -104,8 +104,8 @@ class BookieConfig:
     # Life
     start_timeout_ms: int = 60_000
     """Metadata must answer and the cookie be checked within it (replay takes what it takes)."""
-    stop_timeout_ms: int = 30_000
-    """A graceful stop drains the journal and flushes within it, or gives up and says so."""
+    stop_timeout_ms: int = 10_000
+    """A graceful stop answers what was read within it, or cuts off who takes no answers."""
 
     def __post_init__(self) -> None:
         """Refuse what no bookie can run with. Raises `BookieConfigError`."""

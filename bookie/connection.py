@@ -62,6 +62,8 @@ _V3_FIRST_BYTE = 0x0A
 """How every v3 protobuf request begins: field 1, length-delimited."""
 _AUTH_ANSWER = auth_frame(AUTH_DISABLED)
 _LOGGED_REFUSALS_MAX = 3
+_GATHERED_BYTES_MAX = 256 * 1024
+"""Answers gathered in one loop turn before they are written; reads of entries are long."""
 
 
 class Pause(enum.Flag):
@@ -88,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._answers = Answers()
+        self._gathered_bytes = 0
         self._write_scheduled = False
         self._pauses = Pause.NONE
         self._add_bytes = 0
@@ -382,7 +385,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, frame: bytes) -> None:
         self._answers.append(frame)
-        self._schedule_write()
+        self._gathered_bytes += len(frame)
+        if self._gathered_bytes < _GATHERED_BYTES_MAX:
+            self._schedule_write()
+        else:  # the transport must learn of it now, to say `pause_writing`
+            self._send()
 
     def _schedule_write(self) -> None:
         if not self._write_scheduled:
@@ -391,10 +398,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self) -> None:
         self._write_scheduled = False
+        self._send()
+        self._close_if_finished()
+
+    def _send(self) -> None:
+        self._gathered_bytes = 0
         frames = self._answers.take()
         if frames and self._transport is not None:
             self._transport.writelines(frames)
-        self._close_if_finished()
 
     def _close_if_finished(self) -> None:
         """A peer that has sent its end gets its last answer, then ours."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _READERS_MAX = 32
 """Plain reads of one connection that run at once."""
+_READS_PER_TURN = 32
 
 
 class UnderWay:
@@ -105,7 +106,11 @@ class UnderWay:
         """Answer what is lined up, until nothing is or the peer takes no more."""
         try:
             while self._lined_up and not self._held:
-                self._answer(await self._answer_to(self._lined_up.popleft()))
+                for _ in range(_READS_PER_TURN):
+                    self._answer(await self._answer_to(self._lined_up.popleft()))
+                    if not self._lined_up or self._held:
+                        return
+                await asyncio.sleep(0)  # reads from a cache never wait: let others have a turn
         finally:
             self._readers -= 1
 
