@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
@@ -17,14 +15,7 @@ from octavo.client.errors import ApiError, InvalidCall, OutcomeUnknown, Producer
 from octavo.client.producer import producer_id_of
 from octavo.client.sync import Client
 from protocol.records import partition_for
-
-_spec = importlib.util.spec_from_file_location(
-    "fake_broker", Path(__file__).with_name("fake_broker.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-fake: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fake)
+from tests.unit.octavo.fake_broker import FakeBroker
 
 
 @pytest.fixture(autouse=True)
@@ -34,21 +25,21 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Any]:
-    one = fake.FakeBroker(partitions=3)
+async def broker() -> AsyncIterator[FakeBroker]:
+    one = FakeBroker(partitions=3)
     await one.start()
     yield one
     await one.stop()
 
 
-def values(broker: Any, partition: int) -> list[bytes]:
+def values(broker: FakeBroker, partition: int) -> list[bytes]:
     return [record.value for record in broker.log.partitions[partition]]
 
 
 @pytest.mark.parametrize("encoding", ["batch", "ndjson"])
 @pytest.mark.parametrize("seed", range(6))
 async def test_every_message_once_and_in_order_under_faults(
-    broker: Any, seed: int, encoding: Literal["batch", "ndjson"]
+    broker: FakeBroker, seed: int, encoding: Literal["batch", "ndjson"]
 ) -> None:
     rng = random.Random(seed)
     choices = ["drop", "store-drop", "503", "504", "late", None, None, None, None]
@@ -67,9 +58,9 @@ async def test_every_message_once_and_in_order_under_faults(
             assert values(broker, position.partition)[position.offset] == f"{n}".encode()
 
 
-async def test_another_broker_takes_over(broker: Any) -> None:
+async def test_another_broker_takes_over(broker: FakeBroker) -> None:
     """The owner vanishes in the middle: the producer goes on at the other one."""
-    other = fake.FakeBroker(partitions=3, log=broker.log)
+    other = FakeBroker(partitions=3, log=broker.log)
     await other.start()
     async with AsyncClient([broker.url, other.url]) as client:
         producer = await client.producer("t", batch_bytes=200, linger_ms=1)
@@ -85,8 +76,8 @@ async def test_another_broker_takes_over(broker: Any) -> None:
     await other.stop()
 
 
-async def test_goes_straight_to_the_owner_once_known(broker: Any) -> None:
-    other = fake.FakeBroker(partitions=3, log=broker.log)
+async def test_goes_straight_to_the_owner_once_known(broker: FakeBroker) -> None:
+    other = FakeBroker(partitions=3, log=broker.log)
     await other.start()
     broker.owner_header = other.url
     async with AsyncClient(broker.url) as client:
@@ -98,7 +89,7 @@ async def test_goes_straight_to_the_owner_once_known(broker: Any) -> None:
     await other.stop()
 
 
-async def test_a_refusal_fails_what_came_after_and_later_messages_go_on(broker: Any) -> None:
+async def test_a_refusal_fails_what_came_after_and_later_messages_go_on(broker: FakeBroker) -> None:
     faults = iter(["422"])
     broker.fault = lambda: next(faults, None)
     async with AsyncClient(broker.url) as client:
@@ -119,7 +110,7 @@ async def test_a_refusal_fails_what_came_after_and_later_messages_go_on(broker: 
     assert values(broker, 0) == [b"d"]
 
 
-async def test_no_answer_in_time_is_an_unknown_outcome(broker: Any) -> None:
+async def test_no_answer_in_time_is_an_unknown_outcome(broker: FakeBroker) -> None:
     broker.fault = lambda: "503"
     async with AsyncClient(broker.url) as client:
         producer = await client.producer("t", delivery_timeout_ms=200)
@@ -128,7 +119,7 @@ async def test_no_answer_in_time_is_an_unknown_outcome(broker: Any) -> None:
             await receipt
 
 
-async def test_unanswered_bytes_are_bounded(broker: Any) -> None:
+async def test_unanswered_bytes_are_bounded(broker: FakeBroker) -> None:
     gate = asyncio.Event()
     broker.fault = lambda: None if gate.is_set() else "503"
     async with AsyncClient(broker.url) as client:
@@ -153,7 +144,7 @@ async def test_unanswered_bytes_are_bounded(broker: Any) -> None:
         assert producer.stored_count == 100
 
 
-async def test_keyless_messages_fill_batches_and_spread(broker: Any) -> None:
+async def test_keyless_messages_fill_batches_and_spread(broker: FakeBroker) -> None:
     async with AsyncClient(broker.url, rng=random.Random(1)) as client:
         producer = await client.producer("t", batch_bytes=500)
         for n in range(300):
@@ -178,7 +169,7 @@ def test_a_url_that_is_none(url: str) -> None:
         AsyncClient(url)
 
 
-async def test_wrong_calls(broker: Any) -> None:
+async def test_wrong_calls(broker: FakeBroker) -> None:
     async with AsyncClient(broker.url) as client:
         with pytest.raises(InvalidCall, match="namespace/topic"):
             await client.topic("a/b/c")
@@ -205,7 +196,7 @@ def test_the_synchronous_face() -> None:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    broker = fake.FakeBroker(partitions=3)
+    broker = FakeBroker(partitions=3)
     asyncio.run_coroutine_threadsafe(broker.start(), loop).result()
     try:
         with Client(broker.url) as client:

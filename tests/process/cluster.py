@@ -1,0 +1,151 @@
+"""A standalone cluster of real processes for tests: start it by the command, kill any of it.
+
+Every process is started by `octavo standalone` itself; what is still alive at the end of a test
+is killed by its id, which stands in cluster.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from octavo.standalone.child import is_child
+from octavo.standalone.cluster_file import ClusterFile, NoCluster, read_cluster
+
+READY_TIMEOUT_S = 40.0
+OCTAVO = [sys.executable, "-m", "octavo.cli.main"]
+
+
+def environment() -> dict[str, str]:
+    """Without settings of the person who runs the tests."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("OCTAVO_")}
+    return {**kept, "COLUMNS": "200"}
+
+
+def octavo(
+    *arguments: str, stdin: str | None = None, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*OCTAVO, *arguments],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=environment(),
+        check=False,
+    )
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Poll until `condition` holds; fail naming `what`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+class Standalone:
+    """One `octavo standalone` on a folder."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self._arguments = arguments
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> dict[str, object]:
+        """Start and wait until ready; return what it said."""
+        self.process = subprocess.Popen(
+            [
+                *OCTAVO,
+                "standalone",
+                "--data",
+                str(self.folder),
+                "--port-base",
+                "0",
+                "--json",
+                *self._arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            assert self.process.stderr is not None
+            raise AssertionError(f"standalone did not start: {self.process.stderr.read()}")
+        found: dict[str, object] = json.loads(line)
+        return found
+
+    @property
+    def cluster(self) -> ClusterFile:
+        """As cluster.json says now."""
+        return read_cluster(self.folder)
+
+    def pids(self) -> dict[str, int]:
+        """Of all living children."""
+        members = self.cluster.members
+        return {member.name: member.pid for member in members if is_child(member.pid)}
+
+    def kill(self, name: str) -> int:
+        """kill −9 one child; return the pid that died."""
+        pid = self.pids()[name]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def kill_everything(self) -> None:
+        """kill −9 the supervisor and all children at once."""
+        assert self.process is not None
+        pids = [self.process.pid, *self.pids().values()]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+        self._close_pipes()
+        until(lambda: not self.pids(), "all children are gone")
+
+    def stop(self) -> str:
+        """SIGTERM; return what it said to standard error."""
+        assert self.process is not None
+        self.process.terminate()
+        _, said = self.process.communicate(timeout=60)
+        return said
+
+    def clean_up(self) -> None:
+        """Leave no process behind, whatever the test did."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        self._close_pipes()
+        with contextlib.suppress(NoCluster):
+            for pid in self.pids().values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _close_pipes(self) -> None:
+        assert self.process is not None
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, *arguments: str) -> Iterator[Standalone]:
+    """A running cluster; nothing of it is left at the end."""
+    one = Standalone(folder, *arguments)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.clean_up()
