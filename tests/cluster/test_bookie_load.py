@@ -7,6 +7,9 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+import uvloop
+
 from bookie.node import BookieNode
 from protocol.answers import ReadAnswer
 from protocol.codes import Code
@@ -21,6 +24,17 @@ from tests.raw_bookie import (
     running_bookie,
     until,
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
+LOOPS = [asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()]
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """Production runs on uvloop, the simulation on asyncio's transports."""
+    policy: asyncio.AbstractEventLoopPolicy = request.param
+    return policy
+
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from bookie.config import BookieConfigError
 from bookie.cookies import CookieRefused, FolderUnusable
@@ -33,6 +34,17 @@ from tests.raw_bookie import (
     running_bookie,
     until,
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
+LOOPS = [asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()]
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """Production runs on uvloop, the simulation on asyncio's transports."""
+    policy: asyncio.AbstractEventLoopPolicy = request.param
+    return policy
+
 
 RECOVERY = int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY | Flag.CRC32C)
 
