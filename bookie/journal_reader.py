@@ -152,8 +152,9 @@ class JournalReader:
         if good is None and last:
             return
         until = f"byte {good}" if good is not None else "its end"
+        follows = "good blocks" if good is not None else "newer journal files"
         raise JournalDamaged(
-            f"journal file {file.path} is damaged from byte {bad} to {until}, and good blocks "
+            f"journal file {file.path} is damaged from byte {bad} to {until}, and {follows} "
             "follow: acknowledged entries are lost. This bookie does not start, for it would "
             "answer 'no such entry' for them. Restore the file, or take this bookie out (remove "
             "its folders and its cookie) and have its ledgers re-replicated"
