@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from metadata.paths import check_folder, check_path
 from metadata.record_file import RecordFile, boot_clock_ms
 from metadata.store import (
     ANY_VERSION,
@@ -30,6 +31,7 @@ from metadata.store import (
     SessionExpired,
     SessionState,
     Watch,
+    check_value,
 )
 from metadata.watching import WatchKey, WatchTable
 
@@ -37,6 +39,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 POLL_INTERVAL_MS = 20
+QUIET_POLLS_MAX = 10
+"""How many polls in a row may find the file unchanged without a query: the session needs its beats,
+and those of others an end."""
 CALL_TIMEOUT_MS = 10_000
 """A call that has no answer by then raises `MetadataUnavailable`."""
 
@@ -49,6 +54,7 @@ class EmbeddedStore:
         path: str,
         *,
         session_timeout_ms: int = 6000,
+        busy_timeout_ms: int | None = None,
         poll_interval_ms: int = POLL_INTERVAL_MS,
         executor: Executor | None = None,
         clock: Callable[[], int] = boot_clock_ms,
@@ -60,7 +66,10 @@ class EmbeddedStore:
         self._clock = clock
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="metadata")
         self._owns_executor = executor is None
-        self._file = RecordFile(path, busy_timeout_ms=session_timeout_ms // 3, clock=clock)
+        # A call that waits for the file's lock holds up our own beats: less than half a session.
+        busy_timeout_ms = busy_timeout_ms or session_timeout_ms // 3
+        assert 2 * busy_timeout_ms < session_timeout_ms
+        self._file = RecordFile(path, busy_timeout_ms=busy_timeout_ms, clock=clock)
         self._watches = WatchTable()
         self._state = SessionState.SUSPENDED
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -100,6 +109,7 @@ class EmbeddedStore:
             self._give_up_executor()
             raise
         self._poller = asyncio.create_task(self._poll_forever(), name="metadata-poll")
+        self._poller.add_done_callback(self._poller_ended)
 
     def _open_file(self) -> None:
         try:
@@ -139,11 +149,13 @@ class EmbeddedStore:
         self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
         """Create if absent and return the path made. Raises `RecordExists`."""
-        return await self._call(self._file.create, path, value, ephemeral, sequence)
+        return await self._call(
+            self._file.create, path, check_value(path, value), ephemeral, sequence
+        )
 
     async def put(self, path: str, value: bytes, version: int) -> int:
         """Compare-and-set; return the new version."""
-        return await self._call(self._file.put, path, value, version)
+        return await self._call(self._file.put, path, check_value(path, value), version)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
@@ -157,11 +169,11 @@ class EmbeddedStore:
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after the record at `path` is created, changed or deleted."""
-        return self._watches.add(WatchKey(path, of_children=False), on_change)
+        return self._watches.add(WatchKey(check_path(path), of_children=False), on_change)
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
         """The same for the set of names below `path`."""
-        return self._watches.add(WatchKey(path, of_children=True), on_change)
+        return self._watches.add(WatchKey(check_folder(path), of_children=True), on_change)
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
         """Call `listener` at every change of `session_state`."""
@@ -186,16 +198,36 @@ class EmbeddedStore:
         return await self._on_thread(lambda: self._run(generation, lambda: work(*args, **kwargs)))
 
     async def _poll_forever(self) -> None:
+        quiet_polls = 0
+        seen: tuple[int, ...] = ()
         while True:
             await asyncio.sleep(self._poll_interval_ms / 1000)
-            try:
-                await self._call(self._poll)
-            except SessionExpired:
-                continue  # the listeners have heard, the next round has a new session
-            except MetadataError:
-                self._set_state(SessionState.SUSPENDED)
-            else:
-                self._reconnected()
+            signature = self._file.signature()
+            if signature == seen and 0 < quiet_polls < QUIET_POLLS_MAX:
+                quiet_polls += 1
+                continue
+            # One more query after each that saw a difference: see `RecordFile.signature`.
+            quiet_polls = int(signature == seen)
+            seen = signature
+            await self._poll_once()
+
+    async def _poll_once(self) -> None:
+        try:
+            await self._call(self._poll)
+        except SessionExpired:
+            pass  # the listeners have heard, the next poll has a new session
+        except MetadataError:
+            self._set_state(SessionState.SUSPENDED)
+        else:
+            self._reconnected()
+
+    def _poller_ended(self, poller: asyncio.Task[None]) -> None:
+        """Without its poll the store is deaf and its session ends: say so, loudly."""
+        if not poller.cancelled() and (error := poller.exception()) is not None:
+            self._set_state(SessionState.SUSPENDED)
+            poller.get_loop().call_exception_handler(
+                {"message": f"{self.url} is not polled any more", "exception": error}
+            )
 
     def _reconnected(self) -> None:
         if self._state is not SessionState.CONNECTED:
@@ -228,6 +260,7 @@ class EmbeddedStore:
             finally:
                 self._post_changes()
         except sqlite3.Error as error:
+            self._file.check_place()
             raise MetadataUnavailable(f"{self.url}: {error}") from error
 
     def _poll(self) -> None:

@@ -24,6 +24,11 @@ def check_path(path: str) -> str:
     return path
 
 
+def check_folder(path: str) -> str:
+    """Return `path`, of which only the children matter: `/` is allowed."""
+    return path if path == "/" else check_path(path)
+
+
 def join(parent: str, *names: str) -> str:
     """`parent` and below it `names`, each of which must be a single safe step."""
     for name in names:

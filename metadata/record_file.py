@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from metadata.paths import check_path, parent_of, parents_of
+from metadata.paths import check_folder, check_path, parent_of, parents_of
+from metadata.record_schema import open_database
 from metadata.store import (
     ANY_VERSION,
     MetadataError,
@@ -39,37 +39,9 @@ from metadata.store import (
 )
 from metadata.watching import WatchKey
 
-SCHEMA_VERSION = 1
-APPLICATION_ID = 0x4F435456  # "OCTV"
 CHANGES_KEPT = 10_000
 """Rows of the change log. A watcher that falls further behind gets a false alarm for all."""
 SWEEP_INTERVAL_MS = 50
-
-_SCHEMA = f"""
-CREATE TABLE records (
-    path TEXT PRIMARY KEY,
-    parent TEXT NOT NULL,
-    value BLOB NOT NULL,
-    version INTEGER NOT NULL,
-    owner INTEGER,
-    next_sequence INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE INDEX records_by_parent ON records (parent, path);
-CREATE INDEX records_by_owner ON records (owner) WHERE owner IS NOT NULL;
-CREATE TABLE sessions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    boot_id TEXT NOT NULL,
-    deadline_ms INTEGER NOT NULL
-);
-CREATE TABLE changes (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    path TEXT NOT NULL,
-    of_children INTEGER NOT NULL
-);
-INSERT INTO records (path, parent, value, version) VALUES ('/', '', x'', 0);
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {SCHEMA_VERSION};
-"""
 
 
 def boot_clock_ms() -> int:
@@ -112,70 +84,55 @@ class RecordFile:
         self._deadline_ms = 0
         self._timeout_ms = 0
         self._seen_seq = 0
+        self._identity: tuple[int, int] | None = None
         self._seen_state = (-1, -1)
         self._next_sweep_ms = 0
 
     def open(self) -> None:
         """Open or make the file. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
-        folder = os.path.dirname(self._path) or "."
-        if not os.path.isdir(folder):
-            raise MetadataUnusable(
-                f"metadata file {self._path}: the folder {folder} does not exist"
-            )
-        if os.path.isdir(self._path):
-            raise MetadataUnusable(f"metadata file {self._path} is a folder; name a file in it")
-        try:
-            self._db = sqlite3.connect(
-                self._path, timeout=self._busy_timeout_ms / 1000, isolation_level=None
-            )
-        except sqlite3.DatabaseError as error:
-            raise self._unusable(error) from error
-        try:
-            self._prepare()
-        except BaseException as error:
-            self._db.close()
-            if not isinstance(error, sqlite3.DatabaseError) or is_transient(error):
-                raise
-            raise self._unusable(error) from error
+        self._db = open_database(self._path, self._busy_timeout_ms)
+        self._identity = self._identity_on_disk()
+        self._seen_seq = self._last_seq()
 
-    def _unusable(self, error: sqlite3.Error) -> MetadataUnusable:
-        return MetadataUnusable(
-            f"metadata file {self._path} cannot be used: {error}; it must be an Octavo "
-            "metadata file, or absent in a folder where this user may write"
-        )
+    def _identity_on_disk(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
-    def _prepare(self) -> None:
-        mode = self._db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
+    def check_place(self) -> None:
+        """Raises `MetadataUnusable` when the file was removed or replaced under us.
+
+        SQLite would go on with the file that nobody else can open any more, and two groups of
+        processes would each have a truth of their own.
+        """
+        if self._identity_on_disk() != self._identity:
             raise MetadataUnusable(
-                f"metadata file {self._path}: its file system cannot hold a write-ahead log "
-                f"(SQLite chose {mode!r}); use a local disk"
+                f"metadata file {self._path} was removed or replaced while in use; "
+                "stop every process that uses it before it is moved"
             )
-        self._db.execute("PRAGMA synchronous = FULL")
-        with self._transaction():
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            application = self._db.execute("PRAGMA application_id").fetchone()[0]
-            tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-            if tables == 0:
-                for statement in _SCHEMA.split(";"):
-                    self._db.execute(statement)
-            elif application != APPLICATION_ID:
-                raise MetadataUnusable(
-                    f"metadata file {self._path} is a SQLite database, but not Octavo's"
-                )
-            elif version != SCHEMA_VERSION:
-                raise MetadataUnusable(
-                    f"metadata file {self._path} has schema version {version}; this Octavo reads "
-                    f"version {SCHEMA_VERSION}. Use the Octavo that wrote it, or a newer one"
-                )
-            self._seen_seq = self._last_seq()
+
+    def signature(self) -> tuple[int, ...]:
+        """Differs after another process has written. For any thread, and cheaper than a query.
+
+        The time of a file has a grain of some milliseconds: what came right after a difference may
+        not make another, so whoever sees one looks twice.
+        """
+        try:
+            found = os.stat(f"{self._path}-wal")
+        except OSError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def close(self) -> None:
         """End the session with its ephemeral records and let go of the file."""
         try:
-            if self._session_id is not None:
-                with self._transaction():
-                    self._end_sessions([self._session_id])
+            # In a file that was taken away from under us there is nobody left to tell.
+            with contextlib.suppress(MetadataUnusable):
+                if self._session_id is not None:
+                    with self._transaction():
+                        self._end_sessions([self._session_id])
         finally:
             self._session_id = None
             self._db.close()
@@ -183,6 +140,7 @@ class RecordFile:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """The write lock from the first statement on, so that nothing read here can go stale."""
+        self.check_place()
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -222,19 +180,35 @@ class RecordFile:
         self._session_id = None
 
     def beat(self) -> None:
-        """Prolong the session. Raises `SessionExpired` when it is over."""
+        """Prolong the session. Raises `SessionExpired` when it is over, `MetadataUnusable`."""
         self._db.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._session_transaction():
+                self._prolong()
+        finally:
+            self._db.execute("PRAGMA synchronous = FULL")
+
+    @contextlib.contextmanager
+    def _session_transaction(self) -> Iterator[None]:
+        """A transaction in the name of our session; a busy writer needs no other beat."""
+        lease_before = self._deadline_ms
         try:
             with self._transaction():
                 self._check_session()
-                deadline_ms = self._clock() + self._timeout_ms
-                self._db.execute(
-                    "UPDATE sessions SET deadline_ms = ? WHERE id = ?",
-                    (deadline_ms, self._session_id),
-                )
-        finally:
-            self._db.execute("PRAGMA synchronous = FULL")
-        self._deadline_ms = deadline_ms
+                if self._deadline_ms - self._clock() < self._timeout_ms * 3 // 4:
+                    self._prolong()
+                yield
+        except BaseException:
+            # Rolled back, or perhaps not: the shorter lease is the one to believe in.
+            self._deadline_ms = lease_before
+            raise
+
+    def _prolong(self) -> None:
+        self._deadline_ms = self._clock() + self._timeout_ms
+        self._db.execute(
+            "UPDATE sessions SET deadline_ms = ? WHERE id = ?",
+            (self._deadline_ms, self._session_id),
+        )
 
     def sweep_if_due(self) -> None:
         """End every session whose time is up, ours excepted. Looks every `SWEEP_INTERVAL_MS`."""
@@ -295,14 +269,15 @@ class RecordFile:
     def children(self, path: str) -> list[str]:
         """See `MetadataStore.children`."""
         self._check_lease()
-        rows = self._db.execute("SELECT path FROM records WHERE parent = ?", (path,)).fetchall()
+        rows = self._db.execute(
+            "SELECT path FROM records WHERE parent = ?", (check_folder(path),)
+        ).fetchall()
         return sorted(row[0].rpartition("/")[2] for row in rows)
 
     def create(self, path: str, value: bytes, ephemeral: bool, sequence: bool) -> str:
         """See `MetadataStore.create`."""
         check_path(path + "0" if sequence else path)
-        with self._transaction():
-            self._check_session()
+        with self._session_transaction():
             parent = parent_of(path)
             for above in parents_of(path):
                 self._make_parent(above)
@@ -337,8 +312,7 @@ class RecordFile:
 
     def put(self, path: str, value: bytes, version: int) -> int:
         """See `MetadataStore.put`."""
-        with self._transaction():
-            self._check_session()
+        with self._session_transaction():
             found = self._version(path, version)
             self._db.execute(
                 "UPDATE records SET value = ?, version = ? WHERE path = ?",
@@ -349,8 +323,7 @@ class RecordFile:
 
     def delete(self, path: str, version: int) -> None:
         """See `MetadataStore.delete`."""
-        with self._transaction():
-            self._check_session()
+        with self._session_transaction():
             self._version(path, version)
             if self._db.execute(
                 "SELECT 1 FROM records WHERE parent = ? LIMIT 1", (path,)
@@ -405,9 +378,3 @@ class RecordFile:
         gap = rows[0][0] != self._seen_seq + 1
         self._seen_seq = rows[-1][0]
         return Changes(list(dict.fromkeys(WatchKey(row[1], bool(row[2])) for row in rows)), gap)
-
-
-def is_transient(error: sqlite3.Error) -> bool:
-    """Whether the same call may succeed later: the file is locked by others, or has no room."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)

@@ -19,6 +19,9 @@ from protocol.codes import OctavoError, Scope
 
 ANY_VERSION = -1
 
+RECORD_BYTES_MAX = 1_000_000
+"""The longest value of a record: ZooKeeper's servers hang up on requests of 1 MiB."""
+
 
 class MetadataError(OctavoError):
     """The root of what a metadata store raises."""
@@ -57,6 +60,12 @@ class SessionExpired(MetadataError):
     name = "session-expired"
     retryable = True
     scope = Scope.PROCESS
+
+
+class RecordTooLong(MetadataError):
+    """The value is longer than `RECORD_BYTES_MAX`."""
+
+    name = "record-too-long"
 
 
 class MetadataUnusable(MetadataError):
@@ -108,6 +117,9 @@ class MetadataStore(Protocol):
     """Paths are absolute, `/a/b`; parents are made as needed and need no value.
 
     All callbacks run on the event loop that called `start`, one at a time, and must not block.
+    Whatever a call needs of its session is checked by the store: a call that finds the session
+    over raises `SessionExpired`, and the session listeners have heard EXPIRED before it does. Any
+    call raises `MetadataUnavailable` when there is no answer in time, and after `close`.
     """
 
     @property
@@ -116,17 +128,25 @@ class MetadataStore(Protocol):
 
     @property
     def session_state(self) -> SessionState:
-        """The state last reported."""
+        """The state last reported, but never CONNECTED when by our own clock a session timeout
+        has passed since the store last vouched for the session (a process that was stopped)."""
 
     @property
     def session_timeout_ms(self) -> int:
         """How long a silent process keeps its ephemeral records."""
 
     async def start(self) -> None:
-        """Connect and open a session. Raises `MetadataUnavailable` with the reason."""
+        """Connect and open a session.
+
+        Raises `MetadataUnavailable` with the reason, `MetadataUnusable` when waiting will not help.
+        """
 
     async def close(self) -> None:
-        """End the session at once: its ephemeral records vanish now, not after the timeout."""
+        """End the session at once: its ephemeral records vanish now, not after the timeout.
+
+        Listeners are not told. May be called twice. Raises `MetadataUnavailable` when the session
+        could not be ended and is left to time out.
+        """
 
     async def get(self, path: str) -> Record:
         """Raises `RecordNotFound`."""
@@ -134,13 +154,20 @@ class MetadataStore(Protocol):
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
-        """Create if absent and return the path made. Raises `RecordExists`.
+        """Create if absent and return the path made. Raises `RecordExists`, `RecordTooLong`.
 
-        `sequence` appends a ten-digit number that never repeats under this parent.
+        `ephemeral` records vanish with the session and can have no children. When the session ends
+        meanwhile the call raises `SessionExpired`; a record made all the same is the next
+        session's, so whoever finds its own value at the path afterwards must not trust it.
+        `sequence` appends a ten-digit number that ascends and never repeats under this parent for
+        as long as the parent stands.
         """
 
     async def put(self, path: str, value: bytes, version: int) -> int:
-        """Compare-and-set; return the new version. Raises `VersionConflict`, `RecordNotFound`."""
+        """Compare-and-set; return the new version.
+
+        Raises `VersionConflict`, `RecordNotFound`, `RecordTooLong`. `ANY_VERSION` fits always.
+        """
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children."""
@@ -152,11 +179,22 @@ class MetadataStore(Protocol):
         """Call `on_change` after the record at `path` is created, changed or deleted.
 
         Standing, not one-shot. Changes may be merged and false alarms may come (always one after
-        a reconnect): the callback says "read again", no more. No change is ever missed.
+        a reconnect or a lost session, and perhaps one at the beginning): the callback says "read
+        again", no more. A read begun in it, or after it, sees the change that it was called for.
+        No change is ever missed: watch first, then read.
         """
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """The same for the set of names below `path`."""
+        """The same for the set of names below `path`, which may be `/`."""
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
-        """Call `listener` at every change of `session_state`."""
+        """Call `listener` at every change of `session_state`, for as long as the store lives."""
+
+
+def check_value(path: str, value: bytes) -> bytes:
+    """Return `value`. Raises `RecordTooLong`."""
+    if len(value) > RECORD_BYTES_MAX:
+        raise RecordTooLong(
+            f"{path}: a value of {len(value)} bytes; a record holds at most {RECORD_BYTES_MAX}"
+        )
+    return value

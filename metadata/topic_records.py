@@ -112,7 +112,8 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
     """Read a record of `kind`; `what` names it in errors. Raises `BadRecord`, nothing else."""
     try:
         fields = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        # TypeError: a map whose key is a list or a map.
         raise BadRecord(f"{what}: not msgpack: {error}") from error
     version = fields.pop("v", None) if isinstance(fields, dict) else None
     if type(version) is not int or version < 1:

@@ -27,7 +27,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from metadata.paths import check_path, parents_of
+from metadata.paths import check_folder, check_path, parents_of
 from metadata.record_file import boot_clock_ms
 from metadata.store import (
     ANY_VERSION,
@@ -40,6 +40,7 @@ from metadata.store import (
     SessionState,
     VersionConflict,
     Watch,
+    check_value,
 )
 from metadata.watching import WatchKey, WatchTable
 
@@ -194,21 +195,23 @@ class ZooKeeperStore:
 
     async def get(self, path: str) -> Record:
         """Raises `RecordNotFound`."""
-        value, stat = await self._read("read", path, self._client.get_async)
+        value, stat = await self._read("read", check_path(path), self._client.get_async)
         return Record(value or b"", stat.version)
 
     async def children(self, path: str) -> list[str]:
         """The names below `path`, sorted."""
         try:
-            return sorted(await self._read("list", path, self._client.get_children_async))
+            names = await self._read("list", check_folder(path), self._client.get_children_async)
         except RecordNotFound:
             return []
+        return sorted(names)
 
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
         """Create if absent and return the path made. Raises `RecordExists`."""
         check_path(path + "0" if sequence else path)
+        check_value(path, value)
         generation = self._generation
         for _ in range(_PARENTS_TRIED_MAX):
             try:
@@ -242,15 +245,20 @@ class ZooKeeperStore:
 
     async def put(self, path: str, value: bytes, version: int) -> int:
         """Compare-and-set; return the new version."""
+        check_value(path, value)
         stat = await self._call(
-            "write", path, lambda full: self._client.set_async(full, value, version=version)
+            "write",
+            check_path(path),
+            lambda full: self._client.set_async(full, value, version=version),
         )
         return int(stat.version)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._call(
-            "delete", path, lambda full: self._client.delete_async(full, version=version)
+            "delete",
+            check_path(path),
+            lambda full: self._client.delete_async(full, version=version),
         )
 
     # -- calls
@@ -372,7 +380,7 @@ class ZooKeeperStore:
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
         """The same for the set of names below `path`."""
-        return self._watch(WatchKey(path, of_children=True), on_change)
+        return self._watch(WatchKey(check_folder(path), of_children=True), on_change)
 
     def _watch(self, key: WatchKey, on_change: Callable[[], None]) -> Watch:
         watch = self._watches.add(key, on_change)

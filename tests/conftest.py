@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from metadata.zookeeper_server import ZooKeeperNotInstalled, server_command, write_config
+
+# A test is right or wrong, not late: machines that run tests are busy with others.
+hypothesis.settings.register_profile("octavo", deadline=None)
+hypothesis.settings.load_profile("octavo")
 
 ZOOKEEPER_TICK_MS = 500
 ZOOKEEPER_READY_S = 30.0

@@ -15,16 +15,19 @@ from kazoo.client import KazooClient
 
 from metadata.embedded import EmbeddedStore
 from metadata.store import MetadataStore
-from metadata.zookeeper import ZooKeeperStore
+from metadata.zookeeper import CALL_TIMEOUT_MS, ZooKeeperStore
 
-SESSION_TIMEOUT_MS = 1000
+SESSION_TIMEOUT_MS = 4000
 DEADLINE_S = 10.0
 
 
 class Tree(Protocol):
     """One metadata tree. Every store it opens has a session of its own and is closed at the end."""
 
-    async def open(self) -> MetadataStore: ...
+    async def open(
+        self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, impatient: bool = False
+    ) -> MetadataStore:
+        """Start a store. An `impatient` one gives a call up early."""
 
     async def expire(self, store: MetadataStore) -> None:
         """End the store's session behind its back, at once."""
@@ -38,8 +41,14 @@ class EmbeddedTree:
         self.path = path
         self.stores: list[EmbeddedStore] = []
 
-    async def open(self) -> EmbeddedStore:
-        store = EmbeddedStore(str(self.path), session_timeout_ms=SESSION_TIMEOUT_MS)
+    async def open(
+        self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, impatient: bool = False
+    ) -> EmbeddedStore:
+        store = EmbeddedStore(
+            str(self.path),
+            session_timeout_ms=session_timeout_ms,
+            busy_timeout_ms=100 if impatient else None,
+        )
         self.stores.append(store)
         await store.start()
         return store
@@ -53,9 +62,10 @@ class EmbeddedTree:
         store._file._deadline_ms = 0
 
     @contextlib.asynccontextmanager
-    async def cut(self, store: MetadataStore) -> AsyncIterator[None]:
+    async def cut(self, store: Any) -> AsyncIterator[None]:
         with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
+            store._next_beat_ms = 0
             yield
             other.execute("ROLLBACK")
 
@@ -133,13 +143,15 @@ class ZooKeeperTree:
         self.stores: list[ZooKeeperStore] = []
         self.proxies: dict[int, Proxy] = {}
 
-    async def open(self) -> ZooKeeperStore:
+    async def open(
+        self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, impatient: bool = False
+    ) -> ZooKeeperStore:
         proxy = Proxy(self.server_port)
         store = ZooKeeperStore(
             [f"127.0.0.1:{await proxy.start()}"],
             self.chroot,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            call_timeout_ms=500,
+            session_timeout_ms=session_timeout_ms,
+            call_timeout_ms=300 if impatient else CALL_TIMEOUT_MS,
         )
         self.proxies[id(store)] = proxy
         self.stores.append(store)

@@ -243,7 +243,7 @@ async def test_another_incarnation_waits_for_the_old_session_to_end(tree):
 
 
 async def test_a_live_bookie_keeps_its_id(tree):
-    a, b = await tree.open(), await tree.open()
+    a, b = await tree.open(), await tree.open(session_timeout_ms=1000)
     await BookieRegistry(a).register(BOOKIE)
     with pytest.raises(BookieIdTaken, match="b:1"):
         await BookieRegistry(b).register(replace(BOOKIE, properties={"incarnation": "two"}))

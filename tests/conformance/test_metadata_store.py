@@ -403,7 +403,7 @@ async def test_whoever_lost_the_session_hears_it_before_any_answer(tree):
 
 
 async def test_a_reconnect_raises_a_false_alarm(tree, eventually):
-    a = await tree.open()
+    a = await tree.open(impatient=True)
     states, heard, names_heard = [], [], []
     a.on_session(states.append)
     a.watch("/w", lambda: heard.append(1))
@@ -418,7 +418,7 @@ async def test_a_reconnect_raises_a_false_alarm(tree, eventually):
 
 
 async def test_a_store_that_does_not_answer_is_unavailable(tree, eventually):
-    a, b = await tree.open(), await tree.open()
+    a, b = await tree.open(impatient=True), await tree.open()
     await a.create("/r", b"")
     async with tree.cut(a):
         with pytest.raises(MetadataUnavailable, match=a.url):

@@ -109,7 +109,7 @@ async def test_a_change_made_while_cut_off_is_heard_after(tree, eventually):
 
 
 async def test_a_call_that_timed_out_without_a_connection_has_no_effect_later(tree, eventually):
-    a, b = await tree.open(), await tree.open()
+    a, b = await tree.open(impatient=True), await tree.open()
     async with tree.cut(a):
         await eventually(lambda: a.session_state is SessionState.SUSPENDED)
         with pytest.raises(MetadataUnavailable):

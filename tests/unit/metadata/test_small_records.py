@@ -175,11 +175,18 @@ def test_a_missing_field_has_its_default():
         ({"v": 1, "epoch": True}, "epoch"),
         ({"v": 1, "epoch": None}, "epoch"),
         ({"v": 1, "state_ledger": 1.5}, "state_ledger"),
+        ({"v": 1, "ledgers": None}, "ledgers"),
     ],
 )
 def test_what_does_not_fit_is_named(fields, says):
     with pytest.raises(BadRecord, match=says):
         decode_record(PartitionRecord, "it", msgpack.packb(fields))
+
+
+@pytest.mark.parametrize("data", [b"\x81\x90\x00", b"\xc1", b"\x91" * 5000, b"\x80\x80"])
+def test_odd_msgpack_is_a_bad_record(data):
+    with pytest.raises(BadRecord):
+        decode_record(TopicRecord, "it", data)
 
 
 @given(st.binary(max_size=60), st.sampled_from([TopicRecord, PartitionRecord, SubscriptionRecord]))
