@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bookie.add_run import AddRun
@@ -58,8 +58,11 @@ def make_run(
     return AddRun(ledger_id, first, len(payloads), key, recovery, b"".join(parts), offsets)
 
 
-class Lost(Exception):
-    """The machine lost power before an answer."""
+async def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
+    """Wait until `holds`, looking at it again and again."""
+    async with asyncio.timeout(timeout_s):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
 
 
 class Bench:

@@ -12,7 +12,7 @@ from bookie.journal_format import JournalDamaged
 from bookie.ledger_state import LedgerStateDamaged
 from protocol.codes import BookieIOError, Code, NoSuchEntry, ReadOnly
 from tests.memory_disk import MemoryDisk
-from tests.storage_support import CONFIG, KEY, Bench, entry_bytes, make_run
+from tests.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
 
 
 async def test_a_failed_sync_is_fatal_and_nothing_is_acked_after_it() -> None:
@@ -43,9 +43,7 @@ async def test_a_failed_sync_in_the_background_flush_is_fatal() -> None:
 
         bench.disk.hook = hook
         bench.storage._flush_wanted.set()
-        async with asyncio.timeout(5):
-            while not bench.fatal:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: bool(bench.fatal))
         assert await bench.add(1, 1) is Code.IO
         await bench.crash()
         assert await bench.storage.read(1, 0) == entry_bytes(1, 0, b"x")
@@ -67,9 +65,7 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
         assert await bench.add(1, 999) is Code.READ_ONLY
         assert await bench.storage.read(1, acked - 1)
         bench.disk.capacity = 2**40
-        async with asyncio.timeout(10):
-            while bench.storage.disk_full:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not bench.storage.disk_full)
         assert await bench.add(1, acked, b"z") is Code.OK
         assert bench.fatal == []
         await bench.crash()
