@@ -1,0 +1,424 @@
+"""The writer's state machine, scenario by scenario (numbers: reference, §3.2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ledger.errors import BookieUnavailable, LedgerFenced, NotEnoughBookies
+from ledger.writing import (
+    Action,
+    ChangeDelayed,
+    ChooseReplacements,
+    Closed,
+    Confirmed,
+    Ended,
+    EnsembleChanged,
+    Send,
+    Stalled,
+    State,
+    WriteMetadata,
+    Writing,
+)
+from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from protocol.codes import OctavoError, Unauthorized
+
+
+def down(bookie_id: str) -> BookieUnavailable:
+    return BookieUnavailable(bookie_id, "connection lost")
+
+
+def ledger(e: int = 3, qw: int = 3, qa: int = 2) -> LedgerMetadata:
+    bookies = tuple("abcdefgh"[:e])
+    return LedgerMetadata(7, e, qw, qa, (Fragment(0, bookies),))
+
+
+def writing(e: int = 3, qw: int = 3, qa: int = 2) -> Writing:
+    return Writing(ledger(e, qw, qa), 0)
+
+
+def only(actions: list[Action], kind: type) -> list[Action]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def confirmed(actions: list[Action]) -> int | None:
+    found = only(actions, Confirmed)
+    return found[-1].last_entry if found else None  # type: ignore[union-attr]
+
+
+def record(actions: list[Action]) -> LedgerMetadata:
+    (action,) = only(actions, WriteMetadata)
+    assert isinstance(action, WriteMetadata)
+    return action.metadata
+
+
+# ---------------------------------------------------------------------- in order
+
+
+def test_confirmed_by_an_ack_quorum_and_in_order() -> None:
+    """P13."""
+    core = writing()
+    core.push(10)
+    assert confirmed(core.acked("a", 0, 9)) is None
+    assert confirmed(core.acked("b", 0, 4)) == 4
+    assert confirmed(core.acked("c", 3, 9)) is None, "a gap at c: its acks wait"
+    assert confirmed(core.acked("c", 0, 2)) == 9
+    assert core.lac == 9
+
+
+def test_acks_of_a_stranger_or_of_entries_never_sent_do_not_count() -> None:
+    """WR-5."""
+    core = writing()
+    core.push(2)
+    core.acked("a", 0, 1)
+    assert core.acked("stranger", 0, 1) == []
+    assert only(core.acked("b", 0, 5), ChooseReplacements), "b acked what it never got"
+    assert core.lac == -1
+
+
+# ---------------------------------------------------------------------- ensemble change
+
+
+def test_1_many_failures_of_one_bookie_make_one_change() -> None:
+    """No. 1, testChangeTriggeredOneTimeForOneFailure."""
+    core = writing()
+    core.push(5)
+    assert core.failed("a", down("a")) == [ChooseReplacements((0,), ("a", "b", "c"))]
+    for _ in range(4):
+        assert core.failed("a", down("a")) == []
+    wanted = core.chosen({0: "d"})
+    assert record(wanted).fragments == (Fragment(0, ("d", "b", "c")),)
+    assert core.failed("a", down("a")) == []
+    assert core.written(1) == [
+        EnsembleChanged(0, ("a", "b", "c"), ("d", "b", "c")),
+        Send(0, "d", 0),
+    ]
+    assert core.failed("a", down("a")) == [], "it is no member any more"
+
+
+def test_2_a_second_failure_while_the_first_is_being_handled() -> None:
+    """No. 2, testSecondFailureOccursWhileFirstBeingHandled: no add is lost, no ack early."""
+    core = writing()
+    core.push(3)
+    core.acked("c", 0, 2)
+    core.failed("a", down("a"))
+    core.chosen({0: "d"})
+    assert core.failed("b", down("b")) == []
+    actions = core.written(1)
+    assert only(actions, ChooseReplacements) == [ChooseReplacements((1,), ("d", "b", "c"))]
+    assert confirmed(core.acked("d", 0, 2)) is None, "P14: still unresolved"
+    core.chosen({1: "e"})
+    actions = core.written(2)
+    assert core.metadata.fragments == (Fragment(0, ("d", "e", "c")),)
+    assert confirmed(actions) == 2
+
+
+def test_2_failures_before_the_choice_are_replaced_together() -> None:
+    core = writing()
+    core.push(1)
+    core.failed("a", down("a"))
+    core.failed("b", down("b"))
+    again = core.chosen({0: "d"})
+    assert again == [ChooseReplacements((0, 1), ("a", "b", "c"))]
+    assert record(core.chosen({0: "d", 1: "e"})).fragments[0].bookies == ("d", "e", "c")
+
+
+def test_3_nobody_to_replace_with_ends_the_writer_at_the_last_confirmed() -> None:
+    """No. 3: the ledger can then be closed; its record shows the last good ensemble."""
+    core = writing()
+    core.push(4)
+    core.acked("a", 0, 3)
+    core.acked("b", 0, 1)
+    core.failed("b", down("b"))
+    assert core.chosen({}) == [ChangeDelayed(("b",))]
+    core.failed("c", down("c"))
+    assert core.chosen({}) == [Stalled(("b", "c"))]
+    (ended,) = core.give_up()
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, NotEnoughBookies)
+    closing = record(core.close(200))
+    assert (closing.state, closing.last_entry, closing.length) == (LedgerState.CLOSED, 1, 200)
+    assert closing.fragments == ledger().fragments
+    assert core.written(1) == [Closed(closing)]
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_4_close_wins_over_a_change_under_way(published: bool) -> None:
+    """No. 4, testClientClosesWhileFailureHandlerInProgress."""
+    core = writing()
+    core.push(2)
+    core.failed("a", down("a"))
+    if not published:
+        closing = core.close(0)
+        assert core.chosen({0: "d"}) == [], "the change is dropped"
+        assert record(closing).fragments == ledger().fragments
+    else:
+        core.chosen({0: "d"})
+        assert core.close(0) == [], "the compare-and-set under way is waited for"
+        closing = core.written(1)
+        assert record(closing).fragments[0].bookies == ("d", "b", "c")
+    assert record(closing).last_entry == -1
+    assert only(core.written(2), Closed)
+    assert core.acked("b", 0, 1) == []
+
+
+@pytest.mark.parametrize("state", [LedgerState.CLOSED, LedgerState.IN_RECOVERY])
+def test_5_fenced_by_the_record_during_a_change(state: LedgerState) -> None:
+    """No. 5, testMetadataSetToClosed/InRecoveryDuringFailureHandler."""
+    core = writing()
+    core.push(2)
+    core.acked("b", 0, 1)
+    core.acked("c", 0, 0)
+    core.failed("a", down("a"))
+    core.chosen({0: "d"})
+    (ended,) = core.conflict(replace(core.metadata, state=state), 1)
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, LedgerFenced)
+    assert core.acked("c", 1, 1) == [], "P19"
+    assert core.close(0) == [], "whoever fenced it closes it"
+
+
+def test_6_somebody_repaired_an_older_fragment_meanwhile() -> None:
+    """No. 6, testOldEnsembleChangedDuringFailureHandler."""
+    start = replace(
+        ledger(), fragments=(Fragment(0, ("x", "b", "c")), Fragment(5, ("a", "b", "c")))
+    )
+    core = Writing(start, 3, last_add_confirmed=9)
+    core.push(1)
+    core.failed("a", down("a"))
+    core.chosen({0: "d"})
+    repaired = replace(start, fragments=(Fragment(0, ("y", "b", "c")), start.fragments[1]))
+    again = core.conflict(repaired, 4)
+    assert again == [
+        WriteMetadata(
+            replace(repaired, fragments=(*repaired.fragments, Fragment(10, ("d", "b", "c")))), 4
+        )
+    ]
+    assert only(core.written(5), EnsembleChanged)
+
+
+def test_7_nothing_is_acked_while_a_change_is_unresolved() -> None:
+    """No. 7, P14."""
+    core = writing()
+    core.push(3)
+    core.failed("a", down("a"))
+    assert core.acked("b", 0, 2) == []
+    assert core.acked("c", 0, 2) == []
+    core.chosen({0: "d"})
+    assert core.acked("d", 0, 2) == [], "not even published yet"
+    assert confirmed(core.written(1)) == 2, "b and c suffice"
+
+
+def test_8_entries_without_the_failed_bookie_still_complete_after_the_change() -> None:
+    """No. 8, testHandleFailureBookieNotInWriteSet."""
+    core = writing(3, 2, 2)
+    core.push(2)  # entry 0 on a, b; entry 1 on b, c
+    core.failed("c", down("c"))
+    assert core.acked("a", 0, 0) == []
+    assert core.acked("b", 0, 1) == []
+    core.chosen({2: "d"})
+    assert confirmed(core.written(1)) == 0
+    assert confirmed(core.acked("d", 1, 1)) == 1
+
+
+def test_9_acks_of_the_replaced_bookie_are_forgotten_for_every_entry() -> None:
+    """No. 9, BookKeeper #4097: entry 0 lacks the replaced position, entry 1 has its old ack."""
+    core = writing(3, 2, 2)
+    core.push(2)
+    core.acked("b", 0, 1)
+    core.acked("c", 1, 1)  # entry 1 is complete, but entry 0 is not
+    core.failed("c", down("c"))
+    core.chosen({2: "d"})
+    assert confirmed(core.written(1)) is None
+    assert confirmed(core.acked("a", 0, 0)) == 0, "entry 1 must wait for d, which has not stored it"
+    assert core.acked("c", 1, 1) == [], "WR-5: c is no member"
+    assert confirmed(core.acked("d", 1, 1)) == 1
+
+
+def test_10_without_a_spare_the_change_is_delayed_while_the_ack_quorum_holds() -> None:
+    """No. 10, TestDelayEnsembleChange."""
+    core = writing()
+    core.push(2)
+    core.failed("a", down("a"))
+    assert core.chosen({}) == [ChangeDelayed(("a",))]
+    assert core.live == [1, 2]
+    core.acked("b", 0, 1)
+    assert confirmed(core.acked("c", 0, 1)) == 1
+    core.push(1)
+    assert core.spares_changed() == [ChooseReplacements((0,), ("a", "b", "c"))]
+    assert record(core.chosen({0: "d"})).fragments[-1] == Fragment(2, ("d", "b", "c"))
+    assert only(core.written(1), Send) == [Send(0, "d", 2)]
+
+
+def test_10_a_bookie_that_comes_back_gets_what_is_unconfirmed() -> None:
+    core = writing()
+    core.push(4)
+    core.acked("a", 0, 0)
+    core.failed("a", down("a"))
+    core.chosen({})
+    core.acked("b", 0, 2)
+    core.acked("c", 0, 2)
+    assert core.returned("a") == [Send(0, "a", 3)], "entries 1 and 2 stay without it"
+    core.acked("b", 3, 3)
+    assert core.lac == 2
+    assert confirmed(core.acked("a", 3, 3)) == 3
+
+
+def test_10_a_stalled_writer_goes_on_when_a_bookie_returns_or_a_spare_comes() -> None:
+    core = writing()
+    core.push(2)
+    core.acked("a", 0, 1)
+    for bookie in ("b", "c"):
+        core.failed(bookie, down(bookie))
+        core.chosen({})
+    assert core.state is State.STALLED
+    core.acked("b", 0, 1)
+    assert core.lac == -1, "P14"
+    assert core.returned("b") == [Send(1, "b", 2), Confirmed(1)]
+    assert core.give_up() == []
+    core.failed("b", down("b"))
+    assert only(core.chosen({1: "d"}), WriteMetadata)
+    core.written(1)
+    assert core.chosen({}) == [ChangeDelayed(("c",))]
+
+
+def test_11_a_late_failure_changes_the_ensemble_too() -> None:
+    """No. 11, WR-8, P18: the entry was confirmed long ago."""
+    core = writing()
+    core.push(1)
+    core.acked("a", 0, 0)
+    core.acked("b", 0, 0)
+    assert core.failed("c", down("c")) == [ChooseReplacements((2,), ("a", "b", "c"))]
+    assert record(core.chosen({2: "d"})).fragments == (
+        Fragment(0, ("a", "b", "c")),
+        Fragment(1, ("a", "b", "d")),
+    )
+
+
+def test_the_newest_fragment_is_rewritten_when_nothing_of_it_is_confirmed() -> None:
+    """EC-2, P10, P17."""
+    core = writing()
+    core.push(3)
+    core.acked("a", 0, 0)
+    core.acked("b", 0, 0)
+    for version, (failing, spare) in enumerate((("a", "d"), ("d", "e")), 1):
+        core.failed(failing, down(failing))
+        core.chosen({0: spare})
+        core.written(version)
+    assert core.metadata.fragments == (Fragment(0, ("a", "b", "c")), Fragment(1, ("e", "b", "c")))
+
+
+def test_a_bookie_may_be_replaced_and_chosen_again() -> None:
+    """BookKeeper #4261: there the writer was stuck."""
+    core = writing()
+    core.push(1)
+    for version, (failing, spare) in enumerate((("a", "d"), ("d", "a")), 1):
+        core.failed(failing, down(failing))
+        core.chosen({0: spare})
+        core.written(version)
+    assert core.metadata.fragments == (Fragment(0, ("a", "b", "c")),)
+    core.acked("b", 0, 0)
+    assert confirmed(core.acked("a", 0, 0)) == 0
+
+
+def test_a_lost_reply_is_recognised_by_what_stands_there() -> None:
+    core = writing()
+    core.push(1)
+    core.failed("a", down("a"))
+    wanted = record(core.chosen({0: "d"}))
+    assert only(core.conflict(wanted, 1), EnsembleChanged)
+    assert core.version == 1
+
+
+def test_another_writer_of_the_newest_fragment_fences_this_one() -> None:
+    core = writing()
+    core.failed("a", down("a"))
+    core.chosen({0: "d"})
+    other = replace(core.metadata, fragments=(Fragment(0, ("x", "b", "c")),))
+    (ended,) = core.conflict(other, 1)
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, LedgerFenced)
+
+
+# ---------------------------------------------------------------------- the end
+
+
+@pytest.mark.parametrize("error", [LedgerFenced("fenced"), Unauthorized("wrong key")])
+def test_one_fenced_answer_ends_the_writer(error: OctavoError) -> None:
+    """Also while a change is under way, whose outcome then does not matter."""
+    for changing in (False, True):
+        core = writing()
+        core.push(3)
+        core.acked("a", 0, 2)
+        if changing:
+            core.failed("c", down("c"))
+            core.chosen({2: "d"})
+        assert core.refused("b", error) == [Ended(error)]
+        assert core.fenced
+        assert core.written(1) == []
+        assert core.acked("b", 0, 2) == []
+        assert core.refused("b", error) == []
+
+
+def test_19_close_at_the_last_confirmed() -> None:
+    """No. 18 and 19, CL-1: what is pending is not part of the ledger, nor of its length."""
+    core = writing()
+    core.push(5)
+    core.acked("a", 0, 4)
+    core.acked("b", 0, 2)
+    closing = core.close(300)
+    assert record(closing) == replace(ledger(), state=LedgerState.CLOSED, last_entry=2, length=300)
+    assert core.acked("b", 3, 4) == []
+    assert core.failed("a", down("a")) == []
+    assert core.written(1) == [Closed(record(closing))]
+
+
+def test_19_losing_to_a_closer_with_the_same_end_is_success() -> None:
+    """CL-2."""
+    core = writing()
+    closing = record(core.close(0))
+    assert core.conflict(closing, 5) == [Closed(closing)]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"state": LedgerState.CLOSED, "last_entry": 4, "length": 9},
+        {"state": LedgerState.IN_RECOVERY},
+    ],
+)
+def test_19_losing_to_another_end_or_a_recovery_is_an_error(found: dict[str, object]) -> None:
+    """CL-2, CL-3: stricter than BookKeeper, which overwrites a recovery's mark."""
+    core = writing()
+    core.close(0)
+    (ended,) = core.conflict(replace(core.metadata, **found), 5)  # type: ignore[arg-type]
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, LedgerFenced)
+    assert core.fenced
+
+
+def test_19_close_merges_a_repaired_older_fragment() -> None:
+    core = writing()
+    core.close(0)
+    current = replace(core.metadata, custom={"mark": b"1"})
+    (again,) = core.conflict(current, 5)
+    assert isinstance(again, WriteMetadata)
+    assert again.version == 5
+    assert again.metadata.custom == {"mark": b"1"}
+    assert again.metadata.state is LedgerState.CLOSED
+
+
+def test_closing_after_a_change_whose_answer_never_came() -> None:
+    """The fragment may stand there or not: the close accepts both, and nothing else."""
+    for landed in (False, True):
+        core = writing()
+        core.push(1)
+        core.failed("a", down("a"))
+        wanted = record(core.chosen({0: "d"}))
+        assert only(core.metadata_lost(down("store")), Ended)
+        core.close(0)
+        current = wanted if landed else replace(core.metadata, custom={"x": b""})
+        (again,) = core.conflict(current, 1)
+        assert isinstance(again, WriteMetadata)
+        assert again.metadata.fragments == current.fragments
