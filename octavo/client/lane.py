@@ -65,7 +65,7 @@ class Stored:
                 self.first_offset = int(following) - count
             return
         first, last = found["first"], found["last"]
-        if last["offset"] - first["offset"] + 1 == count:
+        if last.get("offset", -2) - first.get("offset", -1) + 1 == count:
             self.first_offset = int(first["offset"])
             entry, _, index = str(first["id"]).rpartition(":")
             if entry == str(last["id"]).rpartition(":")[0]:

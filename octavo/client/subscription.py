@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from octavo.client.transport import JSON_TYPE, PartitionKey, Transport
-from octavo.client.types import Delivery, TopicName, message_fields
+from octavo.client.types import Delivery, TopicName, decode_deliveries
 
 WAIT_S_MAX = 60.0
 Handed = Delivery | str
@@ -45,19 +45,11 @@ class Subscription:
             partition=self._key(partition),
             wait_s=wait_s,
         )
-        found = (answer.json() or {}).get("messages", [])
-        return [
-            Delivery(
-                **message_fields(one, 0),
-                ack_id=one["ack_id"],
-                delivery_count=int(one.get("delivery_count", 1)),
-            )
-            for one in found
-        ]
+        return decode_deliveries(answer.body) if answer.body else []
 
     async def ack(self, *handed: Handed | Iterable[Handed]) -> None:
         """Done with these, durably. Raises `Conflict` when a lease had ended (others are acked)."""
-        await self._ack({"ack_ids": _ack_ids(handed)})
+        await self._ack({"ack_ids": _ack_ids(handed)}, _partition_of(handed))
 
     async def ack_up_to(self, delivery: Delivery) -> None:
         """Done with this and all before it in its partition (exclusive subscriptions)."""
@@ -131,3 +123,16 @@ def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:
         else:
             found += _ack_ids(one)
     return found
+
+
+def _partition_of(handed: Iterable[Handed | Iterable[Handed]]) -> int | None:
+    """The partition of all deliveries, if it is one and known: its owner can be asked directly."""
+    found: set[int | None] = set()
+    for one in handed:
+        if isinstance(one, str):
+            found.add(None)
+        elif isinstance(one, Delivery):
+            found.add(one.partition)
+        else:
+            found.add(_partition_of(one))
+    return found.pop() if len(found) == 1 else None

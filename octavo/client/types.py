@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from octavo.client.errors import InvalidCall
 
@@ -100,28 +102,61 @@ class Topic:
     stats: Mapping[str, Any] = field(default_factory=dict)
 
 
-def decode_value(found: Mapping[str, Any], name: str = "value") -> bytes | None:
-    """The bytes of `name` or `name_base64` in a message that came as JSON.
+class _DeliveryIn(msgspec.Struct, gc=False):
+    """A delivery as the API writes it."""
 
-    Text comes back as its UTF-8 bytes, other JSON as compact JSON.
+    partition: int
+    offset: int
+    id: str
+    ack_id: str
+    timestamp: int = 0
+    delivery_count: int = 1
+    key: str | None = None
+    key_base64: bytes | None = None
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    value_base64: bytes | None = None
+    headers: dict[str, Any] | None = None
+
+
+class _DeliveriesIn(msgspec.Struct):
+    messages: list[_DeliveryIn] = []
+
+
+_decoder = msgspec.json.Decoder(_DeliveriesIn)
+
+
+def decode_deliveries(body: bytes) -> list[Delivery]:
+    """The deliveries in an answer to `receive`.
+
+    A JSON value comes as the bytes that were published, text as its UTF-8 bytes.
     """
-    encoded = found.get(f"{name}_base64")
-    if encoded is not None:
-        return base64.b64decode(encoded)
-    return to_bytes(found.get(name))
+    return [
+        Delivery(
+            one.partition,
+            one.offset,
+            one.id,
+            one.key.encode() if one.key is not None else one.key_base64,
+            one.value_base64 if one.value_base64 is not None else _value_bytes(bytes(one.value)),
+            tuple(_headers(one.headers)) if one.headers else (),
+            one.timestamp,
+            one.ack_id,
+            one.delivery_count,
+        )
+        for one in _decoder.decode(body).messages
+    ]
 
 
-def message_fields(found: Mapping[str, Any], partition: int) -> dict[str, Any]:
-    """The fields of `Message` from a message that came as JSON."""
-    headers = found.get("headers") or {}
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    stamp = found.get("timestamp_ms", found.get("timestamp", 0))
-    return {
-        "partition": int(found.get("partition", partition)),
-        "offset": int(found["offset"]),
-        "id": str(found.get("id", "")),
-        "key": decode_value(found, "key"),
-        "value": decode_value(found),
-        "headers": tuple((str(name), to_bytes(text)) for name, text in pairs),
-        "timestamp_ms": int(stamp) if isinstance(stamp, int | float) else 0,
-    }
+def _value_bytes(raw: bytes) -> bytes | None:
+    if raw[:1] == b'"':
+        text: str = msgspec.json.decode(raw)
+        return text.encode()
+    return None if raw == b"null" else raw
+
+
+def _headers(found: Mapping[str, Any]) -> Iterator[tuple[str, bytes | None]]:
+    for name, values in found.items():
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, Mapping):
+                yield name, base64.b64decode(value["base64"])
+            else:
+                yield name, to_bytes(value)
