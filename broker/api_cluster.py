@@ -37,7 +37,8 @@ async def list_ledgers(call: Call) -> web.StreamResponse:
 
 async def get_ledger(call: Call) -> web.StreamResponse:
     """`GET /v1/ledgers/{ledger}`."""
-    return call.reply(show_ledger(await call.services.ledgers.metadata(_number(call, "ledger"))))
+    ledger_id = _number(call, "ledger")
+    return call.reply(show_ledger(await call.services.ledgers.metadata(ledger_id)))
 
 
 async def get_entry(call: Call) -> web.StreamResponse:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from broker import api_cluster, api_publish, api_read, api_subscriptions, api_topics
+from broker import api_cluster, api_deliveries, api_publish, api_read, api_subscriptions, api_topics
 from broker.call import JSON, NDJSON, RECORD_BATCH
 from broker.router import Answer, Content, Handler, Parameter, Route
 from broker.schemas import NAME, OFFSET, ref
@@ -273,7 +273,7 @@ _SUBSCRIPTIONS = (
     ),
     *_both(
         Route(
-            method="POST", path=_SUBSCRIPTION + "/receive", handler=api_subscriptions.receive,
+            method="POST", path=_SUBSCRIPTION + "/receive", handler=api_deliveries.receive,
             name="receive", tag="subscriptions", summary="Receive", waits=True,
             description=(
                 "Messages, each leased to the consumer for the subscription's ack timeout. An "
@@ -291,7 +291,7 @@ _SUBSCRIPTIONS = (
     ),
     *_both(
         Route(
-            method="POST", path=_SUBSCRIPTION + "/ack", handler=api_subscriptions.acknowledge,
+            method="POST", path=_SUBSCRIPTION + "/ack", handler=api_deliveries.acknowledge,
             name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
             parameters=_SUBSCRIPTION_PATH, body=_json("Ack", {"ack_ids": []}),
             answers=(_ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),

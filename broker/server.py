@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 BACKLOG = 1024
 GONE_CHECK_S = 1.0
 """How often a waiting call looks whether its client is still there."""
+CLIENT_GONE = 499
+"""Never seen by anybody but the metrics."""
 UNKNOWN_CALL = "unknown"
 
 log = structlog.get_logger()
@@ -62,8 +64,13 @@ class _Connection(web.RequestHandler):
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         log.info("request_malformed", remote=request.remote, reason=str(message)[:200])
-        text = " ".join(str(message or "not HTTP/1.1").split())
-        response = Problem(status, "malformed-request", text[:500]).response()
+        text = " ".join(str(message or "not HTTP/1.1").split())[:500]
+        if "decode content-encoding" in text:
+            response = Problem(
+                415, "unsupported-content-encoding", f"{text}; gzip and deflate are understood"
+            ).response()
+        else:
+            response = Problem(status, "malformed-request", text).response()
         response.force_close()
         return response
 
@@ -190,7 +197,7 @@ class BrokerServer:
         except asyncio.CancelledError:
             raise
         except (ConnectionResetError, BrokenPipeError):
-            raise
+            response = _cut(request)
         except Exception as error:
             response = problem_of(error).response(instance=path)
         finally:
@@ -235,13 +242,20 @@ class BrokerServer:
                         503, "stopping", "this broker stops; ask another one", retryable=True
                     )
                 if not task.done() and call.client_is_gone:
-                    raise ConnectionResetError("the client has gone away")
+                    return _cut(call.request)
             return task.result()
         finally:
             stopping.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+def _cut(request: web.BaseRequest) -> web.Response:
+    """End a connection whose client has gone, or whose answer broke off after its head."""
+    if request.transport is not None:
+        request.transport.close()
+    return web.Response(status=CLIENT_GONE)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:

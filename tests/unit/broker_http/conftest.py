@@ -1,0 +1,25 @@
+"""Brokers with a fake core, listening on real ports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fake_broker import Running, running
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[Running]:
+    async with running(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[Running]:
+    async with running(2) as cluster:
+        yield cluster

@@ -1,0 +1,516 @@
+"""A broker core in memory, for fast tests of the HTTP side: real semantics, no ledgers.
+
+Several `FakeBroker`s of one `FakeCluster` share topics and logs; `cluster.owners` says who serves
+what, and a test moves a partition by changing it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+
+from broker import errors
+from broker.config import BrokerConfig
+from broker.http_config import HttpConfig
+from broker.server import BrokerServer
+from broker.types import (
+    AckId,
+    BrokerInfo,
+    Delivery,
+    MessageId,
+    Nack,
+    Owner,
+    PartitionName,
+    PartitionStats,
+    Published,
+    StoredBatch,
+    SubscriptionInfo,
+    SubscriptionSettings,
+    SubscriptionStats,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+)
+from metadata.store import SessionState
+from protocol.batch import check_batch, read_header, with_base_offset
+from protocol.records import read_records
+
+NOW_MS = 1_700_000_000_000
+
+
+class FakeSubscription:
+    def __init__(self, partition: FakePartition, info: SubscriptionInfo) -> None:
+        self.partition = partition
+        self.info = info
+        start = info.settings.start
+        self.next = partition.earliest_offset if start == "earliest" else partition.next_offset
+        self.acked: set[int] = set()
+        self.leases: dict[int, tuple[int, str]] = {}
+        self.redeliver: list[int] = []
+        self.counts: dict[int, int] = {}
+        self.lease = 0
+        self.holder: str | None = None
+
+    async def receive(
+        self, consumer: str, *, messages_max: int, wait_s: float = 0.0
+    ) -> list[Delivery]:
+        if self.info.settings.type == "exclusive":
+            if self.holder not in (None, consumer):
+                raise errors.SubscriptionBusy(f"{self.holder} holds it")
+            self.holder = consumer
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            found = self._take(consumer, messages_max)
+            left = deadline - asyncio.get_running_loop().time()
+            if found or left <= 0:
+                return found
+            await self.partition.wait(left)
+
+    def _take(self, consumer: str, most: int) -> list[Delivery]:
+        found = []
+        records = self.partition.all_records()
+        while len(found) < most:
+            if self.redeliver:
+                offset = self.redeliver.pop(0)
+            elif self.next < self.partition.next_offset:
+                offset = self.next
+                self.next += 1
+            else:
+                break
+            if offset in self.acked:
+                continue
+            self.lease += 1
+            self.leases[offset] = (self.lease, consumer)
+            self.counts[offset] = self.counts.get(offset, 0) + 1
+            ack_id = AckId(self.partition.name.partition, offset, 1, self.lease)
+            message_id, record = records[offset]
+            found.append(Delivery(str(ack_id), offset, message_id, record, self.counts[offset]))
+        return found
+
+    async def acknowledge(
+        self,
+        ack_ids: Sequence[str] = (),
+        *,
+        up_to: int | None = None,
+        nacks: Sequence[Nack] = (),
+        extend: Sequence[str] = (),
+    ) -> int:
+        if up_to is not None and self.info.settings.type == "shared":
+            raise errors.CumulativeAckNotAllowed("shared subscriptions ack one by one")
+        before = len(self.acked)
+        stale = []
+        for text in ack_ids:
+            offset, lease = AckId.parse(text).offset, AckId.parse(text).lease
+            if offset in self.acked:
+                continue
+            if self.leases.get(offset, (0, ""))[0] != lease:
+                stale.append(text)
+            else:
+                del self.leases[offset]
+                self.acked.add(offset)
+        for nack in nacks:
+            offset = AckId.parse(nack.ack_id).offset
+            if self.leases.pop(offset, None):
+                self.redeliver.append(offset)
+        if nacks:
+            self.partition.wake()
+        if up_to is not None:
+            self.acked |= set(range(up_to + 1))
+        if stale:
+            raise errors.StaleLease(f"{len(stale)} leases have ended", stale)
+        return len(self.acked) - before
+
+    async def seek(self, offset: int) -> int:
+        self.next = max(self.partition.earliest_offset, min(offset, self.partition.next_offset))
+        self.acked = set(range(self.next))
+        self.leases.clear()
+        self.redeliver.clear()
+        return self.next
+
+    def stats(self) -> SubscriptionStats:
+        return SubscriptionStats(
+            name=self.info.name,
+            type=self.info.settings.type,
+            mark_delete_offset=-1,
+            next_offset=self.next,
+            backlog=self.partition.next_offset - len(self.acked),
+            unacked_ranges=0,
+            leased=len(self.leases),
+            redelivering=len(self.redeliver),
+            consumers=(),
+        )
+
+
+class FakePartition:
+    def __init__(self, name: PartitionName, cluster: FakeCluster) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.batches: list[StoredBatch] = []
+        self.next_offset = 0
+        self.earliest_offset = 0
+        self.producers: dict[int, tuple[int, int, dict[int, Published]]] = {}
+        self.subscriptions: dict[str, FakeSubscription] = {}
+        self.waiters: set[asyncio.Future[None]] = set()
+        self.before_publish: Callable[[], Any] | None = None
+
+    async def publish(
+        self, batch: bytes, *, expected_offset: int | None = None, checked: bool = False
+    ) -> Published:
+        assert isinstance(batch, bytes)
+        header = check_batch(batch)  # also when the caller says so: a test would see a lie
+        if self.before_publish is not None:
+            self.before_publish()
+        if expected_offset is not None and expected_offset != self.next_offset:
+            raise errors.OffsetMismatch(
+                f"the next offset is {self.next_offset}, not {expected_offset}", self.next_offset
+            )
+        first, count = self.next_offset, header.record_count
+        entry = len(self.batches)
+        published = Published(first, first + count - 1, 7, entry, count, False)
+        if header.producer_id >= 0:
+            epoch, following, seen = self.producers.get(header.producer_id, (0, 0, {}))
+            if header.producer_epoch < epoch:
+                raise errors.StaleProducerEpoch(f"epoch {epoch} has published")
+            if header.producer_epoch > epoch:
+                following, seen = 0, {}
+            if header.base_sequence in seen:
+                return seen[header.base_sequence]._replace(duplicate=True)
+            if header.base_sequence != following:
+                raise errors.SequenceGap(f"expected {following}", following)
+            seen[header.base_sequence] = published
+            self.producers[header.producer_id] = (header.producer_epoch, following + count, seen)
+        self.batches.append(StoredBatch(first, 7, entry, header, with_base_offset(batch, first)))
+        self.next_offset += count
+        self.wake()
+        await asyncio.sleep(0)
+        return published
+
+    def wake(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.waiters.clear()
+
+    async def wait(self, seconds: float) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiters.add(waiter)
+        try:
+            await asyncio.wait({waiter}, timeout=seconds)
+        finally:
+            self.waiters.discard(waiter)
+
+    def all_records(self) -> dict[int, tuple[MessageId, Any]]:
+        return {
+            batch.base_offset + index: (MessageId(7, batch.entry_id, index), record)
+            for batch in self.batches
+            for index, record in enumerate(read_records(batch.data))
+        }
+
+    async def read(
+        self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
+    ) -> list[StoredBatch]:
+        if offset < self.earliest_offset:
+            raise errors.OffsetTrimmed(f"{offset} is trimmed", self.earliest_offset)
+        if offset > self.next_offset:
+            raise errors.OffsetBeyondEnd(
+                f"offset {offset} is beyond the end, {self.next_offset}", self.next_offset
+            )
+        if offset == self.next_offset and wait_s:
+            await self.wait(wait_s)
+        found: list[StoredBatch] = []
+        size = count = 0
+        for batch in self.batches:
+            if batch.next_offset <= offset:
+                continue
+            if found and (size + len(batch.data) > bytes_max or count >= count_max):
+                break
+            found.append(batch)
+            size += len(batch.data)
+            count += batch.next_offset - max(offset, batch.base_offset)
+        return found
+
+    async def resolve(
+        self, *, at: MessageId | int | str | None = None, time_ms: int | None = None
+    ) -> int:
+        if time_ms is not None:
+            for offset, (_, record) in sorted(self.all_records().items()):
+                if record.timestamp_ms >= time_ms:
+                    return offset
+            return self.next_offset
+        if isinstance(at, MessageId):
+            for offset, (message_id, _) in self.all_records().items():
+                if message_id == at:
+                    return offset
+            raise errors.MessageNotFound(f"no message {at} in {self.name}")
+        return {"earliest": self.earliest_offset, "latest": self.next_offset}.get(at, at)
+
+    async def subscribe(self, info: SubscriptionInfo) -> FakeSubscription:
+        return self.subscriptions.setdefault(info.name, FakeSubscription(self, info))
+
+    async def subscription(self, name: str) -> FakeSubscription:
+        infos = self.cluster.subscriptions[self.name.topic_name]
+        if name not in infos:
+            raise errors.SubscriptionNotFound(f"no subscription {name}")
+        return await self.subscribe(infos[name])
+
+    def stats(self) -> PartitionStats:
+        return PartitionStats(
+            name=self.name,
+            broker_id=self.cluster.owners[self.name],
+            epoch=1,
+            earliest_offset=self.earliest_offset,
+            next_offset=self.next_offset,
+            stored_bytes=sum(len(batch.data) for batch in self.batches),
+            pending_bytes=0,
+            ledgers=((7, 0),),
+            last_add_confirmed=len(self.batches) - 1,
+            producers=len(self.producers),
+            subscriptions={n: one.stats() for n, one in self.subscriptions.items()},
+        )
+
+
+async def no_children(path: str) -> list[str]:
+    return []
+
+
+class FakeCluster:
+    def __init__(self) -> None:
+        self.namespaces = {"public"}
+        self.topics: dict[TopicName, TopicInfo] = {}
+        self.subscriptions: dict[TopicName, dict[str, SubscriptionInfo]] = {}
+        self.partitions: dict[PartitionName, FakePartition] = {}
+        self.owners: dict[PartitionName, str | None] = {}
+        self.brokers: dict[str, FakeBroker] = {}
+        self.store = SimpleNamespace(
+            url="file:///fake.db",
+            session_state=SessionState.CONNECTED,
+            on_session=lambda listener: None,
+            children=no_children,
+        )
+
+
+class FakeBroker:
+    def __init__(self, cluster: FakeCluster, broker_id: str, config: BrokerConfig) -> None:
+        self.cluster = cluster
+        self.broker_id = broker_id
+        self.config = config
+        self.url = ""
+        self.closed = False
+        cluster.brokers[broker_id] = self
+
+    async def start(self, url: str) -> None:
+        self.url = url
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def create_namespace(self, name: str) -> bool:
+        new = name not in self.cluster.namespaces
+        self.cluster.namespaces.add(name)
+        return new
+
+    async def delete_namespace(self, name: str) -> None:
+        if await self.list_topics(name):
+            raise errors.NamespaceNotEmpty(f"{name} has topics")
+        self.cluster.namespaces.remove(name)
+
+    async def list_namespaces(self) -> list[str]:
+        return sorted(self.cluster.namespaces)
+
+    async def create_topic(
+        self, name: TopicName, settings: TopicSettings
+    ) -> tuple[TopicInfo, bool]:
+        if name.namespace not in self.cluster.namespaces:
+            raise errors.NamespaceNotFound(f"no namespace {name.namespace}")
+        found = self.cluster.topics.get(name)
+        if found is not None:
+            if found.settings != settings:
+                raise errors.SettingsConflict(f"{name} exists with other settings")
+            return found, False
+        info = self.cluster.topics[name] = TopicInfo(name, settings, NOW_MS)
+        self.cluster.subscriptions[name] = {}
+        ids = sorted(self.cluster.brokers)
+        for number in range(settings.partitions):
+            partition = name.partition(number)
+            self.cluster.partitions[partition] = FakePartition(partition, self.cluster)
+            self.cluster.owners[partition] = ids[number % len(ids)]
+        return info, True
+
+    async def get_topic(self, name: TopicName) -> TopicInfo:
+        try:
+            return self.cluster.topics[name]
+        except KeyError:
+            raise errors.TopicNotFound(f"there is no topic {name}") from None
+
+    async def update_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
+        info = await self.get_topic(name)
+        if settings.partitions < info.settings.partitions:
+            raise errors.InvalidSettings("partitions may only grow")
+        self.cluster.topics[name] = replaced = info._replace(settings=settings)
+        return replaced
+
+    async def delete_topic(self, name: TopicName) -> None:
+        await self.get_topic(name)
+        del self.cluster.topics[name]
+
+    async def list_topics(self, namespace: str) -> list[str]:
+        if namespace not in self.cluster.namespaces:
+            raise errors.NamespaceNotFound(f"no namespace {namespace}")
+        return sorted(name.topic for name in self.cluster.topics if name.namespace == namespace)
+
+    async def create_subscription(
+        self, topic: TopicName, name: str, settings: SubscriptionSettings
+    ) -> tuple[SubscriptionInfo, bool]:
+        await self.get_topic(topic)
+        infos = self.cluster.subscriptions[topic]
+        if name in infos:
+            if infos[name].settings != settings:
+                raise errors.SettingsConflict(f"{name} exists with other settings")
+            return infos[name], False
+        infos[name] = SubscriptionInfo(name, settings, NOW_MS)
+        return infos[name], True
+
+    async def get_subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
+        await self.get_topic(topic)
+        try:
+            return self.cluster.subscriptions[topic][name]
+        except KeyError:
+            raise errors.SubscriptionNotFound(f"no subscription {name}") from None
+
+    async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
+        await self.get_topic(topic)
+        return list(self.cluster.subscriptions[topic].values())
+
+    async def delete_subscription(self, topic: TopicName, name: str) -> None:
+        await self.get_subscription(topic, name)
+        del self.cluster.subscriptions[topic][name]
+
+    async def owner_of(self, name: PartitionName, *, forwarded: bool = False) -> Owner:
+        if name.topic_name not in self.cluster.topics:
+            raise errors.TopicNotFound(f"there is no topic {name.topic_name}")
+        if name not in self.cluster.owners:
+            raise errors.PartitionNotFound(f"no partition {name}")
+        owner = self.cluster.owners[name]
+        if owner is None:
+            raise errors.PartitionMoving(f"{name} has no owner at this moment")
+        broker = self.cluster.brokers[owner]
+        return Owner(owner, broker.url, broker is self)
+
+    async def partition(self, name: PartitionName) -> FakePartition:
+        if self.cluster.owners.get(name) != self.broker_id:
+            raise errors.NotOwner(f"{name} is not served here")
+        return self.cluster.partitions[name]
+
+    def partitions(self) -> list[FakePartition]:
+        return [
+            self.cluster.partitions[name]
+            for name, owner in self.cluster.owners.items()
+            if owner == self.broker_id
+        ]
+
+    def brokers(self) -> list[BrokerInfo]:
+        return [BrokerInfo(one.broker_id, one.url) for one in self.cluster.brokers.values()]
+
+
+class Api:
+    """A test's client: `await api.post("/v1/…", json=…)` gives an `Answer`."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.session = session
+        self.url = url
+
+    async def call(self, method: str, path: str, **kwargs: Any) -> Answer:
+        from yarl import URL
+
+        headers = kwargs.pop("headers", {})
+        url = URL(self.url + path, encoded=True)
+        async with self.session.request(
+            method, url, headers=headers, allow_redirects=False, **kwargs
+        ) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, **kwargs: Any) -> Answer:
+        return await self.call("GET", path, **kwargs)
+
+    async def post(self, path: str, data: Any = None, kind: str = "", **kwargs: Any) -> Answer:
+        if kind:
+            kwargs.setdefault("headers", {})["Content-Type"] = kind
+        return await self.call("POST", path, data=data, **kwargs)
+
+    async def put(self, path: str, **kwargs: Any) -> Answer:
+        return await self.call("PUT", path, **kwargs)
+
+
+class Answer:
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def json(self) -> Any:
+        import json
+
+        return json.loads(self.body)
+
+    def __repr__(self) -> str:
+        return f"<{self.status} {self.body[:600]!r}>"
+
+
+async def until(check: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait until `check` holds."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if check():
+                return
+            await asyncio.sleep(0.005)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Running:
+    """Brokers of one fake cluster, listening."""
+
+    def __init__(self, cluster: FakeCluster, servers: list[BrokerServer], apis: list[Api]) -> None:
+        self.cluster = cluster
+        self.servers = servers
+        self.apis = apis
+        self.api = apis[0]
+
+    def partition(self, topic: str, number: int = 0) -> FakePartition:
+        return self.cluster.partitions[TopicName.parse(topic).partition(number)]
+
+
+@asynccontextmanager
+async def running(brokers: int = 1, **http: Any) -> AsyncIterator[Running]:
+    cluster = FakeCluster()
+    servers = []
+    config = replace(HttpConfig(stop_timeout_ms=2000, moving_wait_ms=1500), **http)
+    for number in range(brokers):
+        broker = FakeBroker(cluster, f"b{number}", BrokerConfig(port=0))
+        server = BrokerServer(
+            broker, store=cluster.store, ledgers=None, clock=lambda: NOW_MS, http=config
+        )
+        await server.start()
+        servers.append(server)
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        try:
+            yield Running(cluster, servers, [Api(session, server.url) for server in servers])
+        finally:
+            for server in servers:
+                await server.stop()
+
+
+def header_of(batch: bytes) -> Any:
+    return read_header(batch)

@@ -1,0 +1,531 @@
+"""The server itself: names, problems, proxy and redirect, moving partitions, limits, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+
+import pytest
+from fake_broker import FakeBroker, FakeCluster, Running, free_port, running, until
+
+from broker.config import BrokerConfig
+from broker.server import BrokerServer, CannotListen
+from protocol.records import Record, build_batch, partition_for
+
+ONE = "/v1/topics/public/one"
+FOUR = "/v1/topics/public/four"
+NDJSON = "application/x-ndjson"
+BATCH = "application/vnd.kafka.recordbatch.v2"
+
+
+async def send_raw(url: str, data: bytes, *, seconds: float = 5) -> bytes:
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        async with asyncio.timeout(seconds):
+            return await reader.read(65536)
+    finally:
+        writer.close()
+
+
+# ---- names and problems
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a%2Fb", "..", "%2e%2e", ".", "%00", "a" * 250, "%ff", "a%20b", "%C3%BC", "a%0Ab", "", "a:b"],
+)
+@pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
+async def test_bad_topic_names(one: Running, name: str, method: str) -> None:
+    for path in (f"/v1/topics/public/{name}", f"/v1/topics/{name}/t", f"/v1/namespaces/{name}"):
+        answer = await one.api.call(method, path)
+        assert answer.status == 400, (path, answer)
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        assert answer.json()["code"] in ("invalid-name", "invalid-path")
+    await one.api.put(ONE)
+    answer = await one.api.call(method, f"{ONE}/subscriptions/{name}")
+    assert answer.status == 400, answer
+    assert one.cluster.namespaces == {"public"}
+    assert len(one.cluster.topics) == 1
+
+
+async def test_longest_name_works(one: Running) -> None:
+    assert (await one.api.put(f"/v1/topics/public/{'a' * 249}")).status == 201
+
+
+async def test_every_problem_has_its_members(one: Running) -> None:
+    for method, path, status in (
+        ("GET", "/nope", 404),
+        ("GET", "/v1/topics/public/t/nope", 404),
+        ("GET", "/v1/topics/public/nope", 404),
+        ("PATCH", "/v1/namespaces/public", 405),
+        ("OPTIONS", "/v1/cluster", 405),
+        ("GET", f"/{'x' * 5000}", 400),
+        ("GET", "/v1/topics/public/t/partitions/x/messages", 400),
+        ("GET", "/v1/topics/public/t/partitions/-1/messages", 400),
+        ("GET", "/v1/ledgers/x", 400),
+        ("GET", "/v1/ledgers/99999999999999999999", 400),
+    ):
+        answer = await one.api.call(method, path)
+        assert answer.status == status, answer
+        problem = answer.json()
+        assert problem["status"] == status
+        assert problem["type"] == f"urn:octavo:problem:{problem['code']}"
+        assert problem["title"]
+        assert problem["detail"]
+        assert problem["retryable"] is False
+        assert problem["instance"].startswith("/")
+        assert answer.headers["Octavo-Owner"] == one.api.url
+    answer = await one.api.call("PATCH", "/v1/namespaces/public")
+    assert answer.headers["Allow"] == "DELETE, GET, PUT"
+
+
+async def test_an_unforeseen_error_is_a_500_without_a_trace(
+    one: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await one.api.put(ONE)
+
+    def fail() -> None:
+        raise RuntimeError("secret detail")
+
+    one.partition("one").before_publish = fail
+    answer = await one.api.post(ONE + "/messages", build_batch([Record(None, b"x")]), BATCH)
+    assert answer.status == 500
+    assert b"secret" not in answer.body
+    assert b"Traceback" not in answer.body
+    assert answer.json()["code"] == "internal-error"
+    assert "secret detail" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nBad Header: 1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /v1/topics/public/one/messages HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+    ids=["tls", "version", "header", "long-header", "long-line", "length", "chunk"],
+)
+async def test_bytes_that_are_not_http(one: Running, data: bytes) -> None:
+    answer = await send_raw(one.api.url, data)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer
+    assert b"application/problem+json" in head
+    assert json.loads(body)["code"]
+    assert b"Traceback" not in answer
+    assert (await one.api.get("/healthz")).status == 200
+
+
+async def test_head_and_continue(one: Running) -> None:
+    answer = await one.api.call("HEAD", "/v1/cluster")
+    assert (answer.status, answer.body) == (200, b"")
+    await one.api.put(ONE)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(one.api.url.rpartition(":")[2]))
+    writer.write(
+        b"POST /v1/topics/public/one/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
+        b"Expect: 100-continue\r\nContent-Type: text/plain\r\n\r\n"
+    )
+    async with asyncio.timeout(5):
+        assert (await reader.readuntil(b"\r\n\r\n")) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hello")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+    writer.close()
+
+
+# ---- settings
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"partitions": 0}, 422, "partitions"),
+        ({"partitions": "4"}, 422, "partitions"),
+        ({"partitions": 100_000}, 422, "10000"),
+        ({"ack_quorum": 4}, 422, "ack"),
+        ({"ttl": "1d"}, 422, "ttl is not supported yet"),
+        ({"backlog_quota": {}}, 422, "backlog_quota is not supported yet"),
+        ({"compaction": True}, 422, "compaction is not supported yet"),
+        ({"retention": {"time": "long"}}, 422, "retention.time"),
+        ({"retention": {"size": "10 floppies"}}, 422, "retention.size"),
+        ({"retention": {"size": -1}}, 422, "retention.size"),
+        ({"rollover": {"time": None}}, 422, "rollover.time"),
+        ({"nope": 1}, 422, "nope"),
+        ([], 422, "array"),
+    ],
+)
+async def test_topic_settings_that_are_refused(
+    one: Running, body: object, status: int, says: str
+) -> None:
+    answer = await one.api.put(ONE, json=body)
+    assert answer.status == status, answer
+    assert says in answer.json()["detail"]
+    assert not one.cluster.topics
+
+
+async def test_topic_life(one: Running) -> None:
+    body = {"partitions": 2, "retention": {"time": "7d", "size": "10GB"}, "rollover": {"time": 60}}
+    answer = await one.api.put(ONE, json=body)
+    assert answer.status == 201
+    settings = answer.json()["settings"]
+    assert settings["retention"] == {"time": 604800, "size": 10**10}
+    assert settings["rollover"]["time"] == 60
+    assert (await one.api.put(ONE, json=settings)).status == 200
+    assert (await one.api.put(ONE, json={"partitions": 3})).status == 409
+    answer = await one.api.call("PATCH", ONE, json={"partitions": 3, "retention": None})
+    assert answer.json()["settings"]["partitions"] == 3
+    assert answer.json()["settings"]["retention"] == {"time": None, "size": None}
+    assert (await one.api.call("PATCH", ONE, json={"partitions": 1})).status == 422
+    assert (await one.api.get("/v1/topics/public")).json()["topics"] == ["one"]
+    assert (await one.api.call("DELETE", ONE)).status == 204
+    assert (await one.api.get(ONE)).status == 404
+    assert (await one.api.call("PATCH", ONE, json={})).status == 404
+    answer = await one.api.put(ONE, data=b"{nope", headers={"Content-Type": "application/json"})
+    assert answer.status == 400
+    answer = await one.api.put(ONE, data=b"<x/>", headers={"Content-Type": "text/xml"})
+    assert answer.status == 415
+
+
+async def test_namespaces(one: Running) -> None:
+    assert (await one.api.put("/v1/namespaces/lab")).status == 201
+    assert (await one.api.put("/v1/namespaces/lab", json={})).status == 200
+    answer = await one.api.put("/v1/namespaces/lab", json={"ttl": 1})
+    assert (answer.status, answer.json()["code"]) == (422, "not-supported-yet")
+    assert (await one.api.get("/v1/namespaces")).json() == {"namespaces": ["lab", "public"]}
+    await one.api.put("/v1/topics/lab/t")
+    assert (await one.api.get("/v1/namespaces/lab")).json()["topics"] == 1
+    assert (await one.api.call("DELETE", "/v1/namespaces/lab")).status == 409
+    assert (await one.api.put("/v1/topics/nope/t")).json()["code"] == "namespace-not-found"
+
+
+# ---- any broker answers any call
+
+
+async def test_either_broker_publishes_everywhere(two: Running) -> None:
+    await two.api.put(FOUR, json={"partitions": 4})
+    for api in two.apis:
+        body = b"\n".join(b'{"key":"k%d","value":%d}' % (n % 9, n) for n in range(4000))
+        answer = await api.post(FOUR + "/messages?results=all", body, NDJSON)
+        assert answer.status == 200, answer
+        assert answer.json()["count"] == 4000
+        records = [two.partition("four", number).all_records() for number in range(4)]
+        for n, result in enumerate(answer.json()["results"]):
+            assert records[result["partition"]][result["offset"]][1].value == b"%d" % n
+    seen: dict[bytes, list[int]] = {}
+    for number in range(4):
+        for _, record in two.partition("four", number).all_records().values():
+            assert partition_for(record.key, 4) == number
+            seen.setdefault(record.key, []).append(int(record.value))
+    for k in range(9):
+        once = list(range(k, 4000, 9))
+        assert seen[b"k%d" % k] == once + once
+
+
+async def test_proxy_and_redirect(two: Running) -> None:
+    await two.api.put(ONE)  # served by b0
+    other = two.apis[1]
+    answer = await other.post(ONE + "/messages", b"by proxy", "text/plain")
+    assert answer.status == 200
+    assert answer.headers["Octavo-Owner"] == two.apis[0].url
+    answer = await other.post(
+        ONE + "/messages?results=all", b"x", "text/plain", headers={"Prefer": "redirect"}
+    )
+    assert answer.status == 307
+    assert answer.headers["Location"] == two.apis[0].url + ONE + "/messages?results=all"
+    assert two.partition("one").next_offset == 1
+    answer = await two.api.post(
+        ONE + "/messages", b"x", "text/plain", headers={"Prefer": "redirect"}
+    )
+    assert answer.status == 200
+    problem = await other.post(ONE + "/messages", b"x", "multipart/form-data")
+    assert problem.status == 415
+
+
+@pytest.mark.parametrize("size", [3_000, 300_000])
+async def test_proxy_streams(two: Running, size: int) -> None:
+    await two.api.put(ONE)
+
+    async def lines():
+        for start in range(0, size, 1000):
+            yield b"".join(b'{"value":%d}\n' % n for n in range(start, start + 1000))
+
+    answer = await two.apis[1].post(ONE + "/messages", lines(), NDJSON)
+    assert answer.json()["count"] == size, answer
+    answer = await two.apis[1].get(ONE + "/messages?max_bytes=8000000", headers={"Accept": BATCH})
+    assert (
+        len(answer.body)
+        == min(8_000_000, sum(len(batch.data) for batch in two.partition("one").batches[:1000]))
+        or len(answer.body) > 1000
+    )
+
+
+async def test_proxy_names_the_bad_line_of_a_stream(two: Running) -> None:
+    await two.api.put(ONE)
+
+    async def lines():
+        yield b'{"value":1}\n' * 200_000
+        yield b"bad\n"
+        yield b'{"value":1}\n' * 1000
+
+    answer = await two.apis[1].post(ONE + "/messages", lines(), NDJSON)
+    assert answer.status == 400, answer
+    assert answer.json()["line"] == 200_001
+    assert answer.json()["stored"]["count"] == 200_000 == two.partition("one").next_offset
+
+
+async def test_waits_for_a_partition_that_moves(two: Running) -> None:
+    await two.api.put(ONE)
+    name = two.partition("one").name
+    two.cluster.owners[name] = None
+    waiting = [
+        asyncio.ensure_future(api.post(ONE + "/messages", json={"value": 1})) for api in two.apis
+    ]
+    await asyncio.sleep(0.1)
+    two.cluster.owners[name] = "b1"
+    for answer in await asyncio.gather(*waiting):
+        assert answer.status == 200, answer
+        assert answer.headers["Octavo-Owner"] == two.apis[1].url
+
+
+async def test_stream_goes_on_at_the_new_owner(two: Running) -> None:
+    """The partition moves in the middle of a stream: nothing is lost, nothing doubled."""
+    await two.api.put(ONE)
+    partition = two.partition("one")
+
+    async def lines():
+        for n in range(20_000):
+            if n == 10_000:
+                await until(lambda: not partition.next_offset < 5_000)
+                two.cluster.owners[partition.name] = "b1"
+            yield b'{"value":%d}\n' % n
+
+    answer = await two.api.post(ONE + "/messages", lines(), NDJSON)
+    assert answer.status == 200, answer
+    values = [int(record.value) for _, record in partition.all_records().values()]
+    assert values == list(range(20_000))
+
+
+async def test_503_when_nobody_owns_it(two: Running) -> None:
+    await two.api.put(ONE)
+    two.cluster.owners[two.partition("one").name] = None
+    answer = await two.api.post(ONE + "/messages", json={"value": 1})
+    assert answer.status == 503
+    assert answer.json()["retryable"] is True
+    assert answer.headers["Retry-After"] == "1"
+
+
+async def test_503_when_the_owner_is_unreachable(two: Running) -> None:
+    await two.api.put(ONE)
+    await two.servers[0].stop()
+    for kind, body in (("application/json", b'{"value":1}'), (NDJSON, b'{"value":1}\n')):
+        answer = await two.apis[1].post(ONE + "/messages", body, kind)
+        assert answer.status == 503, answer
+        assert answer.json()["code"] == "owner-unreachable"
+        assert "cannot be reached" in answer.json()["detail"]
+    await two.apis[1].put(FOUR, json={"partitions": 4})
+    answer = await two.apis[1].post(FOUR + "/partitions/1/messages", b"x", "text/plain")
+    assert answer.status == 200
+
+
+async def test_a_forwarded_call_is_not_forwarded_again(two: Running) -> None:
+    await two.api.put(ONE)
+    answer = await two.apis[1].post(
+        ONE + "/messages", b"x", "text/plain", headers={"Octavo-Forwarded-By": "b7"}
+    )
+    assert (answer.status, answer.json()["code"]) == (503, "not-owner")
+
+
+async def test_brokers_that_disagree_do_not_loop(two: Running) -> None:
+    await two.api.put(ONE)
+    name = two.partition("one").name
+    first = two.cluster.brokers["b1"]
+    real = first.owner_of
+
+    async def wrong(asked: object, *, forwarded: bool = False):
+        return (await real(name))._replace(local=False, url=two.apis[1].url)
+
+    first.owner_of = wrong
+    answer = await two.apis[1].post(ONE + "/messages", b"x", "text/plain")
+    assert answer.status == 503, answer
+    assert answer.json()["retryable"] is True
+
+
+# ---- limits
+
+
+async def test_bodies_that_are_too_long() -> None:
+    async with running(1, body_bytes_max=10_000, line_bytes_max=2_000) as one:
+        await one.api.put(ONE)
+        for kind in ("text/plain", "application/json", BATCH):
+            answer = await one.api.post(ONE + "/messages", b"x" * 20_000, kind)
+            assert answer.status == 413, answer
+            assert answer.json()["bytes_max"] == 10_000
+
+            async def stream():
+                for _ in range(20):
+                    yield b"x" * 1000
+
+            answer = await one.api.post(ONE + "/messages", stream(), kind)
+            assert answer.status == 413, answer
+        answer = await one.api.post(ONE + "/messages", b"x" * 5_000, "text/plain")
+        assert (answer.status, answer.json()["code"]) == (413, "message-too-long")
+        body = b'{"value":1}\n{"value":"' + b"x" * 2_500 + b'"}\n'
+        answer = await one.api.post(ONE + "/messages", body, NDJSON)
+        assert answer.status == 413, answer
+        assert answer.json()["line"] == 2
+        assert answer.json()["stored"]["count"] == 1
+        body = b'{"value":1}\n{"value":"' + b"x" * 1_000_000
+        answer = await one.api.post(ONE + "/messages", body, NDJSON)
+        assert answer.status == 413, answer
+        assert answer.json()["line"] == 2
+
+
+async def test_too_many_bodies_at_once_are_429() -> None:
+    async with running(1, bodies_bytes_max=100_000) as one:
+        await one.api.put(ONE)
+        host, _, port = one.api.url.removeprefix("http://").partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /v1/topics/public/one/messages HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Length: 90000\r\nContent-Type: text/plain\r\n\r\nhalf"
+        )
+        server = one.servers[0]
+        await until(lambda: server._services.held._held)
+        answer = await one.api.post(ONE + "/messages", b"x" * 50_000, "text/plain")
+        assert answer.status == 429, answer
+        assert answer.headers["Retry-After"]
+        writer.close()
+        await until(lambda: not server._services.held._held)
+        answer = await one.api.post(ONE + "/messages", b"x" * 50_000, "text/plain")
+        assert answer.status == 200
+
+
+async def test_slow_bodies_are_cut_off() -> None:
+    async with running(1, body_timeout_ms=200, stall_timeout_ms=200) as one:
+        await one.api.put(ONE)
+        for kind in (b"text/plain", b"application/x-ndjson"):
+            answer = await send_raw(
+                one.api.url,
+                b"POST /v1/topics/public/one/messages HTTP/1.1\r\nHost: x\r\n"
+                b"Content-Length: 9000\r\nContent-Type: " + kind + b'\r\n\r\n{"value":1}\n',
+            )
+            assert b" 408 " in answer.partition(b"\r\n")[0], answer
+            assert b"body-too-slow" in answer
+        assert one.partition("one").next_offset == 1  # the whole line of the stream
+
+
+async def test_a_client_that_breaks_off_leaves_nothing_running(one: Running) -> None:
+    await one.api.put(ONE)
+
+    async def lines():
+        for _ in range(50):
+            yield b'{"value":1}\n' * 1000
+            await asyncio.sleep(0)
+        raise RuntimeError("the client dies here")
+
+    with suppress(Exception):
+        await one.api.post(ONE + "/messages", lines(), NDJSON)
+    await until(lambda: not one.servers[0]._in_hand)
+    assert one.partition("one").next_offset % 1000 == 0
+
+
+async def test_a_stream_is_not_kept_in_memory(one: Running) -> None:
+    """The body is many times what one request may hold; what waits stays below the bound."""
+    await one.api.put(ONE)
+    partition = one.partition("one")
+    most = 0
+    blocks = 0
+    line = b'{"value":"' + b"x" * 988 + b'"}\n'
+
+    async def lines():
+        nonlocal most, blocks
+        for blocks in range(40):
+            most = max(most, blocks * 1_000_000 - partition.next_offset * 1000)
+            yield line * 1000
+
+    publish = partition.publish
+
+    async def slow(*args, **kwargs):
+        await asyncio.sleep(0.002)
+        return await publish(*args, **kwargs)
+
+    partition.publish = slow
+    answer = await one.api.post(ONE + "/messages", lines(), NDJSON)
+    assert answer.json()["count"] == 40_000
+    assert most < 12_000_000, most  # 4 MiB in flight here, the rest in the sockets between
+
+
+# ---- life
+
+
+async def test_port_in_use() -> None:
+    port = free_port()
+    cluster = FakeCluster()
+    servers = [
+        BrokerServer(
+            FakeBroker(cluster, f"b{n}", BrokerConfig(port=port)),
+            store=cluster.store,
+            ledgers=None,
+            clock=lambda: 0,
+        )
+        for n in range(2)
+    ]
+    await servers[0].start()
+    try:
+        with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is in use"):
+            await servers[1].start()
+        await servers[1].stop()
+    finally:
+        await servers[0].stop()
+
+
+async def test_stop_lets_requests_end_and_hands_over() -> None:
+    async with running(1) as one:
+        await one.api.put(ONE)
+        partition = one.partition("one")
+        publish = partition.publish
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        async def held(*args, **kwargs):
+            entered.set()
+            await leave.wait()
+            assert not one.cluster.brokers["b0"].closed
+            return await publish(*args, **kwargs)
+
+        partition.publish = held
+        sent = asyncio.ensure_future(one.api.post(ONE + "/messages", b"x", "text/plain"))
+        polling = asyncio.ensure_future(one.api.get(ONE + "/messages?from=latest&wait=60"))
+        await entered.wait()
+        await until(lambda: partition.waiters)
+        stopping = asyncio.ensure_future(one.servers[0].stop())
+        answer = await polling
+        assert (answer.status, answer.json()["code"]) == (503, "stopping")
+        leave.set()
+        assert (await sent).status == 200
+        await stopping
+        assert one.cluster.brokers["b0"].closed
+        with pytest.raises(Exception, match="connect"):
+            await one.api.get("/healthz")
+
+
+async def test_health_metrics_and_page(one: Running) -> None:
+    from metadata.store import SessionState
+
+    await one.api.put(ONE)
+    await one.api.post(ONE + "/messages", b"x", "text/plain")
+    assert (await one.api.get("/healthz")).json()["status"] == "ok"
+    assert (await one.api.get("/readyz")).status == 200
+    text = (await one.api.get("/metrics")).body.decode()
+    assert "octavo_messages_published_total 1.0" in text
+    assert 'octavo_http_requests_total{call="publish",status="200"} 1.0' in text
+    assert 'octavo_partition_next_offset{partition="0",topic="public/one"} 1.0' in text
+    one.cluster.store.session_state = SessionState.SUSPENDED
+    answer = await one.api.get("/readyz")
+    assert answer.status == 503
+    assert "metadata store" in answer.json()["detail"]
+    assert (await one.api.get("/healthz")).status == 200
