@@ -7,12 +7,23 @@ or the partition's ledger is taken from it. Correctness rests on fencing, not on
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+import structlog
+
+from broker.cache import TailCache
 from broker.config import BrokerConfig
+from broker.log_reader import ReadAheadBudget
+from broker.members import Members, encode_broker
+from broker.ownership import Owners
 from broker.partition import Partition
+from broker.surroundings import Surroundings
+from broker.topics import Topics
 from broker.types import (
+    DEFAULT_NAMESPACE,
     BrokerInfo,
     Owner,
     PartitionName,
@@ -22,54 +33,96 @@ from broker.types import (
     TopicName,
     TopicSettings,
 )
+from ledger.ledgers import LedgerClient
+from metadata.election import Ownership
 from metadata.store import MetadataStore
+from metadata.topics import TopicStore
+
+_log = structlog.get_logger()
 
 
 class Broker:
-    """The broker core of one process. One per process; safe to use after `start`."""
+    """The broker core of one process. The caller starts and closes `store` and `ledgers`."""
 
     def __init__(
         self,
         store: MetadataStore,
-        ledgers: object,
+        ledgers: LedgerClient,
         config: BrokerConfig,
         *,
         rng: random.Random,
         clock: Callable[[], int],
     ) -> None:
         self.config = config
+        self._rng = rng
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._upkeep: asyncio.Task[None] | None = None
+        records = TopicStore(store)
+        ownership = Ownership(store)
+        self._topics = Topics(records, ledgers, clock, self._spawn, self._topic_changed)
+        self._members = Members(store, ownership, self._brokers_changed, self._spawn)
+        self._around = Surroundings(
+            config=config,
+            ledgers=ledgers,
+            topics=records,
+            tail_cache=TailCache(config.tail_cache_bytes_max),
+            read_ahead=ReadAheadBudget(config.read_ahead_bytes_max),
+            clock=clock,
+            subscription_info=lambda name, sub: self._topics.subscription(name.topic_name, sub),
+            spawn=self._spawn,
+            broker_id=lambda: self._members.own.broker_id,
+        )
+        self._owners = Owners(
+            self._around, config, self._topics, records, ownership, self._members, self._spawn
+        )
 
     @property
     def broker_id(self) -> str:
-        """Unique in the cluster."""
-        raise NotImplementedError
+        """Unique in the cluster; known once started."""
+        return self._members.own.broker_id
 
     @property
     def url(self) -> str:
         """Where this broker is reached, as it told the others."""
-        raise NotImplementedError
+        return self._members.own.url
 
     async def start(self, url: str) -> None:
         """Register as reachable at `url` (bind first, then call this) and take part."""
-        raise NotImplementedError
+        broker_id = self.config.broker_id or url.split("://", 1)[-1].rstrip("/")
+        own = BrokerInfo(broker_id, url)
+        value = encode_broker(own, f"{self._rng.getrandbits(64):016x}")
+        await self._topics.create_namespace(DEFAULT_NAMESPACE)
+        self._owners.start(value)
+        await self._members.start(own, value)
+        self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
 
     async def close(self) -> None:
         """Hand every partition over and leave."""
-        raise NotImplementedError
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+        await self._members.leave()
+        await self._owners.hand_over()
+        await self._members.close()
+        self._topics.close()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # Namespaces
 
     async def create_namespace(self, name: str) -> bool:
         """True if it is new, False if it was there. Raises `InvalidName`."""
-        raise NotImplementedError
+        return await self._topics.create_namespace(name)
 
     async def delete_namespace(self, name: str) -> None:
         """Raises `NamespaceNotFound`, `NamespaceNotEmpty`."""
-        raise NotImplementedError
+        await self._topics.delete_namespace(name)
 
     async def list_namespaces(self) -> list[str]:
         """All names, sorted; `public` is always there."""
-        raise NotImplementedError
+        return await self._topics.list_namespaces()
 
     # Topics
 
@@ -77,23 +130,23 @@ class Broker:
         self, name: TopicName, settings: TopicSettings
     ) -> tuple[TopicInfo, bool]:
         """The topic, and whether it is new. Raises `SettingsConflict`, `NamespaceNotFound`."""
-        raise NotImplementedError
+        return await self._topics.create_topic(name, settings)
 
     async def get_topic(self, name: TopicName) -> TopicInfo:
         """Cheap: kept in memory and dropped by a watch. Raises `TopicNotFound`."""
-        raise NotImplementedError
+        return await self._topics.get(name)
 
     async def update_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """New settings; partitions may only grow. Raises `TopicNotFound`, `InvalidSettings`."""
-        raise NotImplementedError
+        return await self._topics.update(name, settings)
 
     async def delete_topic(self, name: TopicName) -> None:
         """Delete the topic, its ledgers and cursors. Raises `TopicNotFound`."""
-        raise NotImplementedError
+        await self._topics.delete(name)
 
     async def list_topics(self, namespace: str) -> list[str]:
         """The topics' names, sorted. Raises `NamespaceNotFound`."""
-        raise NotImplementedError
+        return await self._topics.topics_in(namespace)
 
     # Subscriptions of a topic (each partition has a cursor of its own, see Partition.subscribe)
 
@@ -105,19 +158,19 @@ class Broker:
         A partition that is missed makes its cursor when it is first used. Raises
         `SettingsConflict`, `TopicNotFound`, `InvalidName`.
         """
-        raise NotImplementedError
+        return await self._topics.create_subscription(topic, name, settings)
 
     async def get_subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
         """Raises `SubscriptionNotFound`, `TopicNotFound`."""
-        raise NotImplementedError
+        return await self._topics.subscription(topic, name)
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
         """Sorted by name. Raises `TopicNotFound`."""
-        raise NotImplementedError
+        return await self._topics.list_subscriptions(topic)
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
         """Its cursors vanish with it. Raises `SubscriptionNotFound`, `TopicNotFound`."""
-        raise NotImplementedError
+        await self._topics.delete_subscription(topic, name)
 
     # Ownership
 
@@ -129,16 +182,41 @@ class Broker:
         `partition` will succeed at once. Raises `PartitionMoving`, `TopicNotFound`,
         `PartitionNotFound`, `PartitionUnavailable`.
         """
-        raise NotImplementedError
+        return await self._owners.owner_of(name, forwarded=forwarded)
 
     async def partition(self, name: PartitionName) -> Partition:
         """The local, open one. Raises `NotOwner`."""
-        raise NotImplementedError
+        return await self._owners.partition(name)
 
     def partitions(self) -> list[Partition]:
         """All that are open here, for statistics."""
-        raise NotImplementedError
+        return self._owners.open_partitions()
 
     def brokers(self) -> list[BrokerInfo]:
         """The live brokers as last seen, this one included, sorted by id."""
-        raise NotImplementedError
+        return [info for _, info in sorted(self._members.live.items())]
+
+    # In the background
+
+    def _topic_changed(self, name: TopicName) -> None:
+        self._owners.topic_changed(name)
+
+    def _brokers_changed(self) -> None:
+        self._owners.reconcile()
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.trim_interval_ms / 1000)
+            for partition in self.partitions():
+                await partition.upkeep()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task that ends with this broker at the latest; an error in it is never silent."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("broker_task_failed", task=task.get_name(), reason=repr(error))

@@ -128,7 +128,7 @@ class Partition:
         open_bytes = 0 if segment is None else segment.contents.payload_bytes
         return PartitionStats(
             name=self.name,
-            broker_id=self._around.broker_id,
+            broker_id=self._around.broker_id(),
             epoch=self.epoch,
             earliest_offset=self.earliest_offset,
             next_offset=self.next_offset,
@@ -293,7 +293,7 @@ class Partition:
         _log.info(
             event,
             partition=str(self.name),
-            broker=self._around.broker_id,
+            broker=self._around.broker_id(),
             epoch=self.epoch,
             ledger=None if recovered is None else recovered.ledger_id,
             last_entry=None if recovered is None else recovered.last_entry,

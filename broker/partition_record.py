@@ -9,13 +9,14 @@ record is read again, and ledger ids, which never repeat, tell whether the write
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
 from broker.chain import Chain
-from broker.errors import BrokerError
+from broker.errors import BrokerError, TopicNotFound
 from broker.types import PartitionName
-from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
+from metadata.store import MetadataUnavailable, RecordExists, RecordNotFound, VersionConflict
 from metadata.topics import PartitionRecord, TopicStore
 from protocol.codes import Scope
 
@@ -52,10 +53,25 @@ class PartitionRecordKeeper:
         self.chain = Chain()
 
     async def read(self) -> PartitionRecord:
-        """The record as it stands. Raises `RecordNotFound` when the partition was deleted."""
-        value, self._version = await self._topics.read_partition(*self._name)
+        """The record as it stands, made by its first owner. Raises `TopicNotFound`."""
+        try:
+            value, self._version = await self._topics.read_partition(*self._name)
+        except RecordNotFound:
+            await self._create()
+            value, self._version = await self._topics.read_partition(*self._name)
         self._set(value)
         return value
+
+    async def _create(self) -> None:
+        topic = self._name.topic_name
+        try:
+            record, _ = await self._topics.read_topic(*topic)
+        except RecordNotFound as error:
+            raise TopicNotFound(f"there is no topic {topic}") from error
+        if record.deleting:
+            raise TopicNotFound(f"topic {topic} is being deleted")
+        with contextlib.suppress(RecordExists):
+            await self._topics.create_partition(*self._name, PartitionRecord())
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
         """Set the record to `make(value)`.

@@ -222,7 +222,7 @@ class Publisher:
 
     def _unknown(self, error: OctavoError) -> PublishOutcomeUnknown:
         return PublishOutcomeUnknown(
-            f"{self._name}: the batch may or may not be stored: {error}; "
+            f"{self._name}: the batch may or may not be stored: {error.name}: {error}; "
             "repeat it with the same producer sequence"
         )
 

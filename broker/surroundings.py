@@ -18,7 +18,6 @@ from metadata.topics import TopicStore
 class Surroundings:
     """What the partitions of one broker share."""
 
-    broker_id: str
     config: BrokerConfig
     ledgers: LedgerClient
     topics: TopicStore
@@ -27,5 +26,6 @@ class Surroundings:
     clock: Callable[[], int]
     subscription_info: Callable[[PartitionName, str], Awaitable[SubscriptionInfo]]
     """Raises `SubscriptionNotFound`."""
+    broker_id: Callable[[], str]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     """Runs in the background; the broker holds the task."""

@@ -1,0 +1,154 @@
+"""The live brokers: our own registration, the others as a watch shows them, who is preferred.
+
+A broker is alive as long as its ephemeral record stands. Which of the live brokers should own a
+partition nobody owns is decided by rendezvous hashing: all brokers come to the same answer, and
+when one vanishes only its own partitions move, spread over the rest. It is a preference, no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+import msgpack
+import structlog
+
+from broker.types import BrokerInfo, PartitionName
+from metadata.election import Ownership
+from metadata.store import MetadataError, MetadataStore, RecordNotFound, SessionState, Watch
+from metadata.topics import BROKERS_ROOT, broker_path
+
+_log = structlog.get_logger()
+_RETRY_S = 0.2
+
+
+def preferred_broker(name: PartitionName, broker_ids: Collection[str]) -> str:
+    """The broker that should own the partition (highest random weight, Thaler/Ravishankar 1998)."""
+    assert broker_ids
+    return max(broker_ids, key=lambda broker_id: (_weight(name, broker_id), broker_id))
+
+
+def _weight(name: PartitionName, broker_id: str) -> bytes:
+    return hashlib.blake2b(f"{broker_id} {name}".encode(), digest_size=8).digest()
+
+
+def encode_broker(info: BrokerInfo, run: str) -> bytes:
+    """The value of a broker's and of an owner's record; `run` differs at every start."""
+    packed: bytes = msgpack.packb({"v": 1, "id": info.broker_id, "url": info.url, "run": run})
+    return packed
+
+
+def decode_broker(value: bytes) -> BrokerInfo | None:
+    """Who wrote the record; None when it is not ours to understand."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
+        fields = msgpack.unpackb(value)
+        return BrokerInfo(str(fields["id"]), str(fields["url"]))
+    return None
+
+
+class Members:
+    """Our registration and the set of all live brokers."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ownership: Ownership,
+        on_change: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._on_change = on_change
+        self._spawn = spawn
+        self._value = b""
+        self._watch: Watch | None = None
+        self._registered = False
+        self._alarm = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self.own = BrokerInfo("", "")
+        self.live: dict[str, BrokerInfo] = {}
+
+    async def start(self, own: BrokerInfo, value: bytes) -> None:
+        """Register and learn who else is there."""
+        self.own, self._value = own, value
+        self._registered = True
+        self._watch = self._store.watch_children(BROKERS_ROOT, self._alarm.set)
+        self._store.on_session(self._session_changed)
+        await self._register()
+        await self._reload()
+        self._following = asyncio.create_task(self._follow(), name="members")
+
+    async def leave(self) -> None:
+        """From now on the others prefer each other."""
+        self._registered = False
+        await self._ownership.release(broker_path(self.own.broker_id))
+
+    async def close(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    def preferred(self, name: PartitionName) -> BrokerInfo:
+        """Who should own an unowned partition."""
+        candidates = self.live or {self.own.broker_id: self.own}
+        return candidates[preferred_broker(name, candidates)]
+
+    def _session_changed(self, state: SessionState) -> None:
+        # A new session owns nothing: register again, then look who is there.
+        if state is SessionState.CONNECTED:
+            self._alarm.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._alarm.wait()
+            self._alarm.clear()
+            try:
+                if self._registered:
+                    await self._register()
+                await self._reload()
+            except MetadataError as error:
+                _log.warning("brokers_not_read", reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+                self._alarm.set()
+
+    async def _register(self) -> None:
+        path = broker_path(self.own.broker_id)
+        if not self._ownership.held(path):
+            claim = await self._ownership.claim(path, self._value)
+            if not claim.held:
+                # Our former process, whose session has not ended yet, or a namesake.
+                _log.warning("broker_id_taken", broker=self.own.broker_id)
+                self._spawn(self._again())
+
+    async def _again(self) -> None:
+        await asyncio.sleep(_RETRY_S)
+        self._alarm.set()
+
+    async def _reload(self) -> None:
+        names = await self._store.children(BROKERS_ROOT)
+        found: dict[str, BrokerInfo] = {}
+        for name in names:
+            info = self.live.get(name) or await self._read(name)
+            if info is not None:
+                found[name] = info
+        if self._registered:
+            found[self.own.broker_id] = self.own
+        else:
+            found.pop(self.own.broker_id, None)
+        if found != self.live:
+            gone = sorted(self.live.keys() - found.keys())
+            self.live = found
+            _log.info("brokers_changed", live=sorted(found), gone=gone)
+            self._on_change()
+
+    async def _read(self, name: str) -> BrokerInfo | None:
+        try:
+            return decode_broker((await self._store.get(broker_path(name))).value)
+        except RecordNotFound:
+            return None

@@ -1,0 +1,358 @@
+"""Who serves which partition: claims, take-over, hand-over.
+
+    unowned → claimed (our ephemeral record stands) → opened (recovered, new ledger) → served
+                                                       ↓ session over, fenced, deleted: dropped
+                                                       ↓ graceful stop: closed, then released
+
+The ephemeral record is the truth about who should serve; that nobody else's writes succeed is the
+ledgers' business (fencing). When a broker vanishes, each survivor takes at once the partitions for
+which it is now preferred; a partition that nobody asked for so far stays unowned. Lookups are kept
+in memory and dropped by a watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from broker.config import BrokerConfig
+from broker.errors import (
+    NotOwner,
+    PartitionMoving,
+    PartitionNotFound,
+    PartitionUnavailable,
+    TopicNotFound,
+)
+from broker.members import Members, decode_broker
+from broker.partition import Partition, PartitionState
+from broker.partition_record import OwnershipLost
+from broker.surroundings import Surroundings
+from broker.topics import Topics
+from broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
+from metadata.election import Ownership
+from metadata.store import RecordNotFound, Watch
+from metadata.topics import TopicStore, owner_path
+from protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_LOOKUPS_AT_ONCE = 64
+
+
+class _Lookup:
+    """Who owns a partition, as last read. `known` is False when it must be read again."""
+
+    __slots__ = ("known", "owner", "watch")
+
+    def __init__(self) -> None:
+        self.known = False
+        self.owner: BrokerInfo | None = None
+        self.watch: Watch | None = None
+
+
+class _Local:
+    """A partition that is ours, or is about to be."""
+
+    __slots__ = ("error", "opened", "partition", "task")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.opened = asyncio.Event()
+        """Set when it is open, or when `error` says why it is not (yet)."""
+        self.error: OctavoError | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Owners:
+    """The partitions of one broker, and what it knows of the others' ones."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        config: BrokerConfig,
+        topics: Topics,
+        records: TopicStore,
+        ownership: Ownership,
+        members: Members,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._around = around
+        self._config = config
+        self._topics = topics
+        self._records = records
+        self._ownership = ownership
+        self._members = members
+        self._spawn = spawn
+        self._value = b""
+        self._local: dict[PartitionName, _Local] = {}
+        self._lookups: dict[PartitionName, _Lookup] = {}
+        self._stopping = False
+        self._reconciling = False
+        self._reconcile_again = False
+        ownership.on_lost(self._claim_lost)
+
+    def start(self, value: bytes) -> None:
+        """`value` is what our claims say."""
+        self._value = value
+
+    def open_partitions(self) -> list[Partition]:
+        """All that are served here."""
+        return [
+            local.partition
+            for local in self._local.values()
+            if local.partition.state in (PartitionState.OPEN, PartitionState.REOPENING)
+        ]
+
+    async def owner_of(self, name: PartitionName, *, forwarded: bool) -> Owner:
+        """See `Broker.owner_of`."""
+        settings = await self._check_exists(name)
+        local = self._local.get(name)
+        if local is None:
+            owner = await self._look_up(name)
+            if owner is not None and owner.broker_id != self._members.own.broker_id:
+                return Owner(owner.broker_id, owner.url, False)
+            if self._stopping:
+                raise PartitionMoving(f"{name} is being handed over by this broker")
+            if owner is not None:
+                raise PartitionMoving(f"{name} is being released by this broker; ask again")
+            preferred = self._members.preferred(name)
+            if preferred.broker_id != self._members.own.broker_id and not forwarded:
+                return Owner(preferred.broker_id, preferred.url, False)
+            local = self._claim(name, settings)
+        return await self._wait_until_open(name, local)
+
+    async def partition(self, name: PartitionName) -> Partition:
+        """See `Broker.partition`."""
+        local = self._local.get(name)
+        if local is None or not local.opened.is_set() or local.error is not None:
+            raise NotOwner(f"{name} is not served by this broker")
+        return local.partition
+
+    def reconcile(self) -> None:
+        """Brokers came or went: take what nobody owns and we are preferred for."""
+        self._reconcile_again = True
+        if not self._reconciling and not self._stopping:
+            self._reconciling = True
+            self._spawn(self._reconcile())
+
+    def topic_changed(self, topic: TopicName) -> None:
+        """If it was deleted, its partitions are served no more."""
+        for name in [name for name in self._local if name.topic_name == topic]:
+            self._spawn(self._drop_if_deleted(name))
+
+    async def hand_over(self) -> None:
+        """Close every partition and release it; whoever is preferred then claims it at once."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
+                await asyncio.gather(*(self._hand_over(name) for name in list(self._local)))
+        except TimeoutError:
+            _log.warning("handover_incomplete", partitions=[str(name) for name in self._local])
+            for local in list(self._local.values()):
+                local.partition.abandon("this broker is stopping")
+        for lookup in self._lookups.values():
+            if lookup.watch is not None:
+                lookup.watch.cancel()
+
+    # Claims
+
+    def _claim(self, name: PartitionName, settings: TopicSettings) -> _Local:
+        """Begin to claim and open; idempotent while that is under way."""
+        local = self._local.get(name)
+        if local is None:
+            partition = Partition(
+                name,
+                self._around,
+                lambda: self._topics.settings_of(name.topic_name, settings),
+                self._partition_lost,
+            )
+            local = self._local[name] = _Local(partition)
+            local.task = asyncio.create_task(self._run(name, local), name=f"claim {name}")
+        return local
+
+    async def _run(self, name: PartitionName, local: _Local) -> None:
+        """Claim, then open, again and again until it is open or turns out to be another's."""
+        delay_ms = self._config.reopen_delay_ms
+        path = owner_path(*name)
+        while self._local.get(name) is local:
+            try:
+                claim = await self._ownership.claim(path, self._value)
+                if not claim.held:
+                    self._forget(name, local, NotOwner(f"{name} was claimed by another broker"))
+                    self._note_owner(name, decode_broker(claim.owner))
+                    return
+                await local.partition.open()
+                self._opened(name, local)
+                return
+            except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
+                self._forget(name, local, NotOwner(f"{name}: {error}"))
+                await self._release_quietly(path)
+                return
+            except OctavoError as error:
+                local.error = PartitionUnavailable(f"{name} cannot be opened: {error}")
+                local.opened.set()
+                _log.warning("partition_not_opened", partition=str(name), reason=str(error))
+            await asyncio.sleep(delay_ms / 1000)
+            delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
+
+    def _opened(self, name: PartitionName, local: _Local) -> None:
+        if self._local.get(name) is not local:
+            local.partition.abandon("its claim was lost while it was being opened")
+            return
+        local.error = None
+        local.opened.set()
+        self._note_owner(name, self._members.own)
+
+    async def _wait_until_open(self, name: PartitionName, local: _Local) -> Owner:
+        try:
+            async with asyncio.timeout(self._config.claim_wait_ms / 1000):
+                await local.opened.wait()
+        except TimeoutError:
+            raise PartitionMoving(f"{name} is being opened by this broker; ask again") from None
+        if isinstance(local.error, NotOwner):
+            raise PartitionMoving(f"{local.error}; ask again")
+        if local.error is not None:
+            raise local.error
+        own = self._members.own
+        return Owner(own.broker_id, own.url, True)
+
+    def _forget(self, name: PartitionName, local: _Local, error: NotOwner) -> None:
+        if self._local.get(name) is local:
+            del self._local[name]
+        local.error = error
+        local.opened.set()
+
+    def _claim_lost(self, path: str) -> None:
+        """Our session is over: others may own the partition any moment. Stop acking now."""
+        for name, local in list(self._local.items()):
+            if owner_path(*name) == path:
+                local.partition.abandon("this broker's session has ended")
+
+    def _partition_lost(self, partition: Partition) -> None:
+        local = self._local.get(partition.name)
+        if local is not None and local.partition is partition:
+            self._forget(partition.name, local, NotOwner(f"{partition.name} was lost"))
+            if local.task is not None:
+                local.task.cancel()
+            self._spawn(self._release_quietly(owner_path(*partition.name)))
+
+    async def _release_quietly(self, path: str) -> None:
+        try:
+            await self._ownership.release(path)
+        except OctavoError as error:
+            _log.warning("claim_not_released", path=path, reason=str(error))
+
+    async def _hand_over(self, name: PartitionName) -> None:
+        local = self._local.get(name)
+        if local is None:
+            return
+        if local.task is not None and not local.task.done():
+            local.task.cancel()
+            await asyncio.gather(local.task, return_exceptions=True)
+        await local.partition.close(graceful=True)
+        self._forget(name, local, NotOwner(f"{name} was handed over"))
+        await self._release_quietly(owner_path(*name))
+
+    async def _drop_if_deleted(self, name: PartitionName) -> None:
+        try:
+            await self._check_exists(name)
+        except TopicNotFound:
+            local = self._local.get(name)
+            if local is not None:
+                local.partition.abandon("its topic was deleted")
+        except OctavoError as error:
+            _log.warning("topic_not_read", topic=str(name), reason=str(error))
+
+    async def _check_exists(self, name: PartitionName) -> TopicSettings:
+        settings = (await self._topics.get(name.topic_name)).settings
+        if not 0 <= name.partition < settings.partitions:
+            raise PartitionNotFound(
+                f"topic {name.topic_name} has partitions 0 to {settings.partitions - 1}, "
+                f"not {name.partition}"
+            )
+        return settings
+
+    # Lookups
+
+    async def _look_up(self, name: PartitionName) -> BrokerInfo | None:
+        lookup = self._lookups.get(name)
+        if lookup is None:
+            lookup = self._lookups[name] = _Lookup()
+            path = owner_path(*name)
+            lookup.watch = self._ownership.watch(path, lambda: self._owner_changed(name))
+        if not lookup.known:
+            lookup.known = True  # an alarm during the read makes it unknown again
+            try:
+                value = await self._ownership.owner(owner_path(*name))
+            except BaseException:
+                lookup.known = False
+                raise
+            lookup.owner = None if value is None else decode_broker(value)
+        return lookup.owner
+
+    def _note_owner(self, name: PartitionName, owner: BrokerInfo | None) -> None:
+        lookup = self._lookups.get(name)
+        if lookup is not None:
+            lookup.owner = owner
+
+    def _owner_changed(self, name: PartitionName) -> None:
+        self._lookups[name].known = False
+        if not self._stopping:
+            self._spawn(self._take_if_free(name, used=True))
+
+    async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
+        """Claim an unowned partition that we are preferred for, if it is in use."""
+        with contextlib.suppress(TopicNotFound, PartitionNotFound, RecordNotFound):
+            try:
+                if self._local.get(name) is not None or self._stopping:
+                    await self._verify_own(name)
+                    return
+                if self._members.preferred(name).broker_id != self._members.own.broker_id:
+                    return
+                if await self._look_up(name) is not None:
+                    return
+                settings = await self._check_exists(name)
+                if used or (await self._records.read_partition(*name))[0].ledgers:
+                    self._claim(name, settings)
+            except (TopicNotFound, PartitionNotFound, RecordNotFound):
+                raise
+            except OctavoError as error:
+                _log.warning("owner_not_read", partition=str(name), reason=str(error))
+
+    async def _verify_own(self, name: PartitionName) -> None:
+        """Somebody touched the record of a partition that is served here: is it still ours?"""
+        local = self._local.get(name)
+        if local is None or not local.opened.is_set() or local.error is not None:
+            return
+        owner = await self._ownership.owner(owner_path(*name))
+        if owner != self._value and self._local.get(name) is local:
+            local.partition.abandon("its ownership record is gone")
+
+    async def _reconcile(self) -> None:
+        try:
+            while self._reconcile_again and not self._stopping:
+                self._reconcile_again = False
+                await self._take_all_free()
+        finally:
+            self._reconciling = False
+
+    async def _take_all_free(self) -> None:
+        own = self._members.own.broker_id
+        try:
+            topics = await self._topics.all_topics()
+        except OctavoError as error:
+            _log.warning("topics_not_read", reason=str(error))
+            return
+        wanted = [
+            name
+            for topic in topics
+            for number in range(topic.settings.partitions)
+            if (name := topic.name.partition(number)) not in self._local
+            and self._members.preferred(name).broker_id == own
+        ]
+        for start in range(0, len(wanted), _LOOKUPS_AT_ONCE):
+            batch = wanted[start : start + _LOOKUPS_AT_ONCE]
+            await asyncio.gather(*(self._take_if_free(name, used=False) for name in batch))
