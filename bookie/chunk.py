@@ -24,6 +24,8 @@ from protocol.frames import ADD_HEADER, ADD_IDS, ADD_PREFIX_BYTES, LENGTH, Flag,
 
 _ADD_OP = ADD_HEADER >> 16
 _FLAGS_MASK = 0xFFFF
+_CRC32C = int(Flag.CRC32C)
+_RECOVERY_ADD = int(Flag.RECOVERY_ADD)
 _FRAME_BYTES_MIN = ADD_PREFIX_BYTES + HEADER_BYTES
 _PAYLOAD_AT = _FRAME_BYTES_MIN + LENGTH.size
 _PREFIX_BYTES = ADD_PREFIX_BYTES + 8
@@ -161,8 +163,8 @@ def _finish(
         refused.extend(Refused(run.ledger_id, run.first + i, reason) for i in range(count))
         return
     frames = bytes(data[run.start : end])
-    damaged = _damaged(frames, run.offsets) if flags & Flag.CRC32C else []
-    recovery = bool(flags & Flag.RECOVERY_ADD)
+    damaged = _damaged(frames, run.offsets) if flags & _CRC32C else []
+    recovery = bool(flags & _RECOVERY_ADD)
     whole = AddRun(run.ledger_id, run.first, count, run.key, recovery, frames, run.offsets)
     if not damaged:
         adds.append((flags, whole))

@@ -60,6 +60,8 @@ _BATCH_READ = BATCH_READ_HEADER >> 16
 _AUTH = AUTH_HEADER >> 16
 _V3_FIRST_BYTE = 0x0A
 """How every v3 protobuf request begins: field 1, length-delimited."""
+_RANGE_ACK = int(Flag.RANGE_ACK)
+_HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _AUTH_ANSWER = auth_frame(AUTH_DISABLED)
 _LOGGED_REFUSALS_MAX = 3
 _GATHERED_BYTES_MAX = 256 * 1024
@@ -312,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_read_only(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
         """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
         for flags, run in runs:
-            if flags & Flag.HIGH_PRIORITY and self._server.takes_recovery_adds:
+            if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
                 yield flags, run
             else:
                 self._added([(run, Code.READ_ONLY)])
@@ -414,4 +416,4 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _wants_ranges(item: tuple[int, AddRun]) -> bool:
-    return bool(item[0] & Flag.RANGE_ACK)
+    return bool(item[0] & _RANGE_ACK)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from bookie.disk import Disk, DiskError, File, SyncFailed
+from bookie.disk import Disk, DiskError, DiskFull, File, SyncFailed
 from bookie.journal_format import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -30,6 +30,8 @@ from bookie.journal_reader import journal_files, seal_file
 Durable = Callable[[BaseException | None], None]
 """Called once: None when the append is durable, else why it is not."""
 
+SPARE = "journal.spare"
+"""A retired file that waits to be used again."""
 _JOIN_BELOW_BYTES = 4096
 """Many small buffers are joined before the write: one copy is cheaper than many iovecs."""
 
@@ -57,19 +59,23 @@ class JournalWriter:
         self.offset = 0
         self._synced = 0
         self._reserved = 0
+        self.short_of_space = False
 
     def open(self, file_id: int) -> None:
-        """Begin file `file_id`: header and directory are durable on return."""
-        path = f"{self._directory}/{file_name(file_id)}"
+        """Begin file `file_id`: header and directory are durable on return.
+
+        It is made from the spare, if there is one: blocks already written once sync a third
+        faster than fresh ones, and need no space on a full disk. Old blocks in it are of another
+        file id and count for nothing. The header is durable before the file gets its name.
+        """
+        spare = f"{self._directory}/{SPARE}"
+        file = self._disk.open(spare, create=not self._disk.exists(spare), write=True)
         try:
-            file = self._disk.open(path, create=True)
-        except FileExistsError:
-            file = self._disk.open(path, write=True)  # left by an attempt that the disk refused
-        try:
-            reserved = min(self._preallocate_bytes, self._file_bytes_max)
-            file.preallocate(reserved)
+            file.preallocate(min(self._preallocate_bytes, self._file_bytes_max))
+            reserved = file.size()
             file.pwritev([encode_file_header(file_id)], 0)
             file.datasync()
+            self._disk.rename(spare, f"{self._directory}/{file_name(file_id)}")
             self._disk.sync_directory(self._directory)
         except BaseException:
             file.close()
@@ -93,16 +99,54 @@ class JournalWriter:
         assert file is not None
         start = self.offset
         end = start + BLOCK_HEADER_BYTES + length
-        while end + BLOCK_HEADER_BYTES > self._reserved:
-            wanted = self._reserved + self._preallocate_bytes
-            file.preallocate(wanted)
-            self._reserved = wanted
+        self._reserve_for(file, end + BLOCK_HEADER_BYTES)
         head = encode_block_header(BlockKind.GROUP, self.file_id, start, self._synced, buffers)
         file.pwritev([head, *buffers], start)
         if self._sync:
             file.datasync()
             self._synced = end
         self.offset = end
+
+    def _reserve_for(self, file: File, end: int) -> None:
+        """Reserve room up to `end` and a margin. Raises `DiskFull` only when `end` does not fit.
+
+        When just the margin is not to be had, `short_of_space` says so: it is there for fences
+        and recovery while ordinary adds are refused (BookKeeper #208).
+        """
+        margin = self._preallocate_bytes // 2
+        if end + margin <= self._reserved:
+            return
+        wanted = max(self._reserved + self._preallocate_bytes, end + margin)
+        try:
+            file.preallocate(wanted)
+        except DiskFull:
+            self.short_of_space = True
+            if end > self._reserved:
+                raise
+        else:
+            self._reserved = wanted
+            self.short_of_space = False
+
+    def remove_below(self, file_id: int) -> None:
+        """Remove the files before `file_id`; keep one of full length as the spare."""
+        directory, disk = self._directory, self._disk
+        old = [found for found in journal_files(disk, directory) if found < file_id]
+        spare = f"{directory}/{SPARE}"
+        for found in old:
+            path = f"{directory}/{file_name(found)}"
+            if not disk.exists(spare) and self._is_long(path):
+                disk.rename(path, spare)
+            else:
+                disk.unlink(path)
+        if old:
+            disk.sync_directory(directory)
+
+    def _is_long(self, path: str) -> bool:
+        file = self._disk.open(path)
+        try:
+            return file.size() >= self._file_bytes_max - self._preallocate_bytes
+        finally:
+            file.close()
 
     def roll(self) -> None:
         """Seal the file with an END block and begin the next."""
@@ -122,11 +166,12 @@ class JournalWriter:
         self._synced = self.offset
 
     def reserve(self) -> None:
-        """Try to reserve room for the next group. Raises `DiskFull`."""
+        """Try again to reserve the margin. Raises `DiskFull`."""
         assert self._file is not None
         wanted = max(self._reserved, self.offset + self._preallocate_bytes)
         self._file.preallocate(wanted)
         self._reserved = wanted
+        self.short_of_space = False
 
     def close(self) -> None:
         """Give the file back."""
@@ -145,11 +190,13 @@ class Journal:
         executor: Executor,
         group_bytes_max: int,
         on_fatal: Callable[[BaseException], None],
+        on_group: Callable[[int, float], None],
     ) -> None:
         self._writer = writer
         self._executor = executor
         self._group_bytes_max = group_bytes_max
         self._on_fatal = on_fatal
+        self._on_group = on_group
         self._queue: deque[tuple[list[bytes], int, Durable]] = deque()
         self._loop = asyncio.get_running_loop()
         self._committer: asyncio.Task[None] | None = None
@@ -183,20 +230,17 @@ class Journal:
         await self._loop.run_in_executor(self._executor, self._writer.sync)
 
     async def reserve(self) -> None:
-        """Try to reserve room for the next group. Raises `DiskFull`."""
+        """Try again to reserve room ahead. Raises `DiskFull`."""
         await self._loop.run_in_executor(self._executor, self._writer.reserve)
 
     async def remove_below(self, file_id: int) -> None:
         """Remove the files before `file_id`: the mark has passed them."""
-        await self._loop.run_in_executor(self._executor, self._remove_below, file_id)
+        await self._loop.run_in_executor(self._executor, self._writer.remove_below, file_id)
 
-    def _remove_below(self, file_id: int) -> None:
-        directory, disk = self._writer._directory, self._writer._disk
-        old = [found for found in journal_files(disk, directory) if found < file_id]
-        for found in old:
-            disk.unlink(f"{directory}/{file_name(found)}")
-        if old:
-            disk.sync_directory(directory)
+    @property
+    def short_of_space(self) -> bool:
+        """Whether the disk refused to reserve room ahead: ordinary adds should be refused."""
+        return self._writer.short_of_space
 
     def stop(self, error: BaseException) -> None:
         """Report nothing durable any more: what waits and what comes gets `error`."""
@@ -241,10 +285,12 @@ class Journal:
             group.append(done)
         failure: BaseException | None = None
         if length:
+            started = self._loop.time()
             try:
                 await self._loop.run_in_executor(
                     self._executor, self._writer.write, buffers, length
                 )
+                self._on_group(length, self._loop.time() - started)
             except SyncFailed as error:
                 self._die(error)
                 failure = error

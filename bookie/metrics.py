@@ -6,12 +6,31 @@ are scraped and cost nothing between.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 _LATENCY_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_BYTES = (1e3, 4e3, 16e3, 64e3, 256e3, 1e6, 4e6, 16e6)
 _COUNTS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+
+
+class _Lookups(Collector):
+    """A plain dict of numbers as a counter."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """What the registry asks for."""
+        family = CounterMetricFamily(
+            "bookie_lookups", "Runs of entries found, by place", labels=["place"]
+        )
+        for place, count in self._counts.items():
+            family.add_metric([place], count)
+        yield family
 
 
 class BookieMetrics:
@@ -59,9 +78,28 @@ class BookieMetrics:
             "bookie_disk_free_bytes", "Free bytes by folder", ["directory"], registry=registry
         )
 
+        self._group_bytes = Histogram(
+            "bookie_group_bytes", "Bytes of one group commit", buckets=_BYTES, registry=registry
+        )
+        self._group_seconds = Histogram(
+            "bookie_group_seconds",
+            "Write and sync of one group commit",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
+
+    def group(self, size: int, seconds: float) -> None:
+        """One group commit has ended."""
+        self._group_bytes.observe(size)
+        self._group_seconds.observe(seconds)
+
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """Expose a number that is computed when it is asked for."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
+
+    def lookups(self, counts: Mapping[str, int]) -> None:
+        """Expose where entries were found; `counts` is looked at when it is asked for."""
+        self.registry.register(_Lookups(counts))
 
     def exposition(self) -> bytes:
         """All of it in the Prometheus text format."""

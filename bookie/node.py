@@ -95,6 +95,8 @@ class BookieNode:
         self._stopping = False
         self._version = importlib.metadata.version("octavo")
         self.storage = Storage(config, disk=disk, index_opener=index_opener, on_fatal=self._fail)
+        self.storage.on_group = self.metrics.group
+        self.metrics.lookups(self.storage.lookups)
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
 
     # Who it is
@@ -158,6 +160,14 @@ class BookieNode:
         await self._within_start("checking the cookie", self._identify())
         await self._check_space()
         await self.storage.start()
+        self.metrics.gauge(
+            "bookie_queue_bytes",
+            "Adds that wait for the disk",
+            lambda: self.storage.pending_add_bytes,
+        )
+        self.metrics.gauge(
+            "bookie_ledgers", "Ledgers known here", lambda: len(self.storage.ledgers())
+        )
         await self.server.start()
         self._store.on_session(self._on_session)
         await self._within_start("registering", self._register())

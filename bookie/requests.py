@@ -27,11 +27,15 @@ from protocol.frames import (
 from protocol.limits import LONG_POLL_MS_MAX
 
 if TYPE_CHECKING:
+    from prometheus_client import Counter
+
     from bookie.config import BookieConfig
     from bookie.metrics import BookieMetrics
     from bookie.storage import Storage
 
 log = structlog.get_logger()
+
+_FENCE = int(Flag.FENCE)
 
 
 def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
@@ -71,6 +75,7 @@ class Requests:
         self._config = config
         self._metrics = metrics
         self._node_info = node_info
+        self._reads: dict[Code, Counter] = {}
         self._parked: set[asyncio.Future[int]] = set()
 
     @property
@@ -122,7 +127,7 @@ class Requests:
         )
 
     async def _fence_if_asked(self, request: ReadRequest | BatchReadRequest) -> None:
-        if not request.flags & Flag.FENCE:
+        if not request.flags & _FENCE:
             return
         try:
             await self._storage.fence(request.ledger_id, request.key)
@@ -132,7 +137,10 @@ class Requests:
         self._metrics.fences.labels("ok").inc()
 
     def _count_read(self, code: Code, size: int, started: float) -> None:
-        self._metrics.reads.labels(code.name).inc()
+        counter = self._reads.get(code)
+        if counter is None:
+            counter = self._reads[code] = self._metrics.reads.labels(code.name)
+        counter.inc()
         self._metrics.read_bytes.inc(size)
         self._metrics.read_seconds.observe(asyncio.get_running_loop().time() - started)
 

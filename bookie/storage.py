@@ -54,6 +54,10 @@ def _ignore(error: BaseException) -> None:
     """For a storage whose owner does not ask."""
 
 
+def _ignore_group(size: int, seconds: float) -> None:
+    """For a storage that nobody measures."""
+
+
 class Storage:
     """One bookie's entries and what it promised about their ledgers."""
 
@@ -89,6 +93,10 @@ class Storage:
         self._failed: BaseException | None = None
         self.disk_full = False
         """Ordinary adds are refused with READ_ONLY until space returns; it ends by itself."""
+        self.on_group: Callable[[int, float], None] = _ignore_group
+        """Told of every group commit: bytes, and seconds of its write and sync."""
+        self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0}
+        """How many runs of entries were found where."""
 
     # Life
 
@@ -101,6 +109,7 @@ class Storage:
             load_states, self._disk, config.ledger_directories, self._states
         )
         await self._flush_call(self._logs.open)
+        await self._flush_call(self._logs.cut_abandoned, mark[2:4] if mark else (0, 0))
         self._index = await self._flush_call(
             open_index,
             config.ledger_directories[0],
@@ -142,6 +151,7 @@ class Storage:
             executor=self._journal_executor,
             group_bytes_max=config.journal_group_bytes_max,
             on_fatal=self._fail,
+            on_group=lambda size, seconds: self.on_group(size, seconds),
         )
         self._control.journal_to(self._journal)
         self._flusher = asyncio.get_running_loop().create_task(self._flush_loop(), name="flush")
@@ -221,10 +231,13 @@ class Storage:
             for run, code in results:
                 if code is _OK and self._control.stored(run):
                     self._cache.active.put(run)
+            if self._journal.short_of_space:
+                self._note_full("the journal cannot reserve room ahead")
             if self._cache.is_full:
                 self._flush_wanted.set()
         else:
-            self._note_full(error)
+            if isinstance(error, DiskFull):
+                self._note_full(str(error))
             failed = Code.READ_ONLY if isinstance(error, DiskFull) else Code.IO
             results = [(run, failed if code is _OK else code) for run, code in results]
         if self._paused or self._cache.is_full:
@@ -280,13 +293,17 @@ class Storage:
         size, entry_id = 0, first
         while len(found) < max(1, count_max) and entry_id >= 0:
             source: Piece | CachedRun | None
+            where = "write_cache"
             source, last = self._cache.find(ledger_id, entry_id)
             if source is None:
+                where = "read_cache"
                 source = self._read_cache.find(ledger_id, entry_id)
             if source is None:
+                where = "entry_log"
                 source = await self._cold.run_with(ledger_id, entry_id)
             if source is None:
                 break
+            self.lookups[where] += 1
             last = min(last, source.last)
             for current in range(entry_id, last + 1):
                 entry = source.entry(current)
@@ -371,11 +388,11 @@ class Storage:
         if self._paused:
             self._update_pressure()
 
-    def _note_full(self, error: BaseException) -> None:
-        if isinstance(error, DiskFull) and not self.disk_full:
+    def _note_full(self, why: str) -> None:
+        if not self.disk_full:
             self.disk_full = True
             self._flush_wanted.set()
-            _log.error("disk_full", error=str(error))
+            _log.error("disk_full", error=why)
 
     async def _flush_loop(self) -> None:
         """Flush when the cache is full or old; after "disk full" try again until space returns."""
@@ -406,7 +423,7 @@ class Storage:
                 self.disk_full = False
                 _log.info("disk_space_returned")
         except DiskFull as error:
-            self._note_full(error)
+            self._note_full(str(error))
             await asyncio.sleep(_RETRY_FLUSH_S)
             self._flush_wanted.set()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _READERS_MAX = 32
 """Plain reads of one connection that run at once."""
 _READS_PER_TURN = 32
+_AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
 
 
 class UnderWay:
@@ -55,7 +56,7 @@ class UnderWay:
 
     def read(self, request: ReadRequest | BatchReadRequest) -> None:
         """Answer a read, in line or, with a flag that says so, at once."""
-        if request.flags & (Flag.FENCE | Flag.HIGH_PRIORITY):
+        if request.flags & _AT_ONCE:
             self._spawn(self._answer_with(self._answer_to(request)))
         else:
             self._lined_up.append(request)

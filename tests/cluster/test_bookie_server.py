@@ -390,3 +390,24 @@ async def test_connections_are_bounded(tmp_path: Path) -> None:
         assert await again.add(add_of(1, 1)) is Code.OK
         again.close()
         clients[1].close()
+
+
+async def test_metrics_count_what_happened(bookie: BookieNode, client: RawClient) -> None:
+    client.send(adds_of(1, range(100)))
+    await client.acked(100)
+    await client.read(1, 5)
+    await client.read(1, 500)
+    await client.fence(1)
+    text = bookie.metrics.exposition().decode()
+    for line in (
+        "bookie_adds_total 100.0",
+        'bookie_reads_total{code="OK"} 2.0',
+        'bookie_reads_total{code="NO_ENTRY"} 1.0',
+        'bookie_fences_total{code="ok"} 1.0',
+        'bookie_lookups_total{place="write_cache"} 2.0',
+        "bookie_connections 1.0",
+        "bookie_queue_bytes 0.0",
+        "bookie_ledgers 1.0",
+    ):
+        assert line in text.splitlines()
+    assert (bookie.metrics.registry.get_sample_value("bookie_group_seconds_count") or 0) >= 2
