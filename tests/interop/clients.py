@@ -64,11 +64,9 @@ LENGTH = sum(map(len, CONTENT))
 
 
 async def apaches_client(
-    checks: Checks, peer: Peer, store: MetadataStore, node: BookieNode
+    checks: Checks, peer: Peer, store: MetadataStore, node: BookieNode, java: JavaClient
 ) -> None:
     """A ledger on one bookie of each kind, written, left open and recovered by Apache's client."""
-    java = JavaClient(peer)
-    await asyncio.to_thread(java.compile)
     for digest_type in (DigestType.CRC32C, DigestType.HMAC):
         kind = APACHE_NAME.get(digest_type, digest_type.name)
         for end in ("close", "leave"):
@@ -76,7 +74,7 @@ async def apaches_client(
             made = await java.run("write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, end)
             checks.equal("it wrote all entries", (made["last"], made["length"]), _ends(ENTRIES - 1))
             ledger = int(made["ledger"])
-            await _both_replicas(checks, (peer.bookie_port, node.port), ledger, digest_type)
+            await both_replicas(checks, (peer.bookie_port, node.port), ledger, digest_type)
             if end == "leave":
                 await _recovered(checks, java, store, ledger, kind)
                 await _old_writer(checks, (peer.bookie_port, node.port), ledger, digest_type)
@@ -95,7 +93,7 @@ def _ends(last: int) -> tuple[str, str]:
     return str(last), str(LENGTH)
 
 
-async def _both_replicas(
+async def both_replicas(
     checks: Checks, ports: tuple[int, int], ledger: int, digest_type: DigestType
 ) -> None:
     """Every entry from each bookie, by our codec: the same bytes on both."""

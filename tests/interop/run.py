@@ -7,7 +7,8 @@
    transcripts (codes, bytes, lengths) must be equal line by line, but for a few answers that differ
    on purpose, which are checked one by one.
 2. Our registration, cookie and ledger metadata are read by Apache's shell, Apache's by us.
-3. Apache's own client writes, leaves, recovers and reads ledgers over one bookie of each kind.
+3. Apache's own client and ours write, leave, recover and read each other's ledgers over one bookie
+   of each kind.
 
 Needs Java, its compiler and Maven, which fetches BookKeeper from Maven Central once.
 """
@@ -26,7 +27,8 @@ import malformed
 import ours
 from apache import VERSION, Missing, Peer, fetch, running
 from checks import Checks
-from clients import apaches_client
+from clients import JavaClient, apaches_client
+from our_client import our_client
 from phrases import transcript
 from shared_records import apache_by_us, ours_by_apache
 
@@ -61,7 +63,10 @@ async def judge(checks: Checks, peer: Peer, aloud: bool) -> None:
         async with ours.bookie(store, peer.folder / "octavo", rack="/dc1/rack1") as node:
             await transcripts(checks, peer.bookie_port, node.port, aloud)
             await ours_by_apache(checks, peer, store, node)
-            await apaches_client(checks, peer, store, node)
+            java = JavaClient(peer)
+            await asyncio.to_thread(java.compile)
+            await apaches_client(checks, peer, store, node, java)
+            await our_client(checks, peer, store, node, java)
 
 
 def main() -> int:
