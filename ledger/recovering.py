@@ -242,6 +242,9 @@ class Recovering:
 
     def fence_failed(self, position: int, error: OctavoError) -> list[Action]:
         """No answer, or an error: this bookie is not known to be fenced."""
+        if self.state is State.READING and self._writing is not None:
+            # Too late to matter for the fence; known to be down when something is written back.
+            self._writing.down.setdefault(position, error)
         if self.state is not State.FENCING:
             return []
         if isinstance(error, Unauthorized):

@@ -1,4 +1,4 @@
-"""Quorum arithmetic against a slow reference that enumerates ack sets, for every small E, Qw, Qa."""
+"""Quorum arithmetic against a slow reference that enumerates ack sets, for all small shapes."""
 
 from __future__ import annotations
 
