@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import structlog
 from google.protobuf.message import DecodeError
 
 from metadata.cookie import Cookie, decode_cookie, encode_cookie
@@ -25,12 +26,16 @@ from metadata.store import (
     MetadataStore,
     RecordExists,
     RecordNotFound,
+    SessionExpired,
     SessionState,
     VersionConflict,
     Watch,
 )
+from metadata.together import all_of
 
 __all__ = ["BookieIdTaken", "BookieInfo", "BookieRegistry", "Cookie"]
+
+_log = structlog.get_logger()
 
 INCARNATION = "incarnation"
 _ENDPOINT = "bookie"
@@ -99,10 +104,12 @@ class BookieRegistry:
         self._available = f"{root}/available"
         self._cookies = f"{root}/cookies"
         self._ours: set[str] = set()
+        self._generation = 0
         store.on_session(self._on_session)
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
+            self._generation += 1
             self._ours.clear()
 
     def _path(self, bookie_id: str, *, read_only: bool) -> str:
@@ -114,13 +121,18 @@ class BookieRegistry:
         """Register for as long as the session lasts; also changes an earlier registration.
 
         The record of the same bookie's previous process is replaced at once. That of another
-        incarnation gets one and a half session timeouts to vanish, then `BookieIdTaken`.
+        incarnation gets one and a half session timeouts to vanish, then `BookieIdTaken`. Raises
+        `SessionExpired` when the session ended meanwhile; whoever registers does so anew whenever
+        the store says CONNECTED after EXPIRED.
         """
+        generation = self._generation
         path = self._path(info.bookie_id, read_only=info.read_only)
         value = encode_service_info(info)
         deadline = asyncio.get_running_loop().time() + 1.5 * self._store.session_timeout_ms / 1000
         while not await self._try_register(info, path, value):
             await self._wait_for_change(path, deadline, info)
+        if generation != self._generation:
+            raise SessionExpired(f"the session ended while {info.bookie_id} was registered")
         self._ours.add(path)
         # Registered anew before the old record goes, so that nobody takes the bookie for lost.
         await self._remove(self._path(info.bookie_id, read_only=not info.read_only))
@@ -181,12 +193,16 @@ class BookieRegistry:
     # -- who is there
 
     async def available(self) -> dict[str, BookieInfo]:
-        """All registered bookies by id, writable and read-only. Unreadable records are an error."""
+        """All registered bookies by id, writable and read-only.
+
+        A registration that cannot be read is passed over, and logged: one foreign record must not
+        keep every ledger from being made.
+        """
         found: dict[str, BookieInfo] = {}
         for read_only in (False, True):
             folder = f"{self._available}/{_READ_ONLY}" if read_only else self._available
             names = [name for name in await self._store.children(folder) if name != _READ_ONLY]
-            infos = await asyncio.gather(*(self._info(name, read_only=read_only) for name in names))
+            infos = await all_of(self._info(name, read_only=read_only) for name in names)
             # A bookie that is just turning read-only stands in both: the later entry holds.
             found.update({info.bookie_id: info for info in infos if info is not None})
         return found
@@ -194,9 +210,12 @@ class BookieRegistry:
     async def _info(self, bookie_id: str, *, read_only: bool) -> BookieInfo | None:
         try:
             value = (await self._store.get(self._path(bookie_id, read_only=read_only))).value
+            return decode_service_info(bookie_id, value, read_only=read_only)
         except RecordNotFound:
             return None
-        return decode_service_info(bookie_id, value, read_only=read_only)
+        except BadRecord as error:
+            _log.warning("bookie_registration_unreadable", bookie_id=bookie_id, reason=str(error))
+            return None
 
     def watch(self, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after bookies came, went, or turned read-only or writable."""

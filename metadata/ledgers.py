@@ -26,8 +26,10 @@ from metadata.store import (
     MetadataUnavailable,
     MetadataUnusable,
     RecordExists,
+    SessionExpired,
     Watch,
 )
+from metadata.together import all_of
 
 __all__ = ["LEDGERS_ROOT", "Fragment", "LedgerMetadata", "LedgerState", "LedgerStore"]
 
@@ -102,7 +104,7 @@ class LedgerStore:
         for send in range(1, _SENDS_MAX + 1):
             try:
                 await self._store.create(path, value)
-            except MetadataUnavailable:
+            except (MetadataUnavailable, SessionExpired):
                 if send == _SENDS_MAX:
                     raise
             except RecordExists:
@@ -150,12 +152,12 @@ class LedgerStore:
             if not widths:
                 return [int(digits)]
             last = len(widths) == 1
-            tasks = []
+            reads = []
             for name in await names(path):
                 step = name.removeprefix("L") if last else name
                 if len(step) == widths[0] and step.isdigit() and name.startswith("L") == last:
-                    tasks.append(below(f"{path}/{name}", digits + step, widths[1:]))
-            return [number for found in await asyncio.gather(*tasks) for number in found]
+                    reads.append(below(f"{path}/{name}", digits + step, widths[1:]))
+            return [number for found in await all_of(reads) for number in found]
 
         found: list[int] = []
         for first in await names(self._root):

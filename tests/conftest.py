@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,9 @@ class ZooKeeperServer:
     def new_url(self) -> str:
         """A URL with a chroot that nobody else uses, and that does not exist yet."""
         return f"zk://127.0.0.1:{self.port}/test-{uuid.uuid4().hex}"
+
+
+ZooKeeperRun = contextlib.AbstractContextManager[ZooKeeperServer]
 
 
 def free_port() -> int:
@@ -70,6 +73,13 @@ def running_zookeeper(folder: Path, port: int) -> Iterator[ZooKeeperServer]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def zookeeper_of_ones_own(tmp_path: Path) -> Callable[[], ZooKeeperRun]:
+    """Runs a server on one port and folder, again and again: for tests that kill it."""
+    port = free_port()
+    return lambda: running_zookeeper(tmp_path, port)
 
 
 @pytest.fixture(scope="session")

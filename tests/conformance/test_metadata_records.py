@@ -18,6 +18,7 @@ from metadata.store import (
     RecordExists,
     RecordNotFound,
     SessionExpired,
+    SessionState,
     VersionConflict,
 )
 from metadata.topics import (
@@ -247,6 +248,27 @@ async def test_a_live_bookie_keeps_its_id(tree):
     await BookieRegistry(a).register(BOOKIE)
     with pytest.raises(BookieIdTaken, match="b:1"):
         await BookieRegistry(b).register(replace(BOOKIE, properties={"incarnation": "two"}))
+
+
+async def test_a_registration_that_cannot_be_read_hides_no_other(tree):
+    store = await tree.open()
+    registry = BookieRegistry(store)
+    await registry.register(BOOKIE)
+    await store.create("/ledgers/available/junk", b"\xff\xff", ephemeral=True)
+    await store.create("/ledgers/available/nameless", b"", ephemeral=True)
+    assert set(await registry.available()) == {"b:1"}
+
+
+async def test_a_bookie_registers_anew_after_its_session(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    registry, watcher = BookieRegistry(a), BookieRegistry(b)
+    await registry.register(BOOKIE)
+    states = []
+    a.on_session(states.append)
+    await tree.expire(a)
+    await eventually(lambda: states and states[-1] is SessionState.CONNECTED)
+    await registry.register(replace(BOOKIE, port=9))
+    assert (await watcher.available())["b:1"].port == 9
 
 
 async def test_cookies_stay_and_change_by_version(tree):

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import signal
+import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -19,6 +23,7 @@ from metadata.store import (
     SessionState,
 )
 from metadata.zookeeper import ZooKeeperStore
+from metadata.zookeeper_server import ZooKeeperNotInstalled
 
 pytestmark = pytest.mark.zookeeper
 
@@ -185,3 +190,95 @@ async def test_records_of_foreign_programs_are_read(tree, kazoo):
     await a.create("/f", b"")
     kazoo.create(f"{tree.chroot}/f/null", None)
     assert (await a.get("/f/null")) == Record(b"", 0)
+
+
+async def test_a_server_that_is_killed_and_comes_back(zookeeper_of_ones_own, eventually):
+    try:
+        run = zookeeper_of_ones_own()
+        server = run.__enter__()
+    except ZooKeeperNotInstalled as error:
+        pytest.skip(str(error))
+    store = ZooKeeperStore([f"127.0.0.1:{server.port}"], session_timeout_ms=8000)
+    states, heard = [], []
+    store.on_session(states.append)
+    await store.start()
+    await store.create("/stays", b"x")
+    await store.create("/mine", b"", ephemeral=True)
+    store.watch("/stays", lambda: heard.append(1))
+    await asyncio.to_thread(run.__exit__, None, None, None)
+    await eventually(lambda: states[-1] is SessionState.SUSPENDED)
+    heard.clear()
+    with await asyncio.to_thread(enter, zookeeper_of_ones_own()) as _:
+        # Neither the records nor the session and what it owns went with the server.
+        assert await store.get("/stays") == Record(b"x", 0)
+        assert await store.get("/mine") == Record(b"", 0)
+        await eventually(lambda: heard)
+        assert states == [
+            SessionState.CONNECTED,
+            SessionState.SUSPENDED,
+            SessionState.CONNECTED,
+        ]
+        await store.close()
+
+
+def enter(run):
+    """A context that is entered in a thread and left in the test."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(run)
+    return stack
+
+
+CHILD = textwrap.dedent(
+    """
+    import asyncio, sys
+    from metadata.opening import open_store
+
+    async def main():
+        store = open_store(sys.argv[1], session_timeout_ms=1000)
+        store.on_session(lambda state: print(state.value, flush=True))
+        await store.start()
+        await store.create("/child", b"", ephemeral=True)
+        print("ready", flush=True)
+        while True:
+            await asyncio.sleep(0.001)
+            try:
+                await store.get("/child")
+            except Exception as error:
+                print(error.name, flush=True)
+                break
+        sys.stdin.readline()
+
+    asyncio.run(main())
+    """
+)
+
+
+async def test_a_stopped_process_learns_that_it_expired_before_it_misses_its_records(
+    zookeeper, eventually
+):
+    url = zookeeper.new_url()
+    store = open_store(url)
+    await store.start()
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, url, stdin=pipe, stdout=pipe, cwd=Path(__file__).parents[2]
+    )
+    try:
+        while await process.stdout.readline() != b"ready\n":
+            pass
+        process.send_signal(signal.SIGSTOP)
+
+        async def gone() -> bool:
+            return await store.children("/") == []
+
+        await eventually(gone)
+        process.send_signal(signal.SIGCONT)
+        said = []
+        while said[-1:] != ["record-not-found"]:
+            said.append((await process.stdout.readline()).decode().strip())
+            assert said[-1], f"the child ended after {said}"
+        assert said[-3:-1] == ["expired", "connected"]
+    finally:
+        process.kill()
+        await process.wait()
+        await store.close()

@@ -387,3 +387,41 @@ async def test_a_stopped_process_learns_that_it_expired_before_anything_else(pat
         process.kill()
         await gone(store, "child")
     await store.close()
+
+
+ADDER = textwrap.dedent(
+    """
+    import asyncio, contextlib, sys
+    from metadata.embedded import EmbeddedStore
+    from metadata.store import RecordExists, VersionConflict
+
+    async def main():
+        store = EmbeddedStore(sys.argv[1])
+        await store.start()
+        with contextlib.suppress(RecordExists):
+            await store.create("/n", b"0")
+        done = 0
+        while done < 50:
+            value, version = await store.get("/n")
+            with contextlib.suppress(VersionConflict):
+                await store.put("/n", str(int(value) + 1).encode(), version)
+                done += 1
+        await store.close()
+
+    asyncio.run(main())
+    """
+)
+
+
+async def test_processes_that_start_and_write_at_once_lose_nothing(path):
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", ADDER, str(path), cwd=Path(__file__).parents[3]
+        )
+        for _ in range(4)
+    ]
+    assert [await process.wait() for process in processes] == [0] * 4
+    store = EmbeddedStore(str(path))
+    await store.start()
+    assert await store.get("/n") == (b"200", 200)
+    await store.close()
