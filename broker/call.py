@@ -212,6 +212,9 @@ class Call:
 
     async def stream_body(self) -> AsyncIterator[bytes]:
         """The body in pieces as they come. Raises a 408 when it stalls."""
+        if self._body is not None:  # read whole for an owner that could not be reached
+            yield self._body
+            return
         self.body_is_spent = True
         await self.continue_if_asked()
         content = self.request.content
