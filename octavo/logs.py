@@ -53,7 +53,6 @@ def configure_logging(
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=stream),
-        cache_logger_on_first_use=True,
     )
     _route_standard_library(LEVELS[level])
 
@@ -75,7 +74,7 @@ class _ToStructlog(logging.Handler):
     """Hands a standard-library record on as an event of its own logger's name."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger(logger=record.name)
+        log = structlog.get_logger().bind(source=record.name)
         trace = record.exc_info[1] if record.exc_info else None
         log.log(record.levelno, record.getMessage(), exc_info=trace)
 

@@ -166,10 +166,12 @@ def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
     out.print(f"[bold green]ready[/] after {took_s:.1f} s, data in {cluster.folder}\n")
     emit_table(("process", "address", "pid", "log (in logs/)"), rows)
     url = cluster.urls[0]
+    topic = f"{url}/v1/topics/public/greetings"
     out.print(
         f"\nmetadata  {cluster.metadata_url}"
-        f"\npublish   curl -d 'hello' {url}/v1/topics/public/greetings/messages"
-        f"\nread      curl '{url}/v1/topics/public/greetings/messages?from=earliest'"
+        f"\ncreate    curl -X PUT {topic}"
+        f"\npublish   curl -d 'hello' {topic}/messages"
+        f"\nread      curl '{topic}/messages?from=earliest'"
         f"\nAPI       {url}/openapi.json"
         "\n\nCtrl-C stops it; kill -9 loses nothing that was acknowledged.",
         markup=False,

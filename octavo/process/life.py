@@ -139,5 +139,6 @@ async def _live(main: Main, spec: ProcessSpec, control: socket.socket | None) ->
         return 1
     finally:
         ended.cancel()
+        await asyncio.gather(ended, return_exceptions=True)
     log.info("stopped")
     return 0

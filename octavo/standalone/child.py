@@ -23,6 +23,8 @@ from protocol.codes import OctavoError, Scope
 
 READY_TIMEOUT_S = 60.0
 """A replay after kill −9 of a large journal takes time; more than this is not a start."""
+LOG_BYTES_MAX = 64 * 1024 * 1024
+"""A longer log is put aside when its process starts again."""
 KILL_AFTER_S = 45.0
 """Longer than a process grants itself to stop (life.STOP_TIMEOUT_S)."""
 
@@ -112,7 +114,11 @@ class Child:
                 os.kill(self.pid, number)
 
     def _open_log(self) -> IO[bytes]:
-        return open(self.log_path, "ab")
+        """The log, to be continued; a long one is put aside first (one old one is kept)."""
+        path = self.log_path
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.rename(path.with_name(path.name + ".1"))
+        return open(path, "ab")
 
     async def _until_ready(self, ours: socket.socket) -> dict[str, Any]:
         reader, writer = await asyncio.open_connection(sock=ours)
