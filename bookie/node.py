@@ -21,6 +21,7 @@ from typing import Any
 
 import structlog
 
+from bookie.admin import AdminServer
 from bookie.config import BookieConfig
 from bookie.cookies import (
     check_cookies,
@@ -97,6 +98,7 @@ class BookieNode:
         self.storage = Storage(config, disk=disk, index_opener=index_opener, on_fatal=self._fail)
         self.storage.on_group = self.metrics.group
         self.metrics.lookups(self.storage.lookups)
+        self.admin = AdminServer(self.metrics, self._health)
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
 
     # Who it is
@@ -143,6 +145,10 @@ class BookieNode:
             "version": self._version,
         }
 
+    def _health(self) -> tuple[bool, dict[str, Any]]:
+        reason = str(self.failed.exception()) if self.failed.done() else None
+        return not self._stopping and reason is None, {**self.info(), "failed": reason}
+
     # Life
 
     async def start(self) -> None:
@@ -169,6 +175,8 @@ class BookieNode:
             "bookie_ledgers", "Ledgers known here", lambda: len(self.storage.ledgers())
         )
         await self.server.start()
+        if self.config.admin_port is not None:
+            await self.admin.start(self.config.host, self.config.admin_port)
         self._store.on_session(self._on_session)
         await self._within_start("registering", self._register())
         self._started_ms = self._clock()
@@ -204,6 +212,7 @@ class BookieNode:
 
     async def _release(self) -> None:
         """Give back whatever is held."""
+        self.admin.close()
         self.server.abort()
         with contextlib.suppress(OctavoError):
             await self.storage.close()

@@ -74,7 +74,7 @@ class BookieServer:
                 lambda: Connection(self), host, port, backlog=_BACKLOG, start_serving=False
             )
         except OSError as error:
-            raise ListenFailed(_why(error, host, port)) from error
+            raise ListenFailed(why_not_listening(error, host, port)) from error
         self.port = int(self._listener.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class BookieServer:
         try:
             await self._listener.start_serving()
         except OSError as error:
-            raise ListenFailed(_why(error, self.config.host, self.port)) from error
+            raise ListenFailed(why_not_listening(error, self.config.host, self.port)) from error
 
     async def stop(self, timeout_s: float) -> None:
         """Answer what was read, then close; what is not answered in time is cut off."""
@@ -139,7 +139,8 @@ class BookieServer:
                 connection.pause(Pause.STORAGE)
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def why_not_listening(error: OSError, host: str, port: int) -> str:
+    """What stands in the way, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use by another process: stop it "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -390,3 +391,38 @@ async def test_failed_sync_ends_the_node_and_acks_nothing(tmp_path: Path) -> Non
         with pytest.raises(ConnectionRefusedError):
             await RawClient.connect(bookie)
         disk.hook = lambda call, path: None
+
+
+# The side port
+
+
+async def http(port: int, request: str) -> str:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.encode())
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer.decode()
+
+
+async def test_metrics_and_health_over_http(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, admin_port=0) as bookie:
+        port = bookie.admin.port
+        answer = await http(port, "GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        assert answer.startswith("HTTP/1.1 200 OK\r\n")
+        assert "\nbookie_read_only 0.0\n" in answer
+        answer = await http(port, "GET /healthz HTTP/1.1\r\n\r\n")
+        assert answer.startswith("HTTP/1.1 200 OK\r\n")
+        assert json.loads(answer.partition("\r\n\r\n")[2])["bookie_id"] == "bookie-1"
+        assert "404" in await http(port, "GET /../etc/passwd HTTP/1.1\r\n\r\n")
+        assert "405" in await http(port, "DELETE /metrics HTTP/1.1\r\n\r\n")
+        assert await http(port, "x" * 20_000) == ""
+        message = await refusal(tmp_path / "2", ListenFailed, admin_port=port)
+        assert f"port {port}" in message
+
+
+async def test_health_says_why_a_bookie_failed(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, admin_port=0) as bookie:
+        bookie._fail(SyncFailed("fdatasync /x: input/output error"))
+        answer = await http(bookie.admin.port, "GET /healthz HTTP/1.1\r\n\r\n")
+        assert answer.startswith("HTTP/1.1 503 ")
+        assert "input/output error" in answer
