@@ -1,0 +1,152 @@
+"""Bookies, metadata and whole broker cores in one process, for tests of the broker core."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from broker.broker import Broker
+from broker.config import BrokerConfig
+from broker.partition import Partition
+from broker.types import PartitionName, TopicName, TopicSettings
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from metadata.opening import open_store
+from metadata.store import MetadataStore
+from protocol.records import Record, build_batch
+from tests.ledger_cluster import QUICK, Cluster, running_cluster
+
+SESSION_TIMEOUT_MS = 2_000
+FAST: dict[str, Any] = {"reopen_delay_ms": 50, "reopen_delay_ms_max": 200}
+TOPIC = TopicName("public", "flights")
+
+
+class Clock:
+    """Milliseconds since the epoch, set by the test."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class RunningBroker:
+    """A broker with a metadata session and a ledger client of its own."""
+
+    def __init__(self, broker: Broker, store: MetadataStore, ledgers: LedgerClient) -> None:
+        self.broker = broker
+        self.store = store
+        self.ledgers = ledgers
+        self.gone = False
+
+    async def close(self) -> None:
+        if not self.gone:
+            self.gone = True
+            await self.broker.close()
+            await self.ledgers.close()
+            await self.store.close()
+
+    async def vanish(self) -> None:
+        """What the others see of a crash: the session ends; the broker itself hears nothing."""
+        self.gone = True
+        await self.store.close()
+
+    async def bury(self) -> None:
+        """Stop what still runs of a broker that has vanished."""
+        with contextlib.suppress(Exception):
+            await self.broker.close()
+        await self.ledgers.close()
+
+
+class BrokerCluster:
+    """Brokers A, B, … over the bookies of `cluster`."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.clock = Clock()
+        self._url = f"file://{folder / 'metadata.db'}"
+        self._running: list[RunningBroker] = []
+
+    async def start(self, broker_id: str, **config: Any) -> RunningBroker:
+        store = open_store(self._url, session_timeout_ms=SESSION_TIMEOUT_MS)
+        await store.start()
+        rng = random.Random(broker_id)
+        ledgers = LedgerClient(store, rng=rng, options=LedgerOptions(**QUICK), clock=self.clock)
+        await ledgers.start()
+        broker = Broker(
+            store,
+            ledgers,
+            BrokerConfig(broker_id=broker_id, **{**FAST, **config}),
+            rng=rng,
+            clock=self.clock,
+        )
+        await broker.start(f"http://{broker_id}.test")
+        running = RunningBroker(broker, store, ledgers)
+        self._running.append(running)
+        return running
+
+    async def close(self) -> None:
+        for running in self._running:
+            if running.gone:
+                await running.bury()
+            else:
+                await running.close()
+
+
+@contextlib.asynccontextmanager
+async def running_brokers(folder: Path, bookies: int = 3) -> AsyncIterator[BrokerCluster]:
+    """A cluster without brokers yet; everything is stopped at the end."""
+    async with running_cluster(folder, bookies) as cluster:
+        brokers = BrokerCluster(cluster, folder)
+        try:
+            yield brokers
+        finally:
+            await brokers.close()
+
+
+async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -> PartitionName:
+    """Create a topic; the name of its partition 0."""
+    await broker.create_topic(name, TopicSettings(**settings))
+    return name.partition(0)
+
+
+async def owned(broker: Broker, name: PartitionName) -> Partition:
+    """The partition, claimed and opened here whatever the preference."""
+    owner = await broker.owner_of(name, forwarded=True)
+    assert owner.local, owner
+    return await broker.partition(name)
+
+
+def batch(count: int = 1, *, tag: str = "m", time_ms: int = 1_000, **producer: int) -> bytes:
+    """A batch of messages whose values are `tag` and their number."""
+    return build_batch(
+        [Record(b"k", f"{tag}-{i}".encode(), (), time_ms + i) for i in range(count)], **producer
+    )
+
+
+async def values(partition: Partition, start: int = 0) -> list[str]:
+    """The values of all messages from `start` on, each at its own offset."""
+    found: list[str] = []
+    offset = start
+    while offset < partition.next_offset:
+        for stored in await partition.read(offset, bytes_max=100_000, count_max=10_000):
+            records = partition.records_of(stored)
+            assert stored.base_offset <= offset < stored.next_offset
+            found += [(r.value or b"").decode() for r in records[offset - stored.base_offset :]]
+            offset = stored.next_offset
+    return found
+
+
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> None:
+    """Wait until the condition holds; fail with `what` if it does not."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout_s} s: {what}") from None
