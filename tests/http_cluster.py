@@ -1,0 +1,107 @@
+"""Brokers with real ledgers in one process, reached over real HTTP: bookies, metadata, brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from broker.broker import Broker
+from broker.config import BrokerConfig
+from broker.http_config import HttpConfig
+from broker.server import BrokerServer
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from metadata.opening import open_store
+from metadata.store import MetadataStore
+from tests.ledger_cluster import QUICK, Cluster, running_cluster
+from tests.unit.broker_http.fake_broker import Answer, Api, until
+
+__all__ = ["Answer", "Api", "HttpCluster", "running_brokers", "until"]
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+class Node:
+    """One broker with a metadata session and ledger client of its own, as a process has."""
+
+    def __init__(
+        self, store: MetadataStore, ledgers: LedgerClient, broker: Broker, server: BrokerServer
+    ) -> None:
+        self.store = store
+        self.ledgers = ledgers
+        self.broker = broker
+        self.server = server
+
+
+class HttpCluster:
+    def __init__(self, cluster: Cluster, session: aiohttp.ClientSession) -> None:
+        self.cluster = cluster
+        self.session = session
+        self.nodes: dict[str, Node] = {}
+        self.apis: dict[str, Api] = {}
+
+    async def start_broker(self, name: str, **http: Any) -> Api:
+        store = open_store(self.cluster.store.url, session_timeout_ms=2000)
+        await store.start()
+        ledgers = LedgerClient(
+            store, rng=random.Random(name), options=LedgerOptions(**QUICK), clock=now_ms
+        )
+        await ledgers.start()
+        broker = Broker(
+            store,
+            ledgers,
+            BrokerConfig(broker_id=name, port=0),
+            rng=random.Random(name),
+            clock=now_ms,
+        )
+        server = BrokerServer(
+            broker, store=store, ledgers=ledgers, clock=now_ms, http=HttpConfig(**http)
+        )
+        await server.start()
+        self.nodes[name] = Node(store, ledgers, broker, server)
+        self.apis[name] = Api(self.session, server.url)
+        return self.apis[name]
+
+    async def stop_broker(self, name: str) -> None:
+        node = self.nodes.pop(name)
+        del self.apis[name]
+        await node.server.stop()
+        await node.ledgers.close()
+        await node.store.close()
+
+    @property
+    def api(self) -> Api:
+        return next(iter(self.apis.values()))
+
+    async def owner_of(self, path: str) -> str:
+        """The broker that serves a partition, by its `…/partitions/{n}` path."""
+        answer = await self.api.get(path)
+        assert answer.status == 200, answer
+        owner: str = answer.json()["owner"]
+        return owner
+
+
+@contextlib.asynccontextmanager
+async def running_brokers(
+    folder: Path, brokers: int = 2, bookies: int = 3
+) -> AsyncIterator[HttpCluster]:
+    async with (
+        running_cluster(folder, bookies) as cluster,
+        aiohttp.ClientSession(auto_decompress=False) as session,
+    ):
+        found = HttpCluster(cluster, session)
+        try:
+            for number in range(brokers):
+                await found.start_broker(f"broker-{number}")
+            yield found
+        finally:
+            for name in tuple(found.nodes):
+                await found.stop_broker(name)
