@@ -6,6 +6,8 @@ Everything here is read from the metadata store and from this process; nothing n
 from __future__ import annotations
 
 import asyncio
+import re
+from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +18,7 @@ from broker.openapi import document
 from broker.problems import Problem
 from broker.status_page import page
 from ledger.errors import BeyondLastConfirmed
+from ledger.recovery_events import RecoveryEvent
 from metadata.ledgers import LedgerMetadata
 from metadata.store import SessionState
 from protocol.batch import BatchHeader, InvalidBatch, read_header
@@ -74,9 +77,9 @@ async def get_entry(call: Call) -> web.StreamResponse:
 async def recover_ledger(call: Call) -> web.StreamResponse:
     """`POST /v1/ledgers/{ledger}/recover`: fence it, find its end, close it."""
     ledger_id = _number(call, "ledger")
-    steps: list[str] = []
+    steps: list[dict[str, Any]] = []
     metadata = await call.services.ledgers.recover(
-        ledger_id, observe=lambda event: steps.append(str(event))
+        ledger_id, observe=lambda event: steps.append(_show_step(event))
     )
     return call.reply({**show_ledger(metadata), "steps": steps})
 
@@ -102,6 +105,11 @@ def show_ledger(metadata: LedgerMetadata) -> dict[str, Any]:
             name: value.decode("utf-8", "replace") for name, value in metadata.custom.items()
         },
     }
+
+
+def _show_step(event: RecoveryEvent) -> dict[str, Any]:
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    return {"step": event.step, "event": name, **asdict(event)}
 
 
 def _show_batch(payload: bytes) -> dict[str, Any] | None:

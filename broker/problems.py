@@ -92,6 +92,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.InvalidSettings: 422,
     broker_errors.CumulativeAckNotAllowed: 422,
     broker_errors.BatchTooLong: 413,
+    ledger_errors.PayloadTooLong: 413,
     batch.InvalidBatch: 422,
     compression.UnsupportedCompression: 422,
     # What is not there
@@ -104,6 +105,8 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.OffsetBeyondEnd: 416,
     codes.NoSuchLedger: 404,
     codes.NoSuchEntry: 404,
+    ledger_errors.LedgerNotFound: 404,
+    ledger_errors.BeyondLastConfirmed: 404,
     # What stands against it
     broker_errors.NamespaceNotEmpty: 409,
     broker_errors.SettingsConflict: 409,
@@ -114,12 +117,15 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.OffsetMismatch: 412,
     codes.Unauthorized: 403,
     codes.Fenced: 409,
+    ledger_errors.LedgerFenced: 409,
+    ledger_errors.LedgerClosed: 409,
     metadata_errors.RecordNotFound: 404,
     metadata_errors.RecordExists: 409,
     metadata_errors.VersionConflict: 409,
     # What passes
     broker_errors.Overloaded: 429,
     codes.TooManyRequests: 429,
+    ledger_errors.WriterBusy: 429,
     broker_errors.NotOwner: 503,
     broker_errors.PartitionMoving: 503,
     broker_errors.PartitionUnavailable: 503,
@@ -129,31 +135,16 @@ STATUS_OF: dict[type[OctavoError], int] = {
     codes.ReadOnly: 503,
     codes.UnknownState: 503,
     codes.DigestMismatch: 503,
+    ledger_errors.NotEnoughBookies: 503,
+    ledger_errors.BookieUnavailable: 503,
+    ledger_errors.RecoveryFailed: 503,
+    ledger_errors.ReadFailed: 503,
+    ledger_errors.WriteRefused: 503,
     # What nobody knows
     broker_errors.PublishOutcomeUnknown: 504,
     broker_errors.AckOutcomeUnknown: 504,
+    ledger_errors.OutcomeUnknown: 504,
 }
-
-
-def _add_ledger_errors() -> None:
-    """The ledger client's errors, by name: a class it does not have is not missed."""
-    for name, status in (
-        ("LedgerFenced", 409),
-        ("LedgerClosed", 409),
-        ("LedgerNotFound", 404),
-        ("NoSuchEntries", 404),
-        ("NotEnoughBookies", 503),
-        ("RecoveryFailed", 503),
-        ("BookieUnavailable", 503),
-        ("ReadFailed", 503),
-        ("OutcomeUnknown", 504),
-    ):
-        found = getattr(ledger_errors, name, None)
-        if found is not None:
-            STATUS_OF[found] = status
-
-
-_add_ledger_errors()
 
 
 def problem_of(error: BaseException) -> Problem:

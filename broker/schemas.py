@@ -269,7 +269,7 @@ SCHEMAS: dict[str, Any] = {
             "length": {"type": ["integer", "null"]},
             "fragments": _list(_object({"first_entry": COUNT, "bookies": _list(TEXT)})),
             "custom": {"type": "object"},
-            "steps": _list(TEXT),
+            "steps": _list({"type": "object"}),
         },
         "id", "state",
     ),

@@ -1,0 +1,225 @@
+"""The HTTP API over real brokers, ledgers and bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.batch import split_batches
+from protocol.records import Record, build_batch, partition_for, read_records
+from tests.http_cluster import HttpCluster, running_brokers
+
+BATCH = "application/vnd.kafka.recordbatch.v2"
+NDJSON = "application/x-ndjson"
+ONE = "/v1/topics/public/one"
+FOUR = "/v1/topics/public/four"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
+    async with running_brokers(tmp_path) as found:
+        assert (await found.api.put(ONE)).status == 201
+        assert (await found.api.put(FOUR, json={"partitions": 4})).status == 201
+        yield found
+
+
+async def eventually(
+    cluster: HttpCluster, method: str, path: str, *, meanwhile: tuple[int, ...] = (404,)
+) -> Any:
+    """The first 200, as JSON; until then only `meanwhile` may come."""
+    async with asyncio.timeout(20):
+        while True:
+            answer = await cluster.api.call(
+                method, path, data=b"after" if method == "POST" else None
+            )
+            if answer.status == 200:
+                return answer.json()
+            assert answer.status in meanwhile, answer
+            await asyncio.sleep(0.05)
+
+
+async def read_all(cluster: HttpCluster, path: str) -> list[Any]:
+    found: list[Any] = []
+    at = 0
+    while True:
+        answer = await cluster.api.get(f"{path}/messages?from={at}&limit=10000&max_bytes=8000000")
+        if answer.status == 204:
+            return found
+        assert answer.status == 200, answer
+        assert answer.json()["messages"][0]["offset"] == at
+        found += answer.json()["messages"]
+        at = answer.json()["next_offset"]
+
+
+async def test_published_in_every_form_and_read_back(cluster: HttpCluster) -> None:
+    for n, api in enumerate(cluster.apis.values()):
+        answer = await api.post(ONE + "/messages", b"raw", "text/plain")
+        assert answer.status == 200, answer
+        assert answer.json()["first"]["offset"] == n * 7
+        answer = await api.post(ONE + "/messages", json={"key": "k", "value": {"a": [1, 2]}})
+        assert answer.status == 200, answer
+        answer = await api.post(ONE + "/messages", b'{"value":1}\n{"value":2}\n', NDJSON)
+        assert answer.json()["count"] == 2
+        batch = build_batch([Record(b"b", b"%d" % i) for i in range(3)])
+        answer = await api.post(ONE + "/messages", batch, BATCH)
+        assert answer.json()["last"]["offset"] == n * 7 + 6
+    for api in cluster.apis.values():
+        found = (await api.get(ONE + "/messages")).json()
+        assert [m["offset"] for m in found["messages"]] == list(range(14))
+        assert [m["value"] for m in found["messages"]][:7] == ["raw", {"a": [1, 2]}, 1, 2, 0, 1, 2]
+        by_id = found["messages"][5]
+        answer = await api.get(f"{ONE}/messages?from={by_id['id']}&limit=1")
+        assert answer.json()["messages"] == [by_id]
+        answer = await api.get(ONE + "/messages", headers={"Accept": BATCH})
+        offsets = [
+            header.base_offset + i
+            for header, data in split_batches(answer.body)
+            for i, _ in enumerate(read_records(bytes(data)))
+        ]
+        assert offsets == list(range(14))
+
+
+async def test_ndjson_over_partitions_of_two_brokers(cluster: HttpCluster) -> None:
+    owners = {await cluster.owner_of(f"{FOUR}/partitions/{n}") for n in range(4)}
+    assert owners <= set(cluster.apis)
+    lines = [json.dumps({"key": f"k{n % 50}", "value": n}).encode() for n in range(20_000)]
+    answer = await cluster.api.post(FOUR + "/messages", b"\n".join(lines), NDJSON)
+    assert answer.status == 200, answer
+    assert answer.json()["count"] == 20_000
+    seen: dict[str, list[int]] = {}
+    for number in range(4):
+        for message in await read_all(cluster, f"{FOUR}/partitions/{number}"):
+            assert partition_for(message["key"].encode(), 4) == number
+            seen.setdefault(message["key"], []).append(message["value"])
+    assert seen == {f"k{k}": list(range(k, 20_000, 50)) for k in range(50)}
+
+
+async def test_idempotence_survives_a_planned_take_over(cluster: HttpCluster) -> None:
+    batch = build_batch(
+        [Record(None, b"%d" % n) for n in range(10)],
+        producer_id=5, producer_epoch=0, base_sequence=0,
+    )  # fmt: skip
+    path = ONE + "/partitions/0"
+    assert (await cluster.api.post(path + "/messages", batch, BATCH)).status == 200
+    assert (await cluster.api.post(path + "/messages", batch, BATCH)).status == 204
+    owner = await cluster.owner_of(path)
+    await cluster.stop_broker(owner)
+    answer = await cluster.api.post(path + "/messages", batch, BATCH)
+    assert answer.status == 204, answer
+    assert answer.headers["Next-Offset"] == "10"
+    gap = build_batch([Record(None, b"x")], producer_id=5, producer_epoch=0, base_sequence=12)
+    answer = await cluster.api.post(path + "/messages", gap, BATCH)
+    assert (answer.status, answer.json()["expected_sequence"]) == (409, 10)
+    stale = build_batch([Record(None, b"x")], producer_id=5, producer_epoch=1, base_sequence=0)
+    assert (await cluster.api.post(path + "/messages", stale, BATCH)).status == 200
+    answer = await cluster.api.post(path + "/messages", gap, BATCH)
+    assert answer.status == 403, answer
+
+
+async def test_subscription_across_brokers_and_take_over(cluster: HttpCluster) -> None:
+    sub = FOUR + "/subscriptions/work"
+    assert (await cluster.api.put(sub, json={"type": "shared"})).status == 201
+    body = b"\n".join(b'{"key":"k%d","value":%d}' % (n, n) for n in range(400))
+    assert (await cluster.api.post(FOUR + "/messages", body, NDJSON)).status == 200
+    seen: list[int] = []
+
+    async def consume(until: int) -> None:
+        while len(seen) < until:
+            for api in tuple(cluster.apis.values()):
+                answer = await api.post(sub + "/receive?max=50&wait=2s&consumer=me")
+                assert answer.status in (200, 204), answer
+                messages = answer.json()["messages"] if answer.status == 200 else []
+                ids = [message["ack_id"] for message in messages]
+                acked = await api.post(sub + "/ack", json={"ack_ids": ids})
+                assert acked.status == 200, acked
+                seen.extend(message["value"] for message in messages)
+
+    async with asyncio.timeout(60):
+        await consume(200)
+        await cluster.stop_broker(await cluster.owner_of(FOUR + "/partitions/0"))
+        await consume(400)
+    assert sorted(seen) == list(range(400))
+    found = (await cluster.api.get(sub)).json()
+    assert found["backlog"] == 0, found
+
+
+async def test_trimmed_beyond_unknown_by_real_parts(cluster: HttpCluster) -> None:
+    await cluster.api.post(ONE + "/messages", b"x", "text/plain")
+    for api in cluster.apis.values():
+        answer = await api.get(ONE + "/messages?from=2")
+        assert (answer.status, answer.json()["next_offset"]) == (416, 1), answer
+        answer = await api.get(ONE + "/messages?from=1")
+        assert (answer.status, answer.headers["Next-Offset"]) == (204, "1")
+        answer = await api.get(ONE + "/messages?from=999:0:0")
+        assert (answer.status, answer.json()["code"]) == (404, "message-not-found")
+        answer = await api.get(ONE + "/partitions/1/messages")
+        assert answer.status == 404
+        answer = await api.post(ONE + "/partitions/1/messages", b"x", "text/plain")
+        assert (answer.status, answer.json()["code"]) == (404, "partition-not-found")
+        assert "0 to 0" in answer.json()["detail"]
+        answer = await api.get("/v1/topics/public/nope/messages")
+        assert (answer.status, answer.json()["code"]) == (404, "topic-not-found")
+
+
+async def test_ledgers_nodes_and_page(cluster: HttpCluster) -> None:
+    await cluster.api.post(ONE + "/messages", b"seen", "text/plain")
+    topic = (await cluster.api.get(ONE)).json()
+    ledger = topic["partitions"][0]["ledgers"][0]["id"]
+    assert ledger in (await cluster.api.get("/v1/ledgers")).json()["ledgers"]
+    found = (await cluster.api.get(f"/v1/ledgers/{ledger}")).json()
+    assert found["state"] == "OPEN"
+    assert len(found["fragments"][0]["bookies"]) == 3
+    # A reader learns of the last confirmed entry when the idle writer tells it (explicit LAC).
+    entry = await eventually(cluster, "GET", f"/v1/ledgers/{ledger}/entries/0")
+    assert entry["batch"]["record_count"] == 1
+    answer = await cluster.api.get(
+        f"/v1/ledgers/{ledger}/entries/0", headers={"Accept": "application/octet-stream"}
+    )
+    assert b"seen" in answer.body
+    assert (await cluster.api.get(f"/v1/ledgers/{ledger}/entries/77")).status == 404
+    assert (await cluster.api.get("/v1/ledgers/123456")).status == 404
+    bookies = (await cluster.api.get("/v1/bookies")).json()["bookies"]
+    assert [one["id"] for one in bookies] == ["b1", "b2", "b3"]
+    brokers = (await cluster.api.get("/v1/brokers")).json()["brokers"]
+    assert {one["url"] for one in brokers} == {api.url for api in cluster.apis.values()}
+    whole = (await cluster.api.get("/v1/cluster")).json()
+    assert "public/one" in whole["topics"]
+    page = await cluster.api.get("/")
+    assert page.headers["Content-Type"].startswith("text/html")
+    assert b"public/one/0" in page.body or b"public/four" in page.body
+    assert b"b1" in page.body
+
+
+async def test_forced_recovery_fences_the_owner_and_it_goes_on(cluster: HttpCluster) -> None:
+    await cluster.api.post(ONE + "/messages", b"before", "text/plain")
+    ledger = (await cluster.api.get(ONE)).json()["partitions"][0]["ledgers"][-1]["id"]
+    answer = await cluster.api.post(f"/v1/ledgers/{ledger}/recover")
+    assert answer.status == 200, answer
+    assert answer.json()["state"] == "CLOSED"
+    assert {step["step"] for step in answer.json()["steps"]} >= {1, 2, 3}
+
+    await eventually(cluster, "POST", ONE + "/messages", meanwhile=(503, 504))
+    values = [message["value"] for message in await read_all(cluster, ONE)]
+    assert values[0] == "before"
+    assert "after" in values
+
+
+async def test_too_few_bookies_say_which_are_up(cluster: HttpCluster) -> None:
+    """Fewer bookies than E: the answer names those that are up and how many are needed."""
+    await cluster.cluster.stop_bookie("b3")
+    await cluster.api.put("/v1/topics/public/late")
+    answer = await cluster.api.post("/v1/topics/public/late/messages", b"x", "text/plain")
+    assert answer.status == 503, answer
+    detail = answer.json()["detail"]
+    assert "b1" in detail, detail
+    assert "b2" in detail, detail
+    assert "3" in detail, detail
+    assert answer.json()["retryable"] is True
+    await cluster.cluster.start_bookie("b3")
+
+    await eventually(cluster, "POST", "/v1/topics/public/late/messages", meanwhile=(503,))
