@@ -457,7 +457,7 @@ async def test_a_stream_is_not_kept_in_memory(one: Running) -> None:
     partition.publish = slow
     answer = await one.api.post(ONE + "/messages", lines(), NDJSON)
     assert answer.json()["count"] == 40_000
-    assert most < 12_000_000, most  # 4 MiB in flight here, the rest in the sockets between
+    assert most < 20_000_000, most  # 4 MiB in flight here, the rest in the sockets between
 
 
 # ---- life

@@ -1,0 +1,298 @@
+"""B3: publish over HTTP into a standalone cluster of processes: 3 copies, fsync before every ack.
+
+    python bench/b3_publish.py                       # record batches and NDJSON, three rounds each
+    python bench/b3_publish.py --modes batch --seconds 10 --connections 8
+    python bench/b3_publish.py --url http://127.0.0.1:8080   # a cluster that is already running
+
+`octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2.
+Client processes keep `--connections` connections busy, one request in flight on each, straight to
+the partitions' owners. A request is made once and sent again and again, so the client costs little;
+what is counted are answers with 200, after the broker had the ack quorum's fsync. Prints a line for
+people per round, and last one JSON document with settings, rates, latencies and CPU per process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import uvloop
+
+from protocol.records import Record, build_batch
+
+TOPIC = "/v1/topics/public/b3"
+READY_S = 60.0
+WARM_UP_S = 1.0
+
+
+def make_body(mode: str, message_bytes: int, request_bytes: int) -> tuple[bytes, int]:
+    """One request's body and how many messages it has."""
+    value = (b"0123456789abcdef" * (message_bytes // 16 + 1))[:message_bytes]
+    if mode == "batch":
+        count = max(1, (request_bytes - 61) // (message_bytes + 7))
+        return build_batch([Record(None, value, timestamp_ms=1)] * count), count
+    line = b'{"value":"' + value + b'"}\n'
+    count = max(1, request_bytes // len(line))
+    return line * count, count
+
+
+class Sender(asyncio.Protocol):
+    """One keep-alive connection: a request, its answer, the next."""
+
+    def __init__(self, request: bytes, seconds: list[float]) -> None:
+        self.request = request
+        self.seconds = seconds
+        self.answers = 0
+        self.refusals: list[bytes] = []
+        self.running = True
+        self.received = b""
+        self.closed = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        self.started = time.perf_counter()
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        head, found, rest = self.received.partition(b"\r\n\r\n")
+        if not found:
+            return
+        low = head.lower()
+        at = low.find(b"content-length:")
+        length = int(low[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        if len(rest) < length:
+            return
+        self.received = b""
+        self.seconds.append(time.perf_counter() - self.started)
+        if head.startswith(b"HTTP/1.1 200"):
+            self.answers += 1
+        else:
+            self.refusals.append(head[:40] + b" " + rest[:300])
+        if self.running:
+            self._send()
+        else:
+            self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.closed.done():
+            self.closed.set_result(error)
+
+
+async def send(job: dict[str, Any]) -> dict[str, Any]:
+    """A client process's work: all its connections for so many seconds."""
+    loop = asyncio.get_running_loop()
+    body, count = make_body(job["mode"], job["message_bytes"], job["request_bytes"])
+    kind = "application/x-ndjson" if job["mode"] == "ndjson" else (
+        "application/vnd.kafka.recordbatch.v2"
+    )  # fmt: skip
+    seconds: list[float] = []
+    senders = []
+    for number in range(job["connections"]):
+        url = urlsplit(job["targets"][number % len(job["targets"])])
+        head = (
+            f"POST {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        request = head.encode() + body
+        _, sender = await loop.create_connection(
+            lambda request=request: Sender(request, seconds), url.hostname, url.port
+        )
+        senders.append(sender)
+    await asyncio.sleep(WARM_UP_S)
+    before, began = sum(s.answers for s in senders), time.perf_counter()
+    seconds.clear()
+    await asyncio.sleep(job["seconds"])
+    answers = sum(s.answers for s in senders) - before
+    took = time.perf_counter() - began
+    measured = sorted(seconds)
+    for sender in senders:
+        sender.running = False
+    await asyncio.wait([sender.closed for sender in senders], timeout=30)
+    refusals = [one.decode(errors="replace") for s in senders for one in s.refusals]
+    return {
+        "messages": answers * count,
+        "requests": answers,
+        "bytes": answers * len(body),
+        "seconds": took,
+        "latency_ms": [measured[int(len(measured) * q)] * 1000 for q in (0.5, 0.99)]
+        if measured
+        else [],
+        "refused": refusals[:5],
+    }
+
+
+@contextlib.contextmanager
+def standalone(settings: list[str]) -> Iterator[tuple[str, int]]:
+    """`octavo standalone` in a fresh folder: a broker's URL and the supervisor's pid."""
+    with tempfile.TemporaryDirectory(prefix="octavo-b3-") as folder:
+        command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
+        command += ["--data", f"{folder}/data", "--port-base", "0"]
+        for setting in settings:
+            command += ["--set", setting]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            yield find_url(ready), process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def find_url(ready: Any) -> str:
+    """The first broker's URL anywhere in the ready line."""
+    found = [text for text in _texts(ready) if text.startswith("http://")]
+    if not found:
+        raise SystemExit(f"standalone said {ready}: no broker URL in it")
+    return found[0].rstrip("/")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+
+
+def call(method: str, url: str, body: bytes | None = None) -> Any:
+    """One plain HTTP call."""
+    request = urllib.request.Request(url, body, method=method)
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read() or b"{}"), dict(answer.headers)
+
+
+def targets(url: str, partitions: int) -> list[str]:
+    """Each partition's publish URL at its owner."""
+    call("PUT", url + TOPIC, json.dumps({"partitions": partitions}).encode())
+    found = []
+    for number in range(partitions):
+        _, headers = call("GET", f"{url}{TOPIC}/partitions/{number}")
+        found.append(f"{headers['Octavo-Owner']}{TOPIC}/partitions/{number}/messages")
+    return found
+
+
+def one_round(job: dict[str, Any], clients: int, pid: int | None) -> dict[str, Any]:
+    """Client processes side by side; their figures together."""
+    watched = _family(pid) if pid else []
+    before = {one.pid: one.cpu_times() for one in watched}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--client", json.dumps(job)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(clients)
+    ]
+    found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    for one in found:
+        if one["refused"]:
+            raise SystemExit(f"refused: {one['refused'][0]}")
+    seconds = max(one["seconds"] for one in found)
+    whole = WARM_UP_S + seconds
+    cpu = {
+        f"{_name(one)}": round((sum(one.cpu_times()[:2]) - sum(before[one.pid][:2])) / whole, 2)
+        for one in watched
+        if one.is_running()
+    }
+    return {
+        "messages_per_s": round(sum(one["messages"] for one in found) / seconds),
+        "requests_per_s": round(sum(one["requests"] for one in found) / seconds, 1),
+        "mb_per_s": round(sum(one["bytes"] for one in found) / seconds / 1e6, 1),
+        "latency_ms_p50": round(statistics.median(one["latency_ms"][0] for one in found), 2),
+        "latency_ms_p99": round(max(one["latency_ms"][1] for one in found), 2),
+        "cores": cpu,
+    }
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        parent = psutil.Process(pid)
+        return [one for one in parent.children(recursive=True) if one.is_running()]
+    except psutil.Error:
+        return []
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        for part in process.cmdline():
+            for word in ("bookie", "broker"):
+                if word in part:
+                    return f"{word}-{process.pid}"
+    return str(process.pid)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--url", help="a broker of a running cluster; default: start one")
+    parser.add_argument("--modes", nargs="+", default=["batch", "ndjson"])
+    parser.add_argument("--message-bytes", type=int, default=100)
+    parser.add_argument("--request-bytes", type=int, default=64 * 1024)
+    parser.add_argument("--connections", type=int, default=8, help="per client process")
+    parser.add_argument("--clients", type=int, default=1, help="client processes")
+    parser.add_argument("--partitions", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--client", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.client:
+        print(json.dumps(uvloop.run(send(json.loads(options.client)))))
+        return
+    settings = {
+        name: value for name, value in vars(options).items() if name not in ("client", "url")
+    }
+    results: dict[str, Any] = {}
+    where = contextlib.nullcontext((options.url, None)) if options.url else standalone(options.set)
+    with where as (url, pid):
+        to = targets(url, options.partitions)
+        for mode in options.modes:
+            job = {**settings, "mode": mode, "targets": to}
+            rounds = []
+            for _ in range(options.rounds):
+                found = one_round(job, options.clients, pid)
+                rounds.append(found)
+                print(
+                    f"{mode:7} {options.message_bytes} B: {found['messages_per_s']:>9,} messages/s "
+                    f"{found['mb_per_s']:6.1f} MB/s  p50 {found['latency_ms_p50']} ms  "
+                    f"p99 {found['latency_ms_p99']} ms  cores {found['cores']}",
+                    flush=True,
+                )
+            median = statistics.median(one["messages_per_s"] for one in rounds)
+            results[mode] = {"messages_per_s_median": median, "rounds": rounds}
+    machine = {
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "where": str(Path(tempfile.gettempdir())),
+    }
+    print(json.dumps({"bench": "b3", "settings": settings, "machine": machine, **results}))
+
+
+if __name__ == "__main__":
+    main()
