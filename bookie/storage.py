@@ -90,6 +90,7 @@ class Storage:
         self._paused = False
         self._flush_wanted = asyncio.Event()
         self._flusher: asyncio.Task[None] | None = None
+        self._closing = False
         self._failed: BaseException | None = None
         self.disk_full = False
         """Ordinary adds are refused with READ_ONLY until space returns; it ends by itself."""
@@ -173,16 +174,20 @@ class Storage:
     async def close(self) -> None:
         """Drain the journal, flush, give the files back."""
         if self._flusher is not None:
-            self._flusher.cancel()
+            # Not cancelled: half a checkpoint would leave the other half to the next replay.
+            self._closing = True
+            self._flush_wanted.set()
             await asyncio.gather(self._flusher, return_exceptions=True)
             self._flusher = None
             self._control.close()
-            if self._failed is None:
-                await self._journal.drain()
-                await self.checkpoint()
-            await self._journal.close()
-            await self._flush_call(self._index.close)
-            await self._flush_call(self._logs.close)
+            try:
+                if self._failed is None:
+                    await self._journal.drain()
+                    await self.checkpoint()
+            finally:
+                await self._journal.close()
+                await self._flush_call(self._index.close)
+                await self._flush_call(self._logs.close)
         for executor in (self._journal_executor, self._flush_executor, self._read_executor):
             executor.shutdown(wait=False)
 
@@ -398,7 +403,7 @@ class Storage:
         """Flush when the cache is full or old; after "disk full" try again until space returns."""
         interval_s = self._config.flush_interval_ms / 1000
         try:
-            while True:
+            while not self._closing:
                 try:
                     async with asyncio.timeout(interval_s):
                         await self._flush_wanted.wait()
