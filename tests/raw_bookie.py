@@ -17,10 +17,17 @@ from bookie.node import BookieNode
 from metadata.opening import open_store
 from metadata.store import MetadataStore
 from protocol import extension
-from protocol.answers import Added, AddRefused, AnyAnswer, ReadAnswer, parse_answers
+from protocol.answers import (
+    Added,
+    AddRefused,
+    AnyAnswer,
+    BatchReadAnswer,
+    ReadAnswer,
+    parse_answers,
+)
 from protocol.codes import Code
 from protocol.entry import Buffer, DigestType, digest_for, master_key, pack_entry
-from protocol.frames import Flag, add_prefix, read_request
+from protocol.frames import Flag, add_prefix, batch_read_request, read_request
 
 T = TypeVar("T")
 
@@ -76,7 +83,11 @@ class RawClient:
 
     @classmethod
     async def connect(cls, node: BookieNode, *, limit: int = 2**16) -> RawClient:
-        return cls(*await asyncio.open_connection("127.0.0.1", node.port, limit=limit))
+        return await cls.connect_to(node.port, limit=limit)
+
+    @classmethod
+    async def connect_to(cls, port: int, *, limit: int = 2**16) -> RawClient:
+        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=limit))
 
     def send(self, data: Buffer) -> None:
         self.writer.write(data)
@@ -120,6 +131,17 @@ class RawClient:
         assert isinstance(answer, ReadAnswer), answer
         assert (answer.ledger_id, answer.entry_id) == (ledger_id, entry_id)
         return answer.entry if answer.code == Code.OK else Code(answer.code)
+
+    async def read_all(self, ledger_id: int, last: int) -> list[bytes]:
+        """The entries 0…`last`, by batch reads."""
+        found: list[bytes] = []
+        while len(found) <= last:
+            self.send(batch_read_request(ledger_id, len(found), 1, last + 1 - len(found), 1 << 20))
+            answer = await self.answer()
+            assert isinstance(answer, BatchReadAnswer), answer
+            assert answer.code == Code.OK, f"entry {len(found)}: {Code(answer.code).name}"
+            found += answer.entries
+        return found
 
     async def fence(self, ledger_id: int, key: bytes = KEY) -> Any:
         """A fencing read of the last entry."""

@@ -1,0 +1,152 @@
+"""kill −9 of a bookie in the middle of everything: what was acked is there, what was fenced stays.
+
+Small caches and journal files make flushes, roll-overs and checkpoints happen all the time, so that
+kills hit them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.answers import Added
+from protocol.codes import Code
+from tests.raw_bookie import RawClient, add_of, adds_of, entry_of
+
+ROUNDS = 6
+PAYLOAD = b"p" * 300
+OCTAVO = str(Path(sys.executable).parent / "octavo")
+SMALL = {
+    "flush_interval_ms": 30,
+    "write_cache_bytes_max": 200_000,
+    "journal_file_bytes_max": 1_000_000,
+    "journal_preallocate_bytes": 262_144,
+    "entry_log_bytes_max": 2_000_000,
+    "disk_free_bytes_min": 2,
+    "disk_free_bytes_resume": 3,
+    "disk_free_bytes_reserve": 1,
+}
+
+
+def command(folder: Path, port: int = 0, bookie_id: str = "b1") -> list[str]:
+    settings = [f"--set={name}={value}" for name, value in SMALL.items()]
+    return [
+        *(OCTAVO, "bookie", "--data", f"{folder}/data", "--metadata", f"file://{folder}/meta.db"),
+        *("--port", str(port), "--bookie-id", bookie_id, *settings),
+    ]
+
+
+@contextlib.contextmanager
+def bookie_process(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A bookie and its port; killed at the end of the block if it still runs."""
+    log = folder / "log"
+    with open(log, "a") as out:
+        start = out.tell()
+        process = subprocess.Popen(command(folder), stdout=out, stderr=out, text=True)
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            lines = log.read_text()[start:].splitlines()
+            ready = [line for line in lines if '"bookie_ready"' in line]
+            if ready:
+                break
+            assert process.poll() is None, "\n".join(lines)
+            assert time.monotonic() < deadline, "\n".join(lines)
+            time.sleep(0.02)
+        yield process, int(json.loads(ready[0])["address"].rpartition(":")[2])
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def add_until_killed(
+    port: int, process: subprocess.Popen[str], first: int, kill_after: int
+) -> int:
+    """Pipeline adds to ledger 1 and kill the bookie once `kill_after` are acked; the last ack."""
+    client = await RawClient.connect_to(port)
+    acked = first - 1
+    sent = first
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            while sent - acked < 3000 and process.poll() is None:
+                client.send(adds_of(1, range(sent, sent + 500), PAYLOAD))
+                sent += 500
+            answer = await client.answer()
+            assert isinstance(answer, Added)
+            assert answer.first == acked + 1, "acks in order, none missing"
+            acked = answer.last
+            if acked - first >= kill_after:
+                process.kill()
+    client.close()
+    return acked
+
+
+@pytest.mark.timeout(120)
+async def test_what_was_acked_survives_kill_9(tmp_path: Path) -> None:
+    rng = random.Random(20261121)
+    acked = -1
+    for _ in range(ROUNDS):
+        with bookie_process(tmp_path) as (process, port):
+            client = await RawClient.connect_to(port)
+            expected = [entry_of(1, entry_id, PAYLOAD) for entry_id in range(acked + 1)]
+            assert await client.read_all(1, acked) == expected
+            client.close()
+            acked = await add_until_killed(port, process, acked + 1, rng.randrange(1, 12_000))
+    with bookie_process(tmp_path) as (_, port):
+        client = await RawClient.connect_to(port)
+        expected = [entry_of(1, entry_id, PAYLOAD) for entry_id in range(acked + 1)]
+        assert await client.read_all(1, acked) == expected
+        client.close()
+
+
+@pytest.mark.timeout(120)
+async def test_fence_and_key_survive_kill_9(tmp_path: Path) -> None:
+    with bookie_process(tmp_path) as (process, port):
+        client = await RawClient.connect_to(port)
+        assert await client.add(add_of(1, 0)) is Code.OK
+        assert await client.fence(1) == entry_of(1, 0)
+        assert await client.fence(2) is Code.NO_ENTRY
+        process.kill()
+    with bookie_process(tmp_path) as (process, port):
+        client = await RawClient.connect_to(port)
+        assert await client.add(add_of(1, 1)) is Code.FENCED
+        assert await client.add(add_of(2, 0)) is Code.FENCED
+        assert await client.add(add_of(1, 1, key=b"x" * 20)) is Code.UNAUTHORIZED
+        process.kill()
+
+
+@pytest.mark.timeout(120)
+async def test_second_process_on_a_folder_says_who_holds_it(tmp_path: Path) -> None:
+    with bookie_process(tmp_path) as (process, _):
+        second = await asyncio.create_subprocess_exec(
+            *command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        output, _ = await asyncio.wait_for(second.communicate(), 30)
+        assert second.returncode == 1
+        assert f"held by process {process.pid}" in output.decode()
+        assert "Traceback" not in output.decode()
+
+
+@pytest.mark.timeout(120)
+async def test_sigterm_ends_in_good_order(tmp_path: Path) -> None:
+    with bookie_process(tmp_path) as (process, port):
+        client = await RawClient.connect_to(port)
+        client.send(adds_of(1, range(1000), PAYLOAD))
+        assert len(await client.acked(1000)) == 1000
+        process.terminate()
+        assert await client.is_closed()
+        assert process.wait(20) == 0
+    with bookie_process(tmp_path) as (_, port):
+        client = await RawClient.connect_to(port)
+        assert await client.read(1, -1) == entry_of(1, 999, PAYLOAD)
+        client.close()
+    assert "journal_replayed" not in (tmp_path / "log").read_text(), "all was flushed at the end"
