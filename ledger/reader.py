@@ -132,13 +132,13 @@ class LedgerReader:
         """At least entry `first`, and as many after it as one request may bring."""
         if self._tail is not None and self._tail.entry_id == first:
             return [self._tail]
+        asked = self._metadata.fragment_of(first)
         try:
             return await self._fetch_once(first, last)
         except AllFailed as failed:
             # Re-replication may have moved the fragment since the record was read.
-            before = self._metadata.fragment_of(first)
             await self._follow()
-            if self._metadata.fragment_of(first) == before:
+            if self._metadata.fragment_of(first) == asked:
                 raise self._verdict(first, failed) from failed
         try:
             return await self._fetch_once(first, last)

@@ -132,6 +132,11 @@ class LedgerWriter:
         return self._pending.held_bytes + self._payload_bytes
 
     @property
+    def failed_bookies(self) -> tuple[str, ...]:
+        """Members of the ensemble that are not written to at present."""
+        return tuple(self._core.ensemble[position] for position in sorted(self._core.down))
+
+    @property
     def error(self) -> OctavoError | None:
         """Why nothing can be added any more; None while it can."""
         return self._error

@@ -1,0 +1,508 @@
+"""Ledgers while bookies fail: ensemble changes, delays, recovery, overload, damage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookie.add_run import AddRun
+from bookie.node import BookieNode
+from ledger.errors import (
+    LedgerFenced,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    ReadFailed,
+    RecoveryFailed,
+)
+from ledger.quorum import Quorum
+from ledger.recovery_events import BookieReplaced, FenceAnswered
+from ledger.writer import LedgerWriter, WriterEvent
+from ledger.writing import ChangeDelayed, EnsembleChanged, Stalled
+from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from metadata.store import MetadataUnavailable
+from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
+from protocol.entry import master_key
+from protocol.frames import Flag, add_prefix
+from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.raw_bookie import TroubledDisk, until
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+class Writes:
+    """A writer that adds all the time, and what came of it."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self.writer = writer
+        self.acked = -1
+        self.errors: list[OctavoError] = []
+        self.events: list[WriterEvent] = []
+        writer.on_event.append(self.events.append)
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        with contextlib.suppress(OctavoError):
+            while True:
+                self.writer.add(payload_of(self.writer.last_add_pushed + 1), self._done)
+                await self.writer.drain()
+                await asyncio.sleep(0.0005)
+
+    def _done(self, entry_id: int, error: OctavoError | None) -> None:
+        if error is not None:
+            self.errors.append(error)
+            return
+        assert entry_id == self.acked + 1
+        self.acked = entry_id
+
+    async def more(self, count: int) -> None:
+        """Until so many more are acked."""
+        goal = self.acked + count
+        await until(lambda: self.acked >= goal)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def seen(self, kind: type) -> list[WriterEvent]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def all_there(cluster: Cluster, writes: Writes) -> None:
+    """What was acked is read back, in a client of its own, after the close."""
+    reader = await (await cluster.client(99)).open(writes.writer.ledger_id)
+    assert reader.is_closed
+    assert reader.last_add_confirmed >= writes.acked
+    entries = await reader.read(0, reader.last_add_confirmed)
+    assert [e.payload for e in entries] == [payload_of(i) for i in range(len(entries))]
+
+
+async def assert_on_ack_quorum(cluster: Cluster, metadata: LedgerMetadata) -> None:
+    """P5: every entry is on Qa bookies that the record names for it."""
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    for entry_id in range(metadata.last_entry + 1):
+        bookies = metadata.fragment_of(entry_id).bookies
+        copies = 0
+        for position in quorum.write_set(entry_id):
+            node = cluster.nodes.get(bookies[position])
+            if node is not None:
+                with contextlib.suppress(NoSuchEntry, NoSuchLedger):
+                    await node.storage.read(metadata.ledger_id, entry_id)
+                    copies += 1
+        assert copies >= metadata.ack_quorum, entry_id
+
+
+async def test_a_bookie_stops_while_writing_and_a_spare_takes_its_place(cluster: Cluster) -> None:
+    await cluster.start_bookie("b4")
+    client = await cluster.client()
+    writes = Writes(await client.create())
+    await writes.more(50)
+    first = writes.writer.metadata.fragments[0].bookies
+    spare = ({"b1", "b2", "b3", "b4"} - set(first)).pop()
+    await cluster.stop_bookie(first[0])
+    await until(lambda: writes.seen(EnsembleChanged))
+    await writes.more(50)
+    await writes.stop()
+    metadata = await writes.writer.close()
+    assert metadata.fragments[-1].bookies == (spare, *first[1:])
+    assert len(metadata.fragments) == 2
+    assert not writes.errors
+    await all_there(cluster, writes)
+
+
+async def test_without_a_spare_the_change_waits_for_the_bookie_or_another(
+    cluster: Cluster,
+) -> None:
+    client = await cluster.client()
+    writes = Writes(await client.create())
+    await writes.more(20)
+    await cluster.stop_bookie("b2")
+    await until(lambda: writes.seen(ChangeDelayed))
+    await writes.more(20)
+    await cluster.start_bookie("b2")
+    await until(lambda: not writes.writer.failed_bookies)
+    await writes.more(20)
+    assert len(writes.writer.metadata.fragments) == 1
+    await cluster.stop_bookie("b1")
+    await writes.more(20)
+    await cluster.start_bookie("b4")
+    await until(lambda: writes.seen(EnsembleChanged))
+    await writes.more(20)
+    await writes.stop()
+    metadata = await writes.writer.close()
+    assert "b4" in metadata.fragments[-1].bookies
+    assert not writes.errors
+    await all_there(cluster, writes)
+
+
+async def test_below_the_ack_quorum_the_writer_waits_then_ends_and_can_be_closed(
+    cluster: Cluster,
+) -> None:
+    client = await cluster.client(stall_timeout_s=0.3)
+    writes = Writes(await client.create())
+    await writes.more(20)
+    for name in ("b1", "b2"):
+        await cluster.stop_bookie(name)
+    await until(lambda: writes.errors)
+    assert writes.seen(Stalled)
+    assert all(isinstance(error, OutcomeUnknown) for error in writes.errors)
+    with pytest.raises(NotEnoughBookies):
+        await writes.writer.append(b"x")
+    await writes.stop()
+    metadata = await writes.writer.close()
+    assert metadata.last_entry == writes.acked
+    assert metadata.length == 100 * (writes.acked + 1)
+
+
+async def test_a_stalled_writer_goes_on_when_a_bookie_comes_back(cluster: Cluster) -> None:
+    client = await cluster.client(stall_timeout_s=20)
+    writes = Writes(await client.create())
+    await writes.more(20)
+    for name in ("b1", "b2"):
+        await cluster.stop_bookie(name)
+    await until(lambda: writes.seen(Stalled))
+    await cluster.start_bookie("b1")
+    await writes.more(20)
+    await writes.stop()
+    await writes.writer.close()
+    assert not writes.errors
+    await all_there(cluster, writes)
+
+
+async def test_a_fenced_writer_gets_no_ack_and_does_not_close(cluster: Cluster) -> None:
+    client, other = await cluster.client(1), await cluster.client(2)
+    writes = Writes(await client.create())
+    await writes.more(50)
+    metadata = await other.recover(writes.writer.ledger_id)
+    await until(lambda: writes.errors)
+    assert writes.acked <= metadata.last_entry
+    # LedgerFenced itself only for what had not left this process yet.
+    assert all(isinstance(error, OutcomeUnknown | LedgerFenced) for error in writes.errors)
+    with pytest.raises(LedgerFenced):
+        await writes.writer.append(b"x")
+    with pytest.raises(LedgerFenced):
+        await writes.writer.close()
+    await writes.stop()
+    assert await client.metadata(writes.writer.ledger_id) == metadata
+    await all_there(cluster, writes)
+
+
+async def test_33_recovery_with_one_bookie_down_and_a_spare(cluster: Cluster) -> None:
+    """What is written back goes to the spare, published by the close."""
+    await cluster.start_bookie("b4")
+    client, other = await cluster.client(1), await cluster.client(2)
+    writer = await client.create()
+    await add_many(writer, 30)
+    ensemble = writer.metadata.fragments[0].bookies
+    await client.close()
+    await cluster.stop_bookie(ensemble[1])
+    seen: list[object] = []
+    metadata = await other.recover(writer.ledger_id, observe=seen.append)
+    assert metadata.last_entry == 29
+    answers = [e for e in seen if isinstance(e, FenceAnswered)]
+    assert {e.bookie_id for e in answers} >= {ensemble[0], ensemble[2]}
+    # The close waits for an ack quorum of what is written back, not for the slowest.
+    for event in seen:
+        if isinstance(event, BookieReplaced):
+            assert metadata.fragments[-1] == Fragment(event.first_entry, event.new)
+    await assert_on_ack_quorum(cluster, metadata)
+    reader = await other.open(writer.ledger_id)
+    assert len(await reader.read(0, 29)) == 30
+
+
+async def test_29_recovery_is_refused_without_coverage_and_works_later(cluster: Cluster) -> None:
+    client, other = await cluster.client(1), await cluster.client(2)
+    writer = await client.create()
+    await add_many(writer, 10)
+    await client.close()
+    for name in ("b1", "b2"):
+        await cluster.stop_bookie(name)
+    with pytest.raises(RecoveryFailed, match="cannot fence"):
+        await other.recover(writer.ledger_id)
+    assert (await other.metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    await cluster.start_bookie("b1")
+    assert (await other.recover(writer.ledger_id)).last_entry == 9
+
+
+async def test_25_a_fence_survives_a_restart_of_every_bookie(cluster: Cluster) -> None:
+    client, other = await cluster.client(1), await cluster.client(2)
+    writer = await client.create()
+    await add_many(writer, 10)
+    await other.recover(writer.ledger_id)
+    for name in ("b1", "b2", "b3"):
+        await cluster.stop_bookie(name)
+        await cluster.start_bookie(name)
+    with pytest.raises((OutcomeUnknown, LedgerFenced)):
+        await writer.append(b"late")
+    with pytest.raises(LedgerFenced):
+        await writer.append(b"later")
+
+
+async def test_40_closing_while_another_recovers(cluster: Cluster) -> None:
+    """No. 40: one end, whoever wins."""
+    client, other = await cluster.client(1), await cluster.client(2)
+    for _ in range(5):
+        writer = await client.create()
+        await add_many(writer, 20)
+        closed, recovered = await asyncio.gather(
+            writer.close(), other.recover(writer.ledger_id), return_exceptions=True
+        )
+        assert not isinstance(recovered, BaseException)
+        assert recovered.last_entry == 19
+        assert isinstance(closed, LedgerFenced) or closed == recovered
+
+
+def slow_down(disk: TroubledDisk, seconds: float) -> None:
+    """Every sync of the journal takes so much longer."""
+    disk.hook = lambda call, path: (
+        time.sleep(seconds) if call == "datasync" and "journal" in path else None
+    )
+
+
+async def test_overload_with_a_slow_disk_fails_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    """20,000 adds of 100 B in flight; two disks of three take 0.3 s for each sync."""
+    async with running_cluster(tmp_path, 1) as cluster:
+        disk = TroubledDisk()
+        for name in ("b2", "b3"):
+            await cluster.start_bookie(name, disk=disk)
+        client = await cluster.client(add_timeout_s=1.0)
+        writer = await client.create()
+        await cluster.start_bookie("b4")
+        slow_down(disk, 0.3)
+        events: list[WriterEvent] = []
+        writer.on_event.append(events.append)
+        for _ in range(3):
+            await add_many(writer, 20_000)
+        disk.hook = lambda call, path: None
+        assert not events
+        metadata = await writer.close()
+        assert (metadata.last_entry, len(metadata.fragments)) == (59_999, 1)
+
+
+async def test_one_slow_bookie_does_not_fill_the_writers_memory(tmp_path: Path) -> None:
+    """pulsar #14861: with Qa < Qw the laggard's entries are bounded; drain holds the caller."""
+    async with running_cluster(tmp_path, 2) as cluster:
+        disk = TroubledDisk()
+        await cluster.start_bookie("b3", disk=disk)
+        client = await cluster.client(pending_bytes_max=1 << 20, add_timeout_s=20)
+        writer = await client.create()
+        gate = threading.Event()
+        disk.hook = lambda call, path: (
+            gate.wait(20) is None if call == "datasync" and "journal" in path else None
+        )
+        try:
+            confirmed = 0
+            for _ in range(20):
+                await add_many(writer, 100, size=1000)
+                confirmed += 100
+            drained = asyncio.ensure_future(writer.drain())
+            await asyncio.sleep(0)
+            assert not drained.done(), "two megabytes are held for the slow one"
+            assert writer.last_add_confirmed == confirmed - 1, "though all of it is confirmed"
+        finally:
+            gate.set()
+        await drained
+        assert writer.pending_bytes <= 1 << 20
+        await writer.close()
+
+
+class Moody:
+    """Makes a bookie answer `TooManyRequests` to adds, for a while."""
+
+    def __init__(self, node: BookieNode) -> None:
+        self.refused = 0
+        self.left = 0
+        self._add = node.storage.add
+        node.storage.add = self._moody_add  # type: ignore[method-assign, assignment]
+
+    def _moody_add(self, runs, done) -> None:  # type: ignore[no-untyped-def]
+        taken = []
+        for run in runs:
+            if self.left > 0:
+                self.left -= 1
+                self.refused += 1
+                done([(run, Code.TOO_MANY_REQUESTS)])
+            else:
+                taken.append(run)
+        if taken:
+            self._add(taken, done)
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+async def test_too_many_requests_slow_the_writer_and_nothing_else(
+    cluster: Cluster, everywhere: bool
+) -> None:
+    for name in ("b4", "b5"):
+        await cluster.start_bookie(name)
+    client = await cluster.client()
+    writer = await client.create(ensemble_size=3 if everywhere else 4)
+    events: list[WriterEvent] = []
+    writer.on_event.append(events.append)
+    moody = [Moody(cluster.nodes[b]) for b in writer.metadata.fragments[0].bookies[:2]]
+    for one in moody:
+        one.left = 40
+    for _ in range(3):
+        await add_many(writer, 20_000 if everywhere else 2_000)
+    assert sum(one.refused for one in moody) > 0
+    assert not events
+    metadata = await writer.close()
+    assert len(metadata.fragments) == 1
+    reader = await client.open(writer.ledger_id)
+    count = 0
+    async for entry in reader.entries(0, metadata.last_entry):
+        assert entry.payload == payload_of(entry.entry_id)
+        count += 1
+    assert count == metadata.last_entry + 1
+
+
+async def test_a_read_only_bookie_is_replaced(cluster: Cluster) -> None:
+    await cluster.start_bookie("b4")
+    client = await cluster.client()
+    writes = Writes(await client.create())
+    await writes.more(20)
+    victim = writes.writer.metadata.fragments[0].bookies[0]
+    cluster.nodes[victim].set_read_only(True)
+    await until(lambda: writes.seen(EnsembleChanged))
+    await writes.more(20)
+    await writes.stop()
+    assert victim not in (await writes.writer.close()).fragments[-1].bookies
+    assert not writes.errors
+    await all_there(cluster, writes)
+
+
+async def test_a_damaged_replica_is_reported_and_another_serves(cluster: Cluster) -> None:
+    client = await cluster.client()
+    writer = await client.create()
+    await add_many(writer, 50)
+    await writer.close()
+    flipped = "b2"
+    storage = cluster.nodes[flipped].storage
+    read, read_many = storage.read, storage.read_many
+
+    def flip(data: bytes) -> bytes:
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    async def damaged_read(ledger_id: int, entry_id: int) -> bytes:
+        return flip(await read(ledger_id, entry_id))
+
+    async def damaged_read_many(*args: int) -> list[bytes]:
+        entries = await read_many(*args)
+        return [*entries[:3], *map(flip, entries[3:])]
+
+    storage.read = damaged_read  # type: ignore[method-assign]
+    storage.read_many = damaged_read_many  # type: ignore[method-assign]
+    damaged = 0
+    for _ in range(6):
+        reader = await client.open(writer.ledger_id)
+        assert [e.payload for e in await reader.read(0, 49)] == [payload_of(i) for i in range(50)]
+        assert (await reader.read(7, 7))[0].payload == payload_of(7)
+        damaged += reader.damaged_replicas
+    assert damaged
+
+
+async def test_absent_only_when_the_whole_write_set_says_so(cluster: Cluster) -> None:
+    client = await cluster.client(read_timeout_s=0.5, connect_timeout_s=0.5)
+    writer = await client.create()
+    await add_many(writer, 5)
+    metadata = await writer.close()
+    await client.delete(writer.ledger_id)
+    # The same record under an end that no bookie ever had.
+    await client.records.create(replace(metadata, last_entry=9, creator_token=0))
+    reader = await client.open(writer.ledger_id)
+    with pytest.raises(NoSuchEntry):
+        await reader.read(9, 9)
+    await cluster.stop_bookie("b2")
+    with pytest.raises(ReadFailed, match="b2"):
+        await reader.read(9, 9)
+
+
+async def test_a_closed_ledgers_moved_fragment_is_found(cluster: Cluster) -> None:
+    """API-5: re-replication rewrites ensembles of closed ledgers under open readers."""
+    await cluster.start_bookie("b4")
+    client, other = await cluster.client(1), await cluster.client(2)
+    writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    await add_many(writer, 5)
+    metadata = await writer.close()
+    reader = await other.open(writer.ledger_id)
+    twin = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    while twin.metadata.fragments == metadata.fragments:
+        twin = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    (old,), (new,) = metadata.fragments[0].bookies, twin.metadata.fragments[0].bookies
+    await copy_ledger(cluster.nodes[old], cluster.nodes[new], writer.ledger_id, 5)
+    _, version = await client.records.read(writer.ledger_id)
+    moved = replace(metadata, fragments=(Fragment(0, (new,)),))
+    await cluster.stop_bookie(old)
+    await client.records.write(moved, version)
+    assert len(await reader.read(0, 4)) == 5
+
+
+async def copy_ledger(source: BookieNode, target: BookieNode, ledger_id: int, count: int) -> None:
+    key = master_key(b"")
+    for entry_id in range(count):
+        data = await source.storage.read(ledger_id, entry_id)
+        frame = add_prefix(key, len(data), Flag.RECOVERY_ADD) + data
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        run = AddRun(ledger_id, entry_id, 1, key, True, frame, [0])
+        target.storage.add([run], lambda _, done=done: done.set_result(None))  # type: ignore[misc]
+        await done
+
+
+async def test_a_speculative_read_beats_a_silent_bookie(cluster: Cluster) -> None:
+    """No. 45: the sticky replica hangs; the next one answers long before the deadline."""
+    client = await cluster.client(speculative_read_ms=50, read_timeout_s=10)
+    writer = await client.create()
+    await add_many(writer, 5)
+    await writer.close()
+    never = asyncio.get_running_loop().create_future()
+
+    async def hang(*args: object) -> bytes:
+        await never
+        return b""
+
+    loop = asyncio.get_running_loop()
+    for name in ("b1", "b2"):
+        cluster.nodes[name].storage.read = hang  # type: ignore[method-assign, assignment]
+    reader = await client.open(writer.ledger_id)
+    began = loop.time()
+    for entry_id in range(5):
+        assert (await reader.read(entry_id, entry_id))[0].payload == payload_of(entry_id)
+    assert loop.time() - began < 5
+    never.cancel()
+
+
+async def test_metadata_away_during_an_ensemble_change(cluster: Cluster) -> None:
+    """The change waits for the store; nothing is acked meanwhile, nothing is lost."""
+    await cluster.start_bookie("b4")
+    client = await cluster.client()
+    writes = Writes(await client.create())
+    await writes.more(20)
+    write = client.records.write
+    away = True
+
+    async def failing(metadata, version):  # type: ignore[no-untyped-def]
+        if away:
+            raise MetadataUnavailable("away")
+        return await write(metadata, version)
+
+    client.records.write = failing  # type: ignore[method-assign]
+    await cluster.stop_bookie(writes.writer.metadata.fragments[0].bookies[0])
+    await until(lambda: writes.writer.failed_bookies)
+    frozen = writes.acked
+    await asyncio.sleep(0.2)
+    assert writes.acked == frozen, "P14"
+    away = False
+    await writes.more(20)
+    await writes.stop()
+    assert len((await writes.writer.close()).fragments) == 2
+    assert not writes.errors
+    await all_there(cluster, writes)
