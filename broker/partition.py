@@ -43,7 +43,7 @@ from broker.types import (
     TopicSettings,
 )
 from broker.upkeep import Upkeep
-from ledger.errors import LedgerFenced, OutcomeUnknown
+from ledger.errors import LedgerFenced
 from protocol.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
@@ -329,12 +329,11 @@ class Partition:
         )
 
     def _publisher_failed(self, error: OctavoError) -> None:
-        cause = error.cause if isinstance(error, OutcomeUnknown) else error
-        if isinstance(cause, LedgerFenced | OwnershipLost):
-            self._lost(cause)
+        if isinstance(error, LedgerFenced | OwnershipLost):
+            self._lost(error)
         elif self._gone is None:
             self.state = PartitionState.REOPENING
-            _log.warning("partition_unavailable", partition=str(self.name), reason=str(cause))
+            _log.warning("partition_unavailable", partition=str(self.name), reason=str(error))
             self._reopening = asyncio.create_task(self._reopen(), name=f"reopen {self.name}")
 
     async def _reopen(self) -> None:

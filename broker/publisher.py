@@ -31,7 +31,7 @@ from broker.errors import (
     PublishOutcomeUnknown,
 )
 from broker.types import PartitionName, Published
-from ledger.errors import LedgerClosed, WriterBusy
+from ledger.errors import LedgerClosed, OutcomeUnknown, WriterBusy
 from ledger.writer import LedgerWriter
 from protocol.batch import BatchHeader, with_base_offset
 from protocol.codes import OctavoError
@@ -204,6 +204,8 @@ class Publisher:
         """The end of this pipeline: no more is confirmed, what is pending is unknown."""
         if self.failed is not None:
             return
+        if isinstance(error, OutcomeUnknown):
+            error = error.cause
         self.failed = error
         for job in self._pending:
             job.fail(self._unknown(error))

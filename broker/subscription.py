@@ -84,6 +84,8 @@ class Subscription:
             leased_max=leased_max,
         )
         self._waiters: set[asyncio.Future[None]] = set()
+        self._receiving = 0
+        """Calls that have not got a message yet."""
         self._closed: NotOwner | None = None
 
     async def receive(
@@ -97,19 +99,15 @@ class Subscription:
         """
         until_s = self._loop.time() + wait_s
         messages_max = min(messages_max, _MESSAGES_MAX)
-        while True:
-            if self._closed is not None:
-                raise self._closed
-            now_ms = self._now_ms()
-            self._dispatcher.enter(consumer, now_ms)
-            self._skip_trimmed()
-            end = self._log.next_offset
-            found = self._dispatcher.hand_out(consumer, now_ms, end, self._share(messages_max))
-            if found is not None:
-                return await self._deliver(found)
-            if self._loop.time() >= until_s:
-                return []
-            await self._wait(until_s)
+        self._receiving += 1
+        try:
+            found = self._hand_out(consumer, messages_max)
+            while found is None and self._loop.time() < until_s:
+                await self._wait(until_s)
+                found = self._hand_out(consumer, messages_max)
+        finally:
+            self._receiving -= 1
+        return [] if found is None else await self._deliver(found)
 
     async def acknowledge(
         self,
@@ -204,13 +202,21 @@ class Subscription:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def _share(self, messages_max: int) -> int:
+    def _hand_out(self, consumer: str, messages_max: int) -> HandOut | None:
+        if self._closed is not None:
+            raise self._closed
+        now_ms = self._now_ms()
+        self._dispatcher.enter(consumer, now_ms)
+        self._skip_trimmed()
+        end = self._log.next_offset
+        return self._dispatcher.hand_out(consumer, now_ms, end, self._share(messages_max, end))
+
+    def _share(self, messages_max: int, end: int) -> int:
         """When several consumers wait for the same messages, each gets a part of them."""
-        others = len(self._waiters)
-        if not others or self.info.settings.type == "exclusive":
+        if self._receiving == 1 or self.info.settings.type == "exclusive":
             return messages_max
-        available = self._cursor.backlog(self._log.next_offset) - self._dispatcher.leased
-        return max(1, min(messages_max, -(-available // (others + 1))))
+        available = self._cursor.backlog(end) - self._dispatcher.leased
+        return max(1, min(messages_max, -(-available // self._receiving)))
 
     def _skip_trimmed(self) -> None:
         earliest = self._log.earliest_offset

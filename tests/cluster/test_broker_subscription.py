@@ -1,0 +1,236 @@
+"""Subscriptions over real bookies: receive, acknowledge, nack, extend, seek, and what lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.broker import Broker
+from broker.errors import (
+    CumulativeAckNotAllowed,
+    InvalidAckId,
+    OffsetBeyondEnd,
+    StaleLease,
+    SubscriptionBusy,
+    SubscriptionNotFound,
+)
+from broker.partition import Partition
+from broker.subscription import Subscription
+from broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
+from protocol.batch import HEADER_BYTES, with_base_offset
+from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as brokers:
+        yield brokers
+
+
+async def subscribed(
+    broker: Broker, name: PartitionName, sub: str = "s", **settings: Any
+) -> tuple[Partition, Subscription]:
+    partition = await owned(broker, name)
+    info, _ = await broker.create_subscription(
+        name.topic_name, sub, SubscriptionSettings(**settings)
+    )
+    return partition, await partition.subscribe(info)
+
+
+def offsets(deliveries: list[Delivery]) -> list[int]:
+    return [one.offset for one in deliveries]
+
+
+def ids(deliveries: list[Delivery], *wanted: int) -> list[str]:
+    return [one.ack_id for one in deliveries if not wanted or one.offset in wanted]
+
+
+async def test_each_message_once_and_acks_survive_a_handover(brokers: BrokerCluster) -> None:
+    first = await brokers.start("A")
+    name = await make_topic(first.broker)
+    partition, subscription = await subscribed(first.broker, name, type="shared")
+    for number in range(10):
+        await partition.publish(batch(5, tag=f"m{number}"))
+    got = await subscription.receive("c", messages_max=30)
+    more = await subscription.receive("d", messages_max=30)
+    assert offsets(got) == list(range(30))
+    assert offsets(more) == list(range(30, 50))
+    assert [one.record.value for one in got[4:6]] == [b"m0-4", b"m1-0"]
+    assert got[7].message_id.index == 2
+    assert await subscription.receive("c", messages_max=30) == []
+    # Every second one, in two calls: holes stay, and are durable.
+    odd = [one.ack_id for one in got if one.offset % 2]
+    assert await subscription.acknowledge(odd[:8]) == 8
+    assert await subscription.acknowledge(odd) == 7
+    assert await subscription.acknowledge(ids(more)) == 20
+    stats = subscription.stats()
+    assert (stats.backlog, stats.unacked_ranges, stats.leased) == (15, 15, 15)
+    await first.close()
+
+    second = await brokers.start("B")
+    partition = await owned(second.broker, name)
+    subscription = await partition.subscription("s")
+    assert subscription.stats().backlog == 15
+    again = await subscription.receive("e", messages_max=100)
+    assert offsets(again) == list(range(0, 30, 2))
+    assert {one.delivery_count for one in again} == {1}
+    with pytest.raises(StaleLease):
+        await subscription.acknowledge(ids(got, 0))
+    # An ack whose answer was lost and which is repeated elsewhere is done, not stale.
+    assert await subscription.acknowledge(ids(got, 1, 3)) == 0
+
+
+async def test_leases_end_and_count(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition, subscription = await subscribed(broker, name, type="shared", ack_timeout_ms=150)
+    await partition.publish(batch(4))
+    got = await subscription.receive("c", messages_max=10)
+    await subscription.acknowledge(ids(got, 1), nacks=[Nack(ids(got, 2)[0], 0)])
+    nacked = await subscription.receive("d", messages_max=10)
+    assert [(one.offset, one.delivery_count) for one in nacked] == [(2, 2)]
+    # Nobody acks: after the ack timeout a waiting consumer gets all of them.
+    again: list[Delivery] = []
+    while len(again) < 3:
+        again += await subscription.receive("e", messages_max=10, wait_s=10)
+    assert sorted((one.offset, one.delivery_count) for one in again) == [(0, 2), (2, 3), (3, 2)]
+    with pytest.raises(StaleLease) as stale:
+        await subscription.acknowledge([*ids(got, 0), *ids(again, 3)])
+    assert stale.value.stale == (ids(got, 0)[0],)
+    assert subscription.stats().backlog == 2, "the good ack of the same call took effect"
+
+
+async def test_extending_keeps_a_lease(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition, subscription = await subscribed(broker, name, type="shared", ack_timeout_ms=300)
+    await partition.publish(batch(2))
+    got = await subscription.receive("c", messages_max=10)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + 0.5
+    while loop.time() < until:
+        await subscription.acknowledge(extend=ids(got, 0))
+        await subscription.receive("d", messages_max=10, wait_s=0.05)
+    assert await subscription.acknowledge(ids(got, 0)) == 1
+
+
+async def test_an_exclusive_subscription_refuses_a_second_consumer(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition, subscription = await subscribed(broker, name, ack_timeout_ms=200)
+    await partition.publish(batch(3))
+    assert offsets(await subscription.receive("c", messages_max=1)) == [0]
+    with pytest.raises(SubscriptionBusy, match="'c' holds it"):
+        await subscription.receive("d", messages_max=1)
+    got: list[Delivery] = []
+    async with asyncio.timeout(10):
+        while not got:
+            try:
+                got = await subscription.receive("d", messages_max=5)
+            except SubscriptionBusy:
+                await asyncio.sleep(0.02)
+    assert [(one.offset, one.delivery_count) for one in got] == [(0, 2), (1, 1), (2, 1)]
+
+
+async def test_cumulative_acks(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition, exclusive = await subscribed(broker, name)
+    _, shared = await subscribed(broker, name, "t", type="shared")
+    await partition.publish(batch(10))
+    assert await exclusive.acknowledge(up_to=6) == 7
+    assert offsets(await exclusive.receive("c", messages_max=10)) == [7, 8, 9]
+    with pytest.raises(OffsetBeyondEnd):
+        await exclusive.acknowledge(up_to=10)
+    with pytest.raises(CumulativeAckNotAllowed):
+        await shared.acknowledge(up_to=1)
+
+
+async def test_a_seek_goes_back_and_ends_leases(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition, subscription = await subscribed(broker, name)
+    await partition.publish(batch(10))
+    got = await subscription.receive("c", messages_max=10)
+    await subscription.acknowledge(ids(got, 0, 1, 2, 9))
+    assert await subscription.seek(1) == 1
+    with pytest.raises(StaleLease):
+        await subscription.acknowledge(ids(got, 4))
+    assert offsets(await subscription.receive("c", messages_max=99)) == list(range(1, 10))
+    assert await subscription.seek(10**9) == 10
+    assert await subscription.receive("c", messages_max=99) == []
+
+
+async def test_waiting_consumers_share_what_comes(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition, subscription = await subscribed(broker, name, type="shared")
+    waiting = [
+        asyncio.create_task(subscription.receive(consumer, messages_max=100, wait_s=20))
+        for consumer in "abc"
+    ]
+    await asyncio.sleep(0)
+    await partition.publish(batch(30))
+    shares = await asyncio.gather(*waiting)
+    assert sorted(o for share in shares for o in offsets(share)) == list(range(30))
+    assert min(len(share) for share in shares) >= 5
+
+
+async def test_a_consumer_that_goes_away_costs_nothing(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
+    name = await make_topic(broker)
+    partition, subscription = await subscribed(broker, name, type="shared")
+    await partition.publish(batch(3))
+    receiving = asyncio.create_task(subscription.receive("c", messages_max=10))
+    await until(lambda: subscription.stats().leased, "the messages are handed out")
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    got = await subscription.receive("d", messages_max=10)
+    assert [(one.offset, one.delivery_count) for one in got] == [(0, 1), (1, 1), (2, 1)]
+
+
+async def test_starts_names_and_bad_ids(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition = await owned(broker, name)
+    await partition.publish(batch(5))
+    _, latest = await subscribed(broker, name, "late", start="latest")
+    _, earliest = await subscribed(broker, name, "early", start="earliest")
+    assert (latest.stats().backlog, earliest.stats().backlog) == (0, 5)
+    with pytest.raises(SubscriptionNotFound, match="no subscription 'none'"):
+        await partition.subscription("none")
+    for bad in ("", "x", "0-1-2", "0-1-2-3-4", "1-0-1-1"):
+        with pytest.raises(InvalidAckId):
+            await earliest.acknowledge([bad])
+    # A namesake made later has a cursor of its own.
+    await earliest.acknowledge(up_to=3)
+    await broker.delete_subscription(name.topic_name, "early")
+    brokers.clock.now_ms += 1
+    with pytest.raises(SubscriptionNotFound):
+        await partition.subscription("early")
+    _, again = await subscribed(broker, name, "early", start="earliest")
+    assert again.stats().backlog == 5
+
+
+async def test_a_batch_that_cannot_be_opened_does_not_stop_a_subscription(
+    brokers: BrokerCluster,
+) -> None:
+    from crc32c import crc32c
+
+    broker = (await brokers.start("A")).broker
+    name = await make_topic(broker)
+    partition, subscription = await subscribed(broker, name)
+    good = batch(2)
+    noise = bytearray(good[:HEADER_BYTES] + b"\xff" * (len(good) - HEADER_BYTES))
+    noise[17:21] = crc32c(memoryview(noise)[21:]).to_bytes(4, "big")
+    await partition.publish(bytes(noise))
+    await partition.publish(with_base_offset(good, 0))
+    got = await subscription.receive("c", messages_max=10)
+    assert offsets(got) == [0, 1, 2, 3]
+    assert [dict(one.record.headers).keys() for one in got[:2]] == [{"octavo-error"}] * 2
+    assert [one.record.value for one in got[2:]] == [b"m-0", b"m-1"]

@@ -1,0 +1,295 @@
+"""Partitions change their owner: by a crash, by a hand-over, by a paused owner that wakes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.errors import (
+    AckOutcomeUnknown,
+    BrokerError,
+    NotOwner,
+    PartitionUnavailable,
+    PublishOutcomeUnknown,
+    SequenceGap,
+)
+from broker.members import preferred_broker
+from broker.types import SubscriptionSettings, TopicName
+from metadata.ledgers import LedgerState
+from protocol.codes import OctavoError
+from tests.broker_cluster import (
+    TOPIC,
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+    values,
+)
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as brokers:
+        yield brokers
+
+
+async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
+    brokers: BrokerCluster,
+) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    for number in range(20):
+        await partition.publish(batch(3, tag=f"m{number}"))
+    assert (await second.broker.owner_of(name)).broker_id == "A"
+    old_ledger = partition.stats().ledgers[-1][0]
+    with capture_logs() as events:
+        await first.vanish()
+        await until(lambda: second.broker.partitions(), "B serves the partition unasked")
+    taken = [event for event in events if event["event"] == "partition_taken_over"]
+    assert [(e["broker"], e["ledger"], e["last_entry"]) for e in taken] == [("B", old_ledger, 19)]
+    assert taken[0]["new_ledger"] != old_ledger
+    assert taken[0]["duration_ms"] > 0
+    survivor = await second.broker.partition(name)
+    assert survivor.next_offset == 60
+    assert (await survivor.publish(batch(1, tag="after"))).first_offset == 60
+    assert await values(survivor) == [f"m{n}-{i}" for n in range(20) for i in range(3)] + [
+        "after-0"
+    ]
+    metadata = await second.ledgers.metadata(old_ledger)
+    assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 19)
+
+
+async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
+    brokers: BrokerCluster,
+) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    old = await owned(first.broker, name)
+    stop = False
+    acked: list[tuple[str, int]] = []
+    refused: list[OctavoError] = []
+
+    async def publish_on(partition_of: str) -> None:
+        broker = first.broker if partition_of == "A" else second.broker
+        number = 0
+        while not stop:
+            try:
+                partition = old if broker is first.broker else await broker.partition(name)
+                published = await partition.publish(batch(1, tag=f"{partition_of}{number}"))
+                acked.append((f"{partition_of}{number}-0", published.first_offset))
+                number += 1
+            except BrokerError as error:
+                if partition_of == "A":
+                    refused.append(error)
+                await asyncio.sleep(0.005)
+
+    publishing = [asyncio.create_task(publish_on(which)) for which in "AB"]
+    try:
+        await until(lambda: len(acked) > 20, "A publishes")
+        # A's session ends without its hearing of it, as if it had been paused past its timeout.
+        await first.vanish()
+        await until(lambda: sum(1 for value, _ in acked if value[0] == "B") > 20, "B publishes")
+    finally:
+        stop = True
+        await asyncio.gather(*publishing)
+
+    assert isinstance(refused[0], PublishOutcomeUnknown | NotOwner)
+    assert "fenced" in str(refused[0])
+    with pytest.raises(NotOwner):
+        await old.publish(batch(1))
+    stored = await values(await second.broker.partition(name))
+    assert {offset: stored[offset] for _, offset in acked} == {o: v for v, o in acked}
+    last_of_a = max(offset for value, offset in acked if value[0] == "A")
+    assert all(offset > last_of_a for value, offset in acked if value[0] == "B")
+
+
+async def test_an_idempotent_publish_survives_a_take_over(brokers: BrokerCluster) -> None:
+    first = await brokers.start("A", producer_checkpoint_bytes=500)
+    second = await brokers.start("B")
+    name = await make_topic(first.broker, rollover_entries=10)
+    partition = await owned(first.broker, name)
+    sent = [
+        batch(2, tag=f"m{n}", producer_id=7, producer_epoch=3, base_sequence=2 * n)
+        for n in range(33)
+    ]
+    stored = [await partition.publish(one) for one in sent]
+    await first.vanish()
+    survivor = await owned(second.broker, name)
+    for repeated in (32, 30, 28):
+        again = await survivor.publish(sent[repeated])
+        assert again == stored[repeated]._replace(duplicate=True)
+    ancient = await survivor.publish(sent[3])
+    assert (ancient.duplicate, ancient.first_offset) == (True, -1)
+    with pytest.raises(SequenceGap) as gap:
+        await survivor.publish(batch(1, producer_id=7, producer_epoch=3, base_sequence=70))
+    assert gap.value.expected == 66
+    new = batch(1, tag="new", producer_id=7, producer_epoch=3, base_sequence=66)
+    assert (await survivor.publish(new)).first_offset == 66
+    assert await values(survivor) == [f"m{n}-{i}" for n in range(33) for i in range(2)] + ["new-0"]
+
+
+async def test_cursors_survive_a_crash(brokers: BrokerCluster) -> None:
+    first = await brokers.start("A", state_ledger_entries_max=5)
+    second = await brokers.start("B")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    info, _ = await first.broker.create_subscription(
+        TOPIC, "s", SubscriptionSettings(type="shared")
+    )
+    subscription = await partition.subscribe(info)
+    for _ in range(10):
+        await partition.publish(batch(10))
+    got = await subscription.receive("c", messages_max=100)
+    acked = [one for one in got if one.offset % 3]
+    for one in acked[:30]:
+        await subscription.acknowledge([one.ack_id])
+    await asyncio.gather(*(subscription.acknowledge([one.ack_id]) for one in acked[30:]))
+    await first.vanish()
+    survivor = await owned(second.broker, name)
+    again = await (await survivor.subscription("s")).receive("d", messages_max=1000)
+    assert [one.offset for one in again] == list(range(0, 100, 3))
+    with pytest.raises((NotOwner, AckOutcomeUnknown)):
+        await subscription.acknowledge([got[0].ack_id])
+
+
+async def test_a_graceful_stop_hands_over_quickly(brokers: BrokerCluster) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    await partition.publish(batch(5))
+    old_ledger = partition.stats().ledgers[-1][0]
+    with capture_logs() as events:
+        await first.close()
+        await until(lambda: second.broker.partitions(), "B serves the partition unasked")
+    assert not [e for e in events if e["event"] in ("partition_lost", "broker_task_failed")]
+    survivor = await second.broker.partition(name)
+    assert (await survivor.publish(batch(1))).first_offset == 5
+    assert (await second.ledgers.metadata(old_ledger)).state is LedgerState.CLOSED
+    with pytest.raises(NotOwner):
+        await partition.publish(batch(1))
+
+
+async def test_publishing_goes_on_through_handovers_without_loss(brokers: BrokerCluster) -> None:
+    running = {who: await brokers.start(who) for who in "AB"}
+    name = await make_topic(running["A"].broker, rollover_entries=30)
+    await owned(running["A"].broker, name)
+    stop = False
+    acked: list[str] = []
+    errors: list[OctavoError] = []
+
+    async def publish() -> None:
+        sequence = 0
+        while not stop:
+            one = batch(
+                1, tag=f"{sequence}", producer_id=9, producer_epoch=0, base_sequence=sequence
+            )
+            for who in list(running):
+                try:
+                    owner = await running[who].broker.owner_of(name)
+                    if owner.local:
+                        await (await running[who].broker.partition(name)).publish(one)
+                        acked.append(f"{sequence}-0")
+                        sequence += 1
+                        break
+                except OctavoError as error:
+                    errors.append(error)
+                await asyncio.sleep(0.005)
+
+    publishing = asyncio.create_task(publish())
+    try:
+        for goes, comes in (("A", "C"), ("B", "D"), ("C", "E")):
+            goal = len(acked) + 40
+            await until(lambda goal=goal: len(acked) > goal, f"publishing before {goes} goes")
+            running[comes] = await brokers.start(comes)
+            gone = running.pop(goes)
+            await (gone.vanish() if goes == "B" else gone.close())
+        goal = len(acked) + 40
+        await until(lambda: len(acked) > goal, "publishing goes on")
+    finally:
+        stop = True
+        await publishing
+    assert all(error.retryable for error in errors), errors
+    for one in running.values():
+        owner = await one.broker.owner_of(name)
+        if owner.local:
+            stored = await values(await one.broker.partition(name))
+            assert stored == acked
+            return
+    raise AssertionError("nobody serves the partition")
+
+
+async def test_too_few_bookies_then_enough_again(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A", publish_timeout_ms=20_000)).broker
+    name = await make_topic(broker)
+    partition = await owned(broker, name)
+    await partition.publish(batch(1, tag="before"))
+    await brokers.cluster.stop_bookie("b2")
+    await brokers.cluster.stop_bookie("b3")
+    with pytest.raises((PublishOutcomeUnknown, PartitionUnavailable)) as unknown:
+        await partition.publish(batch(1, tag="lost"))
+    assert "bookies needed" in str(unknown.value) or "b1" in str(unknown.value)
+    with pytest.raises(PartitionUnavailable):
+        await partition.publish(batch(1, tag="refused"))
+    assert (await values(partition))[0] == "before-0", "reads go on"
+    await brokers.cluster.start_bookie("b2")
+    await brokers.cluster.start_bookie("b3")
+
+    published = None
+    async with asyncio.timeout(30):
+        while published is None:
+            try:
+                published = await partition.publish(batch(1, tag="after"))
+            except PartitionUnavailable:
+                await asyncio.sleep(0.05)
+    stored = await values(partition)
+    assert stored[published.first_offset] == "after-0"
+    assert stored[0] == "before-0"
+
+
+async def test_a_broker_that_does_not_own_says_who_does(brokers: BrokerCluster) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    await make_topic(first.broker, partitions=16)
+    await until(lambda: len(second.broker.brokers()) == 2, "B sees both")
+    await until(lambda: len(first.broker.brokers()) == 2, "A sees both")
+    seen = set()
+    for number in range(16):
+        name = TOPIC.partition(number)
+        wanted = preferred_broker(name, ["A", "B"])
+        from_a, from_b = await first.broker.owner_of(name), await second.broker.owner_of(name)
+        assert (from_a.broker_id, from_b.broker_id) == (wanted, wanted)
+        assert (from_a.local, from_b.local) == (wanted == "A", wanted == "B")
+        seen.add(wanted)
+    assert seen == {"A", "B"}
+    theirs = TOPIC.partition(
+        next(n for n in range(16) if preferred_broker(TOPIC.partition(n), ["A", "B"]) == "B")
+    )
+    with pytest.raises(NotOwner):
+        await first.broker.partition(theirs)
+
+
+async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
+    brokers: BrokerCluster,
+) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    await partition.publish(batch(1))
+    info, _ = await first.broker.create_subscription(TOPIC, "s", SubscriptionSettings())
+    await (await partition.subscribe(info)).acknowledge(up_to=0)
+    await second.broker.delete_topic(TOPIC)
+    await until(lambda: not first.broker.partitions(), "A has dropped the partition")
+    with pytest.raises(BrokerError):
+        await partition.publish(batch(1))
+    assert await first.ledgers.list() == []
+    assert await first.broker.list_topics("public") == []
+    # A new topic of the same name begins at 0.
+    await make_topic(second.broker, TopicName("public", "flights"))
+    again = await owned(second.broker, name)
+    assert again.next_offset == 0
