@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
-import signal
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from protocol.frames import read_request
+from processes import Process, free_port
 
 VERSION = "4.18.0"
 CACHE = Path(__file__).resolve().parents[2] / ".cache/interop"
-START_S = 60
 SHELL_S = 90
 
 # bookkeeper-server names metrics-core and snappy-java only as optional to ZooKeeper, whose server
@@ -67,6 +62,7 @@ autoRecoveryDaemonEnabled=false
 diskUsageThreshold=0.99
 diskUsageWarnThreshold=0.98
 useV2WireProtocol=true
+zkTimeout=4000
 """
 
 
@@ -102,13 +98,6 @@ def fetch() -> Path:
     return folder / "lib"
 
 
-def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Peer:
     """ZooKeeper and one real bookie in `folder`, and BookKeeper's shell for both."""
 
@@ -117,7 +106,8 @@ class Peer:
         self.folder = folder
         self.zookeeper_port = free_port()
         self.bookie_port = free_port()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
+        self._bookie: Process | None = None
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "log4j2.properties").write_text(LOG4J)
         self.conf = folder / "bookie.conf"
@@ -137,15 +127,20 @@ class Peer:
             f"tickTime=2000\ndataDir={self.folder}/zookeeper\nclientPort={self.zookeeper_port}\n"
             "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
         )
-        self._start("zookeeper", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(conf))
-        self._wait_for(self.zookeeper_port, "zookeeper")
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self._start("zookeeper", main, str(conf)).wait_until_listening(self.zookeeper_port)
         self.shell("initnewcluster")
 
     def start_bookie(self) -> None:
-        """Start the real bookie and wait until it takes connections."""
-        self._start("bookie", "org.apache.bookkeeper.server.Main", "--conf", str(self.conf))
-        self._wait_for(self.bookie_port, "bookie")
-        self._wait_until_served()
+        """Start the real bookie and wait until it serves."""
+        main = "org.apache.bookkeeper.server.Main"
+        self._bookie = self._start("bookie", main, "--conf", str(self.conf))
+        self._bookie.wait_until_serving(self.bookie_port)
+
+    def kill_bookie(self) -> None:
+        """kill −9."""
+        assert self._bookie is not None
+        self._bookie.kill()
 
     def shell(self, *words: str) -> str:
         """What `bookkeeper shell …` prints. Raises `AssertionError` when it fails."""
@@ -174,52 +169,16 @@ class Peer:
             *words,
         ]
 
-    def log_tail(self, name: str) -> str:
-        """The end of what the process `name` said."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
-
     def stop(self) -> None:
         """End what was started, the last first."""
         for process in reversed(self._processes):
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.kill()
         self._processes.clear()
 
-    def _start(self, name: str, main: str, *words: str) -> None:
-        with (self.folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                self.java(main, *words),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-                env={**os.environ, "LC_ALL": "C"},
-            )
+    def _start(self, name: str, main: str, *words: str) -> Process:
+        process = Process(name, self.java(main, *words), self.folder)
         self._processes.append(process)
-
-    def _wait_until_served(self) -> None:
-        """A bookie takes connections before it serves them, and hangs up on the early ones."""
-        ask = read_request(2**40, 0)
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", self.bookie_port), 2) as probe,
-            ):
-                probe.settimeout(2)
-                probe.sendall(ask)
-                if probe.recv(4):
-                    return
-            time.sleep(0.1)
-        raise AssertionError(f"the bookie serves nobody:\n{self.log_tail('bookie')}")
-
-    def _wait_for(self, port: int, name: str) -> None:
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            assert self._processes[-1].poll() is None, f"{name} ended:\n{self.log_tail(name)}"
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"{name} does not listen after {START_S} s:\n{self.log_tail(name)}")
+        return process
 
 
 @contextlib.contextmanager

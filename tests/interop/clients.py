@@ -9,11 +9,11 @@ from pathlib import Path
 
 from apache import Peer
 from checks import Checks
+from ours import OurBookie
 from phrases import FENCE, RECOVERY
 from shared_records import ledger_by_us
 from talk import Talk, told
 
-from bookie.node import BookieNode
 from metadata.ledgers import LedgerState
 from metadata.store import MetadataStore
 from protocol.answers import AddRefused, ReadAnswer
@@ -64,7 +64,7 @@ LENGTH = sum(map(len, CONTENT))
 
 
 async def apaches_client(
-    checks: Checks, peer: Peer, store: MetadataStore, node: BookieNode, java: JavaClient
+    checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie, java: JavaClient
 ) -> None:
     """A ledger on one bookie of each kind, written, left open and recovered by Apache's client."""
     for digest_type in (DigestType.CRC32C, DigestType.HMAC):

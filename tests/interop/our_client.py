@@ -17,9 +17,8 @@ from clients import (
     JavaClient,
     both_replicas,
 )
-from ours import clock
+from ours import OurBookie
 
-from bookie.node import BookieNode
 from ledger.ledgers import LedgerClient
 from ledger.writer import LedgerWriter
 from metadata.ledgers import LedgerState
@@ -29,10 +28,10 @@ from protocol.entry import DigestType
 
 
 async def our_client(
-    checks: Checks, peer: Peer, store: MetadataStore, node: BookieNode, java: JavaClient
+    checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie, java: JavaClient
 ) -> None:
     """Written and closed; left open and recovered by Apache's; Apache's recovered by ours."""
-    client = LedgerClient(store, rng=random.Random(2), clock=clock)
+    client = LedgerClient(store, rng=random.Random(2))
     await client.start()
     ports = (peer.bookie_port, node.port)
     try:

@@ -1,30 +1,24 @@
-"""Our bookie, as a whole, on the loop of whoever asks; and the store that both bookies share."""
+"""Our bookie as a process of its own, as users start it; and the store that both bookies share."""
 
 from __future__ import annotations
 
 import contextlib
-import random
-import time
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import structlog
+from processes import Process, free_port
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.node import BookieNode
 from metadata.opening import open_store
 from metadata.store import MetadataStore
 
+OCTAVO = Path(sys.executable).with_name("octavo")
+
 
 def quiet(log: Path) -> None:
-    """Let our parts log to a file: the screen belongs to the checks."""
+    """Let our parts in this process log to a file: the screen belongs to the checks."""
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(log.open("w")))
-
-
-def clock() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
 
 
 @contextlib.asynccontextmanager
@@ -38,21 +32,33 @@ async def store_at(zookeeper_port: int) -> AsyncIterator[MetadataStore]:
         await store.close()
 
 
-@contextlib.asynccontextmanager
-async def bookie(store: MetadataStore, folder: Path, rack: str = "") -> AsyncIterator[BookieNode]:
-    """A bookie of ours, serving and registered while the block runs."""
-    config = BookieConfig(
-        port=0,
-        rack=rack,
-        journal_directories=(f"{folder}/journal",),
-        ledger_directories=(f"{folder}/ledgers",),
-        disk_free_bytes_min=1,
-        disk_free_bytes_resume=1,
-        disk_free_bytes_reserve=1,
-    )
-    node = BookieNode(config, store, disk=RealDisk(), rng=random.Random(1), clock=clock)
-    await node.start()
-    try:
-        yield node
-    finally:
-        await node.stop()
+class OurBookie:
+    """`octavo bookie`, in folders below `folder`, on the cluster of Apache's ZooKeeper."""
+
+    rack = "/dc1/rack1"
+
+    def __init__(self, folder: Path, zookeeper_port: int) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.journal = folder / "our-journal"
+        self.ledgers = folder / "our-ledgers"
+        self._zookeeper_port = zookeeper_port
+        self._process: Process | None = None
+
+    @property
+    def bookie_id(self) -> str:
+        """What it is called in metadata."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        command = [str(OCTAVO), "bookie", "--port", str(self.port), "--rack", self.rack]
+        command += ["--metadata", f"zk://127.0.0.1:{self._zookeeper_port}/"]
+        command += ["--journal", str(self.journal), "--ledgers", str(self.ledgers)]
+        self._process = Process("octavo-bookie", command, self.folder)
+        self._process.wait_until_serving(self.port)
+
+    def kill(self) -> None:
+        """kill −9."""
+        if self._process is not None:
+            self._process.kill()

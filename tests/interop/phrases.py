@@ -16,6 +16,8 @@ FENCE, RECOVERY = int(Flag.FENCE), int(Flag.RECOVERY_ADD)
 
 Step = Callable[[int, int], AsyncIterator[str]]
 STEPS: list[Step] = []
+STEPS_AFTER_RESTART: list[Step] = []
+"""A step that is to be looked at again after kill −9 registers its second half here."""
 
 
 def step(function: Step) -> Step:
@@ -24,12 +26,18 @@ def step(function: Step) -> Step:
     return function
 
 
-async def transcript(port: int) -> list[str]:
+def step_after_restart(function: Step) -> Step:
+    """Register a step for the conversation after kill −9 and a restart."""
+    STEPS_AFTER_RESTART.append(function)
+    return function
+
+
+async def transcript(port: int, steps: list[Step], first_ledger: int) -> list[str]:
     """Have the whole conversation; one line for each thing that was answered."""
     lines: list[str] = []
-    for number, one in enumerate(STEPS, 1):
+    for ledger, one in enumerate(steps, first_ledger):
         lines.append(f"— {(one.__doc__ or '').strip()}")
-        lines += [line async for line in one(port, 1000 + number)]
+        lines += [line async for line in one(port, ledger)]
     return lines
 
 

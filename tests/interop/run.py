@@ -24,20 +24,21 @@ from pathlib import Path
 
 import conversation  # noqa: F401 - its steps
 import malformed
-import ours
+import restart
 from apache import VERSION, Missing, Peer, fetch, running
 from checks import Checks
 from clients import JavaClient, apaches_client
 from our_client import our_client
-from phrases import transcript
+from ours import OurBookie, quiet, store_at
+from phrases import STEPS, STEPS_AFTER_RESTART, Step, transcript
 from shared_records import apache_by_us, ours_by_apache
 
 
-async def transcripts(checks: Checks, apache_port: int, our_port: int, aloud: bool) -> None:
-    """Have both conversations and compare them."""
-    checks.title(f"one conversation, with Apache BookKeeper {VERSION} and with Octavo")
-    theirs = await transcript(apache_port)
-    again = await transcript(our_port)
+async def compare(
+    checks: Checks, ports: tuple[int, int], steps: list[Step], first_ledger: int, aloud: bool
+) -> None:
+    """Have both conversations and compare them line by line."""
+    theirs, again = [await transcript(port, steps, first_ledger) for port in ports]
     differing = 0
     for number, (one, other) in enumerate(itertools.zip_longest(theirs, again), 1):
         if one != other:
@@ -50,23 +51,43 @@ async def transcripts(checks: Checks, apache_port: int, our_port: int, aloud: bo
         not differing,
         f"{differing} lines differ, see above",
     )
+
+
+async def transcripts(checks: Checks, peer: Peer, node: OurBookie, aloud: bool) -> None:
+    """The conversation, what differs on purpose, and the conversation after kill −9."""
+    ports = (peer.bookie_port, node.port)
+    checks.title(f"one conversation, with Apache BookKeeper {VERSION} and with Octavo")
+    await compare(checks, ports, STEPS, 1001, aloud)
+
     checks.title("where Octavo answers otherwise on purpose")
     for what, wanted in malformed.DELIBERATE.items():
-        one, other = [await malformed.deliberate(port, what) for port in (apache_port, our_port)]
-        checks.equal(f"{what}: {wanted.why}", (one, other), (wanted.apache, wanted.octavo))
+        found = tuple([await malformed.deliberate(port, what) for port in ports])
+        checks.equal(f"{what}: {wanted.why}", found, (wanted.apache, wanted.octavo))
+
+    checks.title("the conversation goes on after kill −9 and a restart of both")
+    for bookie_kill in (peer.kill_bookie, node.kill):
+        bookie_kill()
+    for bookie_start in (peer.start_bookie, node.start):
+        await asyncio.to_thread(bookie_start)
+    await compare(checks, ports, STEPS_AFTER_RESTART, 2001, aloud)
+    await restart.forgotten_fence(checks, ports)
 
 
 async def judge(checks: Checks, peer: Peer, aloud: bool) -> None:
     """All of it, against a peer that runs."""
-    async with ours.store_at(peer.zookeeper_port) as store:
-        await apache_by_us(checks, peer, store)
-        async with ours.bookie(store, peer.folder / "octavo", rack="/dc1/rack1") as node:
-            await transcripts(checks, peer.bookie_port, node.port, aloud)
+    node = OurBookie(peer.folder, peer.zookeeper_port)
+    async with store_at(peer.zookeeper_port) as store:
+        try:
+            await apache_by_us(checks, peer, store)
+            await asyncio.to_thread(node.start)
+            await transcripts(checks, peer, node, aloud)
             await ours_by_apache(checks, peer, store, node)
             java = JavaClient(peer)
             await asyncio.to_thread(java.compile)
             await apaches_client(checks, peer, store, node, java)
             await our_client(checks, peer, store, node, java)
+        finally:
+            node.kill()
 
 
 def main() -> int:
@@ -76,7 +97,7 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-interop-")))
         try:
             lib = fetch()
-            ours.quiet(folder / "octavo.log")
+            quiet(folder / "octavo.log")
             peer = stack.enter_context(running(lib, folder))
             asyncio.run(judge(checks, peer, aloud="--say" in sys.argv[1:]))
         except Missing as missing:

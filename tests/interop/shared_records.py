@@ -7,8 +7,8 @@ import base64
 
 from apache import Peer
 from checks import Checks
+from ours import OurBookie
 
-from bookie.node import BookieNode
 from metadata.bookies import BookieInfo, BookieRegistry, encode_service_info
 from metadata.cookie import encode_cookie
 from metadata.ledger_codec import encode_ledger_metadata
@@ -20,9 +20,7 @@ from protocol.entry import DigestType
 APACHE_NAME = {DigestType.HMAC: "MAC"}
 
 
-async def ours_by_apache(
-    checks: Checks, peer: Peer, store: MetadataStore, node: BookieNode
-) -> None:
+async def ours_by_apache(checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie) -> None:
     """Our registration, cookie and ledger metadata through `bookkeeper shell`."""
     checks.title("our records, read by Apache's shell")
     shell = asyncio.to_thread
@@ -37,14 +35,15 @@ async def ours_by_apache(
     out = await shell(peer.shell, "listbookies", "-ro")
     checks.contains("listbookies -ro names our read-only one", out, "BookieID:octavo-ro:3181")
 
+    cookie, _ = await registry.read_cookie(node.bookie_id)
     out = await shell(peer.shell, "endpointinfo", "-b", node.bookie_id)
     checks.contains(
         "endpointinfo knows its endpoint and properties",
         out,
-        f"Address {{host={node.host}, port={node.port}}}",
+        f"Address {{host=127.0.0.1, port={node.port}}}",
         "Protocol {protocol=bookie-rpc}",
-        f"property {{key=incarnation, value={node.incarnation}}}",
-        f"property {{key=rack, value={node.config.rack}}}",
+        f"property {{key=incarnation, value={cookie.incarnation}}}",
+        f"property {{key=rack, value={node.rack}}}",
     )
 
     out = await shell(peer.shell, "cookie_get", node.bookie_id)
@@ -53,8 +52,8 @@ async def ours_by_apache(
         "cookie_get reads its cookie",
         out,
         f'bookieHost: "{node.bookie_id}"',
-        f'journalDir: "{node.config.journal_directories[0]}"',
-        f'ledgerDirs: "1\\t{node.config.ledger_directories[0]}"',
+        f'journalDir: "{node.journal}"',
+        f'ledgerDirs: "1\\t{node.ledgers}"',
         f'instanceId: "{instance_id}"',
     )
     await registry.unregister("octavo-ro:3181")

@@ -1,0 +1,84 @@
+"""Processes that the interop run starts, each with a log of its own, and how it ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from protocol.frames import read_request
+
+START_S = 60
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """One process. What it says goes to `<name>.log` in `folder`."""
+
+    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+        self.name = name
+        self._log = folder / f"{name}.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+
+    def kill(self) -> None:
+        """kill −9, at once and without a word."""
+        self._process.kill()
+        self._process.wait()
+
+    def wait_until_listening(self, port: int) -> None:
+        """Return when `port` takes connections. Raises `AssertionError` with the log's end."""
+        self._wait_until(lambda: _connects(port), f"listen on {port}")
+
+    def wait_until_serving(self, port: int) -> None:
+        """Return when the bookie on `port` answers a read.
+
+        Apache's takes connections before it serves them, and hangs up on the early ones.
+        """
+        self._wait_until(lambda: _answers(port), f"serve on {port}")
+
+    def _wait_until(self, holds: object, what: str) -> None:
+        assert callable(holds)
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            code = self._process.poll()
+            assert code is None, f"{self.name} ended with {code}:\n{self._log_tail()}"
+            if holds():
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{self.name} does not {what} after {START_S} s:\n{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+def _connects(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def _answers(port: int) -> bool:
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), 2) as probe,
+    ):
+        probe.settimeout(2)
+        probe.sendall(read_request(2**40, 0))
+        return bool(probe.recv(4))
+    return False
