@@ -142,15 +142,17 @@ def check_cookies(
         return None
     if replace(recorded, incarnation="") != replace(expected, incarnation=""):
         raise CookieRefused(
-            f"bookie {expected.bookie_id} was set up with {_describe(recorded)}, and is now "
-            f"configured with {_describe(expected)}. Configure it as it was: the same folders, in "
-            "the same order and under the same paths"
+            f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)} in cluster "
+            f"{recorded.instance_id}, and is now configured with {_folders_of(expected)} in "
+            f"cluster {expected.instance_id}. Configure it as it was: the same folders, in the "
+            "same order, under the same paths. If this is another bookie, give it a bookie_id of "
+            "its own"
         )
     for folder, cookie in on_disk.items():
         if cookie is None:
             raise CookieRefused(
                 f"folder {folder} carries no cookie, but bookie {expected.bookie_id} has been set "
-                f"up before (incarnation {recorded.incarnation or 'unknown'}, folders "
+                f"up before (incarnation {recorded.incarnation or 'unknown'}, "
                 f"{_folders_of(recorded)}): its data is missing. Mount the right disk. If the data "
                 "is gone for good, give this bookie a new bookie_id and empty folders, and have "
                 f"the ledgers of {expected.bookie_id} re-replicated"
@@ -198,11 +200,11 @@ def _check_unrecorded(
 
 
 def _folders_of(cookie: Cookie) -> str:
-    return ", ".join((cookie.journal_dir, *cookie.ledger_dirs))
+    return f"journal {cookie.journal_dir}, ledgers {', '.join(cookie.ledger_dirs)}"
 
 
 def _describe(cookie: Cookie) -> str:
     return (
-        f"journal {cookie.journal_dir}, ledgers {', '.join(cookie.ledger_dirs)}, instance "
-        f"{cookie.instance_id}, incarnation {cookie.incarnation or 'unknown'}"
+        f"{_folders_of(cookie)}, instance {cookie.instance_id}, "
+        f"incarnation {cookie.incarnation or 'unknown'}"
     )

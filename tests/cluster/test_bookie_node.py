@@ -19,7 +19,7 @@ from bookie.disk import DiskFull, SyncFailed
 from bookie.server import ListenFailed
 from metadata.bookies import BookieInfo, BookieRegistry
 from metadata.cookie import decode_cookie
-from metadata.store import MetadataStore, SessionState
+from metadata.store import MetadataStore
 from protocol.codes import Code
 from protocol.extension import Op
 from protocol.frames import Flag
@@ -279,20 +279,6 @@ async def test_registration_carries_address_rack_and_incarnation(tmp_path: Path)
         assert (info.host, info.port, info.read_only) == ("127.0.0.1", bookie.port, False)
         assert info.properties["rack"] == "/dc1/r7"
         assert info.incarnation == bookie.incarnation
-
-
-async def test_registers_anew_after_its_session_was_lost(tmp_path: Path) -> None:
-    async with open_metadata(tmp_path) as store:
-        node = new_node(config_in(tmp_path), store)
-        await node.start()
-        try:
-            await BookieRegistry(store).unregister("bookie-1")  # as an expired session does
-            for listener in (SessionState.EXPIRED, SessionState.CONNECTED):
-                node._registry._on_session(listener)
-                node._on_session(listener)
-            await until_registered(store, read_only=False)
-        finally:
-            await node.stop()
 
 
 # Read-only
