@@ -127,9 +127,14 @@ class AckId(NamedTuple):
             partition, offset, epoch, lease = text.split("-")
             return cls(int(partition), int(offset), int(epoch), int(lease))
         except ValueError:
-            raise InvalidAckId(
-                f"ack id {text[:_NAME_SHOWN_CHARS]!r} is not one that receive has given out"
-            ) from None
+            raise cls.invalid(text) from None
+
+    @staticmethod
+    def invalid(text: str) -> InvalidAckId:
+        """The error for text that is no ack id."""
+        return InvalidAckId(
+            f"ack id {text[:_NAME_SHOWN_CHARS]!r} is not one that receive has given out"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
