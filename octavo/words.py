@@ -23,15 +23,22 @@ def _ensemble_change_delayed(found: Fields) -> str:
 
 
 def _partition_taken_over(found: Fields) -> str:
-    return f"took over partition {found.get('partition')} ({_rest(found, 'partition')})"
+    partition = found.get("partition")
+    if found.get("ledger") is None:
+        return f"opened {partition}, with its first ledger {found.get('new_ledger')}"
+    return (
+        f"took over {partition} in {found.get('duration_ms')} ms: ledger {found.get('ledger')} "
+        f"ends at entry {found.get('last_entry')}, goes on with ledger {found.get('new_ledger')} "
+        f"at offset {found.get('next_offset')}"
+    )
 
 
 def _ledger_recovered(found: Fields) -> str:
-    return f"recovered ledger {found.get('ledger', found.get('ledger_id'))} ({_rest(found)})"
+    return f"recovered ledger {found.get('ledger')}, last entry {found.get('last_entry')}"
 
 
 def _ledger_fenced(found: Fields) -> str:
-    return f"ledger {found.get('ledger', found.get('ledger_id'))} is fenced ({_rest(found)})"
+    return f"its ledger {found.get('ledger')} is fenced: {found.get('reason')}"
 
 
 def _bookie_lost(found: Fields) -> str:
@@ -48,7 +55,6 @@ _WORDS: dict[str, tuple[str, Callable[[Fields], str]]] = {
     "ledger_fenced": ("red", _ledger_fenced),
     "bookie_lost": ("yellow", _bookie_lost),
 }
-_HIDDEN = frozenset({"level", "service", "node", "ledger", "ledger_id"})
 
 
 def in_words(event: str, fields: Fields) -> tuple[str, str] | None:
@@ -115,11 +121,3 @@ def _names(bookies: object) -> str:
     if isinstance(bookies, list | tuple):
         return ", ".join(map(str, bookies))
     return str(bookies)
-
-
-def _rest(found: Fields, *said: str) -> str:
-    return ", ".join(
-        f"{name} {value}"
-        for name, value in found.items()
-        if name not in _HIDDEN and name not in said and not name.endswith("_id")
-    )

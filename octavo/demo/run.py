@@ -90,7 +90,7 @@ async def run_demo(options: DemoOptions) -> int:
             loading.cancel()
             raise
         follower = LogFollower(options.folder / "logs")
-        follower.listeners.append(lambda event: _show(screen, event))
+        follower.listeners.append(Narrator(screen))
         following = asyncio.create_task(follower.run())
         try:
             async with AsyncClient(supervisor.cluster.urls) as client:
@@ -104,11 +104,24 @@ async def run_demo(options: DemoOptions) -> int:
         return 1 if failed else 0
 
 
-def _show(screen: Screen, event: LogEvent) -> None:
-    said = in_words(event.event, event.fields)
-    if said is not None:
+class Narrator:
+    """Shows the events of the logs in words; what a writer repeats every second only once."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._told: set[tuple[str, str]] = set()
+
+    def __call__(self, event: LogEvent) -> None:
+        """One event of one process."""
+        said = in_words(event.event, event.fields)
+        if said is None:
+            return
         style, text = said
-        screen.event(event.node, text, style)
+        if event.event == "ensemble_change_delayed":
+            if (event.node, text) in self._told:
+                return
+            self._told.add((event.node, text))
+        self._screen.event(event.node, text, style)
 
 
 class Demo:

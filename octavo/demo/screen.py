@@ -127,6 +127,7 @@ class Screen:
         took_s = max(time.monotonic() - self._since, 1e-9)
         if self._task is not None:
             self._bar.remove_task(self._task)
+            self._bar.refresh()
             self._task = None
         rate = self._done / took_s
         self.event(self._name, f"{self._done:,} in {took_s:.1f} s, {rate:,.0f}/s", "green")
