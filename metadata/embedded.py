@@ -165,6 +165,9 @@ class EmbeddedStore:
         """The names below `path`, sorted."""
         return await self._call(self._file.children, path)
 
+    async def sync(self) -> None:
+        """Nothing to do: there is one file, and every read sees the last commit."""
+
     # -- watches
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:

@@ -142,6 +142,7 @@ class LedgerStore:
 
     async def list(self) -> list[int]:
         """All ledger ids, ascending. Ledgers made or deleted meanwhile may be in it or not."""
+        await self._store.sync()
         gate = asyncio.Semaphore(_LISTINGS_AT_ONCE)
 
         async def names(path: str) -> list[str]:

@@ -175,6 +175,14 @@ class MetadataStore(Protocol):
     async def children(self, path: str) -> list[str]:
         """The names (not paths) below `path`, sorted; empty when `path` does not exist."""
 
+    async def sync(self) -> None:
+        """A read begun after this sees every write that anybody was told of before it.
+
+        Reads alone promise less: one process's reads never go back and see its own writes, but a
+        server of a cluster may be behind the others. Reads after a failed or lost write are synced
+        by the store; call this before a decision that rests on something being absent.
+        """
+
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after the record at `path` is created, changed or deleted.
 

@@ -3,14 +3,11 @@
 kazoo works in threads of its own; what they have to say is brought to the event loop by
 `call_soon_threadsafe`, in order: the end of a session is heard before any answer given after it.
 
-ZooKeeper's watches fire once and are lost with the connection. Ours stand: whenever one fires, and
-for all of them after a reconnect, the watch is placed again first and its callback called after
-that, so that a reader who then reads sees whatever the gap held.
-
 A reply that is lost with the connection means `MetadataUnavailable` for a write, never a guess.
-Reads are sent again until their deadline. No call is sent while the connection is known to be
-down, so a call that timed out waiting for it has no effect later. ZooKeeper may narrow the session
-timeout that is asked for to its own bounds (2 to 20 ticks).
+Reads are sent again until their deadline, and the first one after a write that failed or was lost
+comes after a `sync`: the server that answers it may be another one, and behind. No call is sent
+while the connection is known to be down, so a call that timed out waiting for it has no effect
+later. ZooKeeper may narrow the session timeout that is asked for to its own bounds (2 to 20 ticks).
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from typing import Any
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from metadata.paths import check_folder, check_path, parents_of
@@ -43,6 +40,7 @@ from metadata.store import (
     check_value,
 )
 from metadata.watching import WatchKey, WatchTable
+from metadata.zookeeper_watches import PlacedWatches
 
 CONNECT_TIMEOUT_MS = 6000
 CALL_TIMEOUT_MS = 10_000
@@ -70,6 +68,9 @@ _ERRORS: dict[type[Exception], type[MetadataError]] = {
     zk.ThrottledOpError: MetadataUnavailable,
     zk.CancelledError: MetadataUnavailable,
 }
+
+# Outcomes after which the caller reads again, to learn what its write came to or what was first.
+_DOUBTFUL = (MetadataUnavailable, VersionConflict, RecordExists)
 
 
 class ZooKeeperStore:
@@ -99,12 +100,14 @@ class ZooKeeperStore:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
         )
         self._watches = WatchTable()
-        self._placed: dict[WatchKey, int] = {}
-        self._placements = 0
+        self._placed = PlacedWatches(self._client, self._chroot, self._watches, self._post)
         self._state = SessionState.SUSPENDED
         self._connected = asyncio.Event()
         self._in_flight = asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
         self._generation = 0
+        # Writes that ended in doubt, or against our belief, so far; and as of the last sync.
+        self._doubts = 0
+        self._doubts_settled = 0
         self._contact_ms = 0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -263,11 +266,18 @@ class ZooKeeperStore:
 
     # -- calls
 
+    async def sync(self) -> None:
+        """A read begun after this sees every write that anybody was told of before it."""
+        await self._read("sync", "/", self._client.sync_async)
+
     async def _read(self, verb: str, path: str, send: Callable[[str], Any]) -> Any:
         """A call without effect: sent again as often as the deadline allows."""
         deadline = self._deadline()
         while True:
             try:
+                if (doubts := self._doubts) != self._doubts_settled:
+                    await self._call("sync", "/", self._client.sync_async, deadline=deadline)
+                    self._doubts_settled = doubts
                 return await self._call(verb, path, send, deadline=deadline)
             except MetadataUnavailable:
                 if self._closed or asyncio.get_running_loop().time() >= deadline:
@@ -306,12 +316,15 @@ class ZooKeeperStore:
                 self._contact_ms = max(self._contact_ms, sent_ms)
                 return result
         except TimeoutError as error:
+            self._doubts += 1
             raise MetadataUnavailable(
                 f"{self.url} did not answer in time to {verb} {path}"
             ) from error
         except zk.KazooException as error:
             kind = next((_ERRORS[c] for c in type(error).__mro__ if c in _ERRORS), MetadataError)
             reason = str(error) or type(error).__name__
+            if kind in _DOUBTFUL:
+                self._doubts += 1
             raise kind(f"{self.url}: cannot {verb} {path}: {reason}") from error
 
     def _check_session(self, generation: int) -> None:
@@ -349,9 +362,7 @@ class ZooKeeperStore:
             self._contact_ms = self._clock()
             self._connected.set()
             self._set_state(SessionState.CONNECTED)
-            self._placed.clear()
-            for key in self._watches:
-                self._place(key)
+            self._placed.place_all()
         elif state == KazooState.SUSPENDED:
             self._connected.clear()
             self._set_state(SessionState.SUSPENDED)
@@ -384,51 +395,10 @@ class ZooKeeperStore:
 
     def _watch(self, key: WatchKey, on_change: Callable[[], None]) -> Watch:
         watch = self._watches.add(key, on_change)
-        if key not in self._placed and self._state is SessionState.CONNECTED:
-            self._place(key)
+        if self._state is SessionState.CONNECTED:
+            self._placed.ensure(key)
         return watch
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
         """Call `listener` at every change of `session_state`."""
         self._watches.listen(listener)
-
-    def _place(self, key: WatchKey, *, until_created: bool = False) -> None:
-        """Ask ZooKeeper to tell us of the next change; `_on_placed` hears when it will.
-
-        Each placement has a number; what an outdated one still has to say is ignored.
-        """
-        self._placements += 1
-        number = self._placed[key] = self._placements
-        full = (self._chroot + key.path).rstrip("/") or "/"
-
-        def on_event(event: WatchedEvent) -> None:
-            # The end of a connection is no change: all watches are placed again after it.
-            if event.type != EventType.NONE:
-                self._post(self._on_event, key, number)
-
-        by_names = key.of_children and not until_created
-        send = self._client.get_children_async if by_names else self._client.exists_async
-        result = send(full, watch=on_event)
-        result.rawlink(lambda _: self._post(self._on_placed, key, number, result))
-
-    def _on_placed(self, key: WatchKey, number: int, result: Any) -> None:
-        if self._placed.get(key) != number:
-            return
-        error = result.exception
-        if error is None:
-            # Whatever changed before the watch was in place would not be reported otherwise.
-            self._watches.notify([key])
-        elif isinstance(error, zk.NoNodeError):
-            self._place(key, until_created=True)
-        elif _ERRORS.get(type(error)) not in (MetadataUnavailable, SessionExpired):
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"{self.url}: cannot watch {key.path}", "exception": error}
-            )
-
-    def _on_event(self, key: WatchKey, number: int) -> None:
-        if self._placed.get(key) != number:
-            return
-        if key in self._watches:
-            self._place(key)
-        else:
-            del self._placed[key]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 
 import pytest
 
 from metadata.store import (
     ANY_VERSION,
+    RECORD_BYTES_MAX,
     MetadataError,
     MetadataUnavailable,
     Record,
     RecordExists,
     RecordNotFound,
+    RecordTooLong,
     SessionExpired,
     SessionState,
     VersionConflict,
@@ -80,8 +83,19 @@ async def test_values_are_bytes(tree, value):
 @pytest.mark.parametrize("path", ["r", "/a//b", "/a/", "/a/../b", "/a/.", "/a\0b", "/", ""])
 async def test_a_malformed_path_is_a_mistake_in_the_program(tree, path):
     a = await tree.open()
+    calls = [
+        lambda: a.create(path, b""),
+        lambda: a.get(path),
+        lambda: a.put(path, b"", 0),
+        lambda: a.delete(path),
+    ]
+    if path != "/":
+        calls.append(lambda: a.children(path))
+    for call in calls:
+        with pytest.raises(AssertionError):
+            await call()
     with pytest.raises(AssertionError):
-        await a.create(path, b"")
+        a.watch(path, lambda: None)
 
 
 async def test_names_may_hold_more_than_letters(tree):
@@ -142,6 +156,83 @@ async def test_parents_are_made_and_unmade_by_many_at_once(tree):
 
     await asyncio.gather(churn(stores[0], "a"), churn(stores[1], "b"))
     assert await stores[0].children("/deep/er") == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_calls_by_two_agree_with_a_dictionary(tree, seed):
+    stores = [await tree.open(), await tree.open()]
+    rng = random.Random(seed)
+    paths = ["/t/" + "/".join(rng.choices("abc", k=rng.randint(1, 3))) for _ in range(8)]
+    model: dict[str, Record] = {}
+    for step in range(150):
+        store, path = rng.choice(stores), rng.choice(paths)
+        version = rng.choice([ANY_VERSION, 0, 1, 2])
+        value = str(step).encode()
+        call = rng.choice(["get", "create", "put", "delete", "children"])
+        match call:
+            case "get":
+                given = store.get(path)
+            case "create":
+                given = store.create(path, value)
+            case "put":
+                given = store.put(path, value, version)
+            case "delete":
+                given = store.delete(path, version)
+            case _:
+                given = store.children(path)
+        try:
+            result = await given
+        except MetadataError as error:
+            result = type(error)
+        wanted = apply_to_model(model, call, path, value, version)
+        assert result == wanted, f"seed {seed} step {step}: {call} {path} {version}"
+
+
+def apply_to_model(model, call, path, value, version):
+    """What a store must answer, by the plainest means."""
+    below = {other for other in model if other.startswith(path + "/")}
+    if call == "children":
+        return sorted({other[len(path) + 1 :].split("/")[0] for other in below})
+    if call == "create":
+        if path in model:
+            return RecordExists
+        steps = path.split("/")
+        for count in range(2, len(steps)):
+            model.setdefault("/".join(steps[:count]), Record(b"", 0))
+        model[path] = Record(value, 0)
+        return path
+    if path not in model:
+        return RecordNotFound
+    record = model[path]
+    if call == "get":
+        return record
+    if version not in (ANY_VERSION, record.version):
+        return VersionConflict
+    if call == "put":
+        model[path] = Record(value, record.version + 1)
+        return record.version + 1
+    if below:
+        return RecordExists
+    del model[path]
+    return None
+
+
+async def test_a_value_that_is_too_long_is_refused_before_it_is_sent(tree):
+    a = await tree.open()
+    await a.create("/r", b"x" * RECORD_BYTES_MAX)
+    with pytest.raises(RecordTooLong, match=str(RECORD_BYTES_MAX)):
+        await a.create("/s", b"x" * (RECORD_BYTES_MAX + 1))
+    with pytest.raises(RecordTooLong):
+        await a.put("/r", b"x" * (RECORD_BYTES_MAX + 1), 0)
+    assert await a.put("/r", b"y" * RECORD_BYTES_MAX, 0) == 1
+
+
+async def test_a_synced_read_sees_what_another_was_told(tree):
+    a, b = await tree.open(), await tree.open()
+    for n in range(20):
+        await a.create(f"/s/{n}", b"")
+        await b.sync()
+        assert len(await b.children("/s")) == n + 1
 
 
 # -- sequences

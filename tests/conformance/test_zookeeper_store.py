@@ -21,6 +21,7 @@ from metadata.store import (
     RecordExists,
     RecordNotFound,
     SessionState,
+    VersionConflict,
 )
 from metadata.zookeeper import ZooKeeperStore
 from metadata.zookeeper_server import ZooKeeperNotInstalled
@@ -98,6 +99,29 @@ async def test_a_read_survives_the_loss_of_its_reply(tree, eventually):
         await asyncio.sleep(0.02)
         assert not read.done()
     assert await read == Record(b"x", 0)
+
+
+async def test_the_first_read_after_a_write_that_failed_is_synced(tree, eventually):
+    a = await tree.open()
+    sent = []
+    sync, get = a._client.sync_async, a._client.get_async
+    a._client.sync_async = lambda *args: (sent.append("sync"), sync(*args))[1]
+    a._client.get_async = lambda *args: (sent.append("get"), get(*args))[1]
+    await a.create("/r", b"")
+    await a.get("/r")
+    with pytest.raises(VersionConflict):
+        await a.put("/r", b"", 5)
+    await a.get("/r")
+    await a.get("/r")
+    assert sent == ["get", "sync", "get", "get"]
+    sent.clear()
+    async with replies_lost(tree, a):
+        write = asyncio.create_task(a.put("/r", b"new", 0))
+        await asyncio.sleep(0.02)
+    with pytest.raises(MetadataUnavailable):
+        await write
+    assert (await a.get("/r")).value == b"new"
+    assert sent[-2:] == ["sync", "get"]
 
 
 async def test_a_change_made_while_cut_off_is_heard_after(tree, eventually):

@@ -1,0 +1,99 @@
+"""Standing watches over ZooKeeper's one-shot ones.
+
+A watch of ZooKeeper fires once and is lost with the connection. Here, whenever one fires, and for
+all of them after a reconnect, the watch is placed again first and its callback called after that,
+so that a reader who then reads sees whatever the gap held.
+
+Each placement has a number; what an outdated one still has to say is ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from metadata.watching import WatchKey, WatchTable
+
+# The session or its connection ended: all watches are placed again when there is a new one.
+_PLACED_AGAIN_LATER = (
+    zk.SessionExpiredError,
+    zk.ConnectionLoss,
+    zk.OperationTimeoutError,
+    zk.SessionMovedError,
+    zk.RequestTimeoutError,
+    zk.CancelledError,
+)
+
+
+class PlacedWatches:
+    """Keeps a placement at the server for every key that the table watches.
+
+    `post` brings a call from kazoo's threads to the event loop, on which everything else runs.
+    """
+
+    def __init__(
+        self,
+        client: KazooClient,
+        chroot: str,
+        table: WatchTable,
+        post: Callable[..., None],
+    ) -> None:
+        self._client = client
+        self._chroot = chroot
+        self._table = table
+        self._post = post
+        self._placed: dict[WatchKey, int] = {}
+        self._placements = 0
+
+    def place_all(self) -> None:
+        """After a reconnect: none stands any more, and everybody gets an alarm."""
+        self._placed.clear()
+        for key in self._table:
+            self._place(key)
+
+    def ensure(self, key: WatchKey) -> None:
+        """Place `key` if it is not placed."""
+        if key not in self._placed:
+            self._place(key)
+
+    def _place(self, key: WatchKey, *, until_created: bool = False) -> None:
+        self._placements += 1
+        number = self._placed[key] = self._placements
+        full = (self._chroot + key.path).rstrip("/") or "/"
+
+        def on_event(event: WatchedEvent) -> None:
+            # The end of a connection is no change: `place_all` comes after it.
+            if event.type != EventType.NONE:
+                self._post(self._on_event, key, number)
+
+        by_names = key.of_children and not until_created
+        send = self._client.get_children_async if by_names else self._client.exists_async
+        result = send(full, watch=on_event)
+        result.rawlink(lambda _: self._post(self._on_placed, key, number, result))
+
+    def _on_placed(self, key: WatchKey, number: int, result: Any) -> None:
+        if self._placed.get(key) != number:
+            return
+        error = result.exception
+        if error is None:
+            # Whatever changed before the watch was in place would not be reported otherwise.
+            self._table.notify([key])
+        elif isinstance(error, zk.NoNodeError):
+            self._place(key, until_created=True)
+        elif not isinstance(error, _PLACED_AGAIN_LATER):
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"ZooKeeper cannot watch {key.path}", "exception": error}
+            )
+
+    def _on_event(self, key: WatchKey, number: int) -> None:
+        if self._placed.get(key) != number:
+            return
+        if key in self._table:
+            self._place(key)
+        else:
+            del self._placed[key]
