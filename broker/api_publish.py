@@ -8,6 +8,7 @@ owner. 2xx only when all of it is durable; what was stored before something fail
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from typing import Any
@@ -15,14 +16,21 @@ from typing import Any
 from aiohttp import web
 
 from broker.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
-from broker.errors import PartitionNotFound
 from broker.partition import Partition
 from broker.payloads import decode_message, decode_messages, raw_record, record_of
 from broker.problems import Problem, problem_of
 from broker.proxy import at_owner
 from broker.publishing import Piece, Producer, Publishing
-from broker.types import PartitionName, TopicName
-from protocol.batch import NO_PRODUCER, InvalidBatch, check_batch, split_batches
+from broker.types import TopicName
+from protocol.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    NO_PRODUCER,
+    BatchHeader,
+    InvalidBatch,
+    check_batch,
+    split_batches,
+)
 from protocol.records import partition_for
 
 UNDERSTOOD_TYPES = (
@@ -32,6 +40,8 @@ _REFUSED_TYPES = re.compile(r"multipart/.*|application/vnd\.kafka\..*|applicatio
 _PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 _ENCODINGS = frozenset(("", "identity", "gzip", "deflate"))
 _ERRORS_SHOWN_MAX = 100
+TURN_MESSAGES = 1000
+"""Messages of a long body made into records before other requests get their turn."""
 
 
 async def publish(call: Call) -> web.StreamResponse:
@@ -45,8 +55,6 @@ async def publish(call: Call) -> web.StreamResponse:
         name = topic.partition(0)
     if name is None:
         return await _publish_spread(call, topic, partitions)
-    if name.partition >= partitions:
-        raise no_such_partition(name, partitions)
     number = name.partition
 
     async def here(partition: Partition) -> web.StreamResponse:
@@ -54,17 +62,19 @@ async def publish(call: Call) -> web.StreamResponse:
             body = await call.read_body()
             header = check_batch(body)
             if header.total_bytes == len(body):
-                return await _publish_one_batch(call, partition, number, body, header.record_count)
+                return await _publish_one_batch(call, partition, number, body, header)
         return await _publish_into(call, topic, partitions, number)
 
     return await at_owner(call, name, here)
 
 
 async def _publish_one_batch(
-    call: Call, partition: Partition, number: int, body: bytes, count: int
+    call: Call, partition: Partition, number: int, body: bytes, header: BatchHeader
 ) -> web.StreamResponse:
     """The short way of the usual case: one record batch, stored as it came."""
     _refuse_producer_headers(call)
+    _refuse_unsupported(header)
+    count = header.record_count
     published = await partition.publish(body, expected_offset=_expected_offset(call), checked=True)
     piece = Piece(number, 0)
     piece.last = count - 1
@@ -165,7 +175,7 @@ async def _feed_json(call: Call, publishing: Publishing) -> None:
     messages = decode_messages(await call.read_body())
     now_ms = call.services.clock()
     records = []
-    for index, message in enumerate(messages):
+    for index, message in enumerate(messages):  # all are checked before the first is stored
         try:
             records.append(record_of(message, now_ms))
         except Problem as problem:
@@ -173,8 +183,13 @@ async def _feed_json(call: Call, publishing: Publishing) -> None:
                 problem.extra["index"] = index
                 problem.detail = f"messages[{index}]: {problem.detail}; nothing was stored"
             raise
-    for record in records:
+        if not index % TURN_MESSAGES:
+            await asyncio.sleep(0)
+    for index, record in enumerate(records):
         publishing.add(record)
+        if not index % TURN_MESSAGES:
+            await publishing.room()
+            await asyncio.sleep(0)
 
 
 async def _feed_batches(call: Call, publishing: Publishing) -> None:
@@ -182,6 +197,8 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
     batches = list(split_batches(body))  # all are checked before the first is stored
     if not batches:
         raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
+    for header, _ in batches:
+        _refuse_unsupported(header)
     for header, view in batches:
         publishing.add_batch(bytes(view), header.record_count)
 
@@ -198,7 +215,10 @@ async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
         else:
             lines = (rest + head).split(b"\n")
             rest = tail
-            line_number = _take_lines(call, publishing, lines, line_number)
+            for start in range(0, len(lines), TURN_MESSAGES):
+                some = lines[start : start + TURN_MESSAGES]
+                line_number = _take_lines(call, publishing, some, line_number)
+                await asyncio.sleep(0)
         if len(rest) > line_bytes_max:
             raise Problem(
                 413,
@@ -403,6 +423,21 @@ def _refuse_producer_headers(call: Call) -> None:
         )
 
 
+def _refuse_unsupported(header: BatchHeader) -> None:
+    """What a batch may say of itself but this version does not keep is refused, not ignored."""
+    if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
+        raise Problem(
+            422, "not-supported-yet", "transactional and control batches are not supported yet"
+        )
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise Problem(
+            422,
+            "invalid-batch",
+            f"record batch names producer {header.producer_id} but epoch {header.producer_epoch} "
+            f"and sequence {header.base_sequence}: all three are 0 or more, or all three are -1",
+        )
+
+
 def _expected_offset(call: Call) -> int | None:
     """`If-Match: "<next offset>"`."""
     text = call.request.headers.get("If-Match")
@@ -425,12 +460,4 @@ def _partition_required(topic: TopicName, partitions: int, why: str) -> Problem:
         f"{topic} has {partitions} partitions, and {why}: name one in the path, as in "
         f"/v1/topics/{topic}/partitions/0/messages",
         extra={"partitions": partitions},
-    )
-
-
-def no_such_partition(name: PartitionName, partitions: int) -> PartitionNotFound:
-    """The 404 that says how many partitions there are."""
-    return PartitionNotFound(
-        f"{name.topic_name} has no partition {name.partition}: it has {partitions}, numbered from "
-        f"0 to {partitions - 1}"
     )

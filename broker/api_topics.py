@@ -14,7 +14,6 @@ from typing import Any
 
 from aiohttp import web
 
-from broker.api_publish import no_such_partition
 from broker.call import Call
 from broker.partition import Partition
 from broker.problems import Problem, problem_of
@@ -117,9 +116,6 @@ async def get_partition(call: Call) -> web.StreamResponse:
     """`GET /v1/topics/{namespace}/{topic}/partitions/{partition}`."""
     name = call.partition
     assert name is not None
-    info = await call.services.broker.get_topic(name.topic_name)
-    if name.partition >= info.settings.partitions:
-        raise no_such_partition(name, info.settings.partitions)
 
     async def here(partition: Partition) -> web.StreamResponse:
         return call.reply(await show_partition(partition))

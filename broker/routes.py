@@ -69,15 +69,15 @@ def _get(path: str, handler: Handler, name: str, summary: str, answer: str, tag:
     )
 
 
-def _both(route: Route) -> tuple[Route, Route]:
+def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
     """The call on a topic, and the same on one of its partitions."""
-    return route, replace(
-        route,
-        path=route.path.replace(TOPIC, TOPIC + "/partitions/{partition}"),
-        name=route.name + "_of_partition",
-        summary=route.summary + ", one partition",
-        parameters=(*route.parameters, *_path("partition")),
-    )
+    changes = {
+        "path": route.path.replace(TOPIC, TOPIC + "/partitions/{partition}"),
+        "name": route.name + "_of_partition",
+        "summary": route.summary + ", one partition",
+        "parameters": (*route.parameters, *_path("partition")),
+    }
+    return route, replace(route, **{**changes, **differs})
 
 
 _NO_CONTENT = Answer(204, "Done")
@@ -256,7 +256,10 @@ _SUBSCRIPTIONS = (
                 _ok("It was there with the same settings", "Subscription"),
             ),
             problems=(404, 409, 415, 422),
-        )
+        ),
+        summary="Make the cursor of a subscription in one partition, if it is missing",
+        body=(),
+        answers=(_ok("It is there", "SubscriptionFigures"),),
     ),
     *_both(
         Route(
@@ -264,7 +267,8 @@ _SUBSCRIPTIONS = (
             name="get_subscription", tag="subscriptions", summary="Settings and live figures",
             parameters=_SUBSCRIPTION_PATH, answers=(_ok("Found", "Subscription"),),
             problems=(404,),
-        )
+        ),
+        answers=(_ok("Found", "SubscriptionFigures"),),
     ),
     Route(
         method="DELETE", path=_SUBSCRIPTION, handler=api_subscriptions.delete_subscription,

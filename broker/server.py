@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ledger.ledgers import LedgerClient
 
 BACKLOG = 1024
+READ_BUFFER_BYTES = 128 * 1024
+"""A connection is read no further while twice this waits for its handler."""
 GONE_CHECK_S = 1.0
 """How often a waiting call looks whether its client is still there."""
 CLIENT_GONE = 499
@@ -135,7 +137,7 @@ class BrokerServer:
             max_field_size=config.header_bytes_max,
             max_headers=config.headers_max,
             lingering_time=2.0,
-            read_bufsize=256 * 1024,
+            read_bufsize=READ_BUFFER_BYTES,
         )
         try:
             self._listener = await loop.create_server(self._http, host, port, backlog=BACKLOG)
