@@ -144,7 +144,7 @@ async def run_size(address: tuple[str, int], args: argparse.Namespace, size: int
     flags = 0 if args.v2 else int(Flag.CRC32C | Flag.RANGE_ACK)
     count = max(50, min(args.entries, args.bytes_max // size))
     work = Workload(random.getrandbits(31), size, count, flags)
-    window = max(4, min(args.window, args.window_bytes // work.frame_bytes))
+    window = max(1, min(args.window, args.window_bytes // work.frame_bytes))
     loop = asyncio.get_running_loop()
     transport, client = await loop.create_connection(lambda: Client(work, window), *address)
     await asyncio.wait_for(client.done, args.timeout_s)

@@ -130,10 +130,10 @@ def _check_length(length: int, frame_bytes_max: int) -> None:
 def _count_alike(data: memoryview, position: int, size: int, entry_id: int) -> int:
     """How many frames from `position` on differ in nothing but an entry id that rises by one."""
     following = position + size
-    if data[following : following + LENGTH.size] != data[position : position + LENGTH.size]:
+    prefix = bytes(data[position : position + _PREFIX_BYTES])
+    if data[following : following + _PREFIX_BYTES] != prefix:
         return 1
     count = (len(data) - position) // size
-    prefix = bytes(data[position : position + _PREFIX_BYTES])
     expected = entry_id
     stretch = data[position : position + size * count]
     for found, found_entry in _layout(size).iter_unpack(stretch):
