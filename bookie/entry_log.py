@@ -30,9 +30,17 @@ from bookie.entry_log_format import (
     log_id_of,
 )
 from bookie.write_cache import LogRun
-from protocol.codes import BookieIOError
+from protocol.codes import BookieIOError, OctavoError, Scope
 
 _RESERVE_BYTES = 16 * 1024 * 1024
+_SCAN_BYTES = 4096
+
+
+class EntryLogMissing(OctavoError):
+    """An entry log that must be there is not: entries would be reported absent."""
+
+    name = "entry-log-missing"
+    scope = Scope.PROCESS
 
 
 class Location(NamedTuple):
@@ -67,6 +75,32 @@ class EntryLogs:
                 if log_id is not None:
                     self._paths[log_id] = f"{directory}/{name}"
         self._current_id = max(self._paths, default=0)
+
+    def cut_abandoned(self, mark: tuple[int, int]) -> None:
+        """Give back what the newest log had reserved; no more is appended to it.
+
+        `mark` is (log id, offset) up to where the journal mark vouches for the logs. Raises
+        `EntryLogMissing` when that log is gone.
+        """
+        if mark[0] and mark[0] not in self._paths:
+            raise EntryLogMissing(
+                f"entry log {file_name(mark[0])}, which the journal mark names, is in none of "
+                f"{', '.join(self._directories)}: bring it back, or take this bookie out (remove "
+                "its folders and its cookie) and have its ledgers re-replicated"
+            )
+        log_id = self._current_id
+        if not log_id:
+            return
+        file = self._disk.open(self._paths[log_id], write=True)
+        self._readers[log_id] = file
+        self._offset = file.size()
+        if decode_footer(file.pread(FOOTER.size, max(0, self._offset - FOOTER.size))) is None:
+            if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) == log_id:
+                end = max(FILE_HEADER_BYTES, mark[1] if mark[0] == log_id else 0)
+                for record, location in self.scan(log_id, end):
+                    end = location.offset + record.total_bytes
+                self._offset = min(end, self._offset)
+            file.truncate(self._offset)
 
     @property
     def log_ids(self) -> list[int]:
@@ -229,8 +263,12 @@ class EntryLogs:
         if its_id != log_id:
             raise BookieIOError(f"entry log {file.path}: {its_id}")
         offset = max(offset, FILE_HEADER_BYTES)
+        data, base = b"", offset
         while True:
-            record = decode_record(file.pread(RECORD_BYTES, offset))
+            record = decode_record(data, offset - base)
+            if record is None:
+                data, base = file.pread(_SCAN_BYTES, offset), offset
+                record = decode_record(data, 0)
             if record is None:
                 return
             yield record, Location(log_id, offset, record.total_bytes)

@@ -49,12 +49,11 @@ def open_index(
 ) -> LedgerIndex:
     """Open the index and bring it up to what the mark says. Raises `BookieIOError`."""
     index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
-    covered = index.covered
     wanted = (mark.log_id, mark.log_offset) if mark is not None else (0, 0)
+    covered = index.covered
     if covered is None and logs.log_ids:
-        covered = (0, 0)
-        wanted = max(wanted, (logs.log_ids[-1], 0))
-    if covered is not None and covered < wanted:
+        _rebuild(index, logs, (0, 0), states)
+    elif covered is not None and covered < wanted:
         _rebuild(index, logs, covered, states)
     return index
 
@@ -79,7 +78,6 @@ def _rebuild(
             if len(runs) >= _REBUILD_BATCH:
                 index.put(runs, covered)
                 runs = []
-    end = (logs.log_ids[-1] + 1, 0) if logs.log_ids else (0, 0)
-    index.put(runs, end)
+    index.put(runs, logs.position)
     index.flush()
     _log.info("index_rebuilt", runs=count)

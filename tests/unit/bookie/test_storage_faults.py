@@ -59,10 +59,12 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
         while not bench.storage.disk_full:
             codes.append(await bench.add(1, number, b"y" * 1000))
             number += 1
-        assert codes[-1] is Code.READ_ONLY
-        assert set(codes[:-1]) <= {Code.OK}
-        acked = 20 + len(codes) - 1
+        assert set(codes) == {Code.OK}, "it is refused before it fails"
+        acked = 20 + len(codes)
         assert await bench.add(1, 999) is Code.READ_ONLY
+        await bench.storage.fence(2, KEY)
+        assert await bench.add(1, acked, b"recovered", recovery=True) is Code.OK
+        acked += 1
         assert await bench.storage.read(1, acked - 1)
         bench.disk.capacity = 2**40
         await eventually(lambda: not bench.storage.disk_full)
@@ -70,6 +72,7 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
         assert bench.fatal == []
         await bench.crash()
         assert await bench.storage.entries(1) == [(0, acked)]
+        assert bench.storage.is_fenced(2)
 
 
 async def test_a_flush_that_finds_no_space_loses_nothing_and_is_tried_again() -> None:
