@@ -68,7 +68,11 @@ class Ownership:
         self._lost_listeners.append(listener)
 
     def held(self, path: str) -> bool:
-        """Whether `path` is ours as far as this process knows. Never true past the session."""
+        """Whether `path` is ours as far as this process knows.
+
+        False from the moment when the session is known to be over; while it is SUSPENDED the
+        answer may be out of date.
+        """
         return path in self._held and self._store.session_state is not SessionState.EXPIRED
 
     async def claim(self, path: str, value: bytes) -> Claim:
@@ -94,6 +98,7 @@ class Ownership:
             record = await self._store.get(path)
             self._check(path, generation)
             if record.value != value:
+                self._sent.pop(path, None)
                 return Claim(False, record.value)
             if not sent_before and path not in self._held:
                 await self._store.delete(path, record.version)

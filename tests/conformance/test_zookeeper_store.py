@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from metadata.election import LeaderElection, Ownership
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
 from metadata.opening import open_store
 from metadata.store import (
@@ -88,6 +89,57 @@ async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(tree, eventual
     # Another who wants the same id is told that it is taken.
     with pytest.raises(RecordExists):
         await LedgerStore(b, rng=random.Random(2)).create(metadata)
+
+
+async def test_a_claim_whose_reply_was_lost_is_found_out_by_claiming_again(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    ours, theirs = Ownership(a), Ownership(b)
+    await a.create("/o", b"")
+
+    async def made() -> bool:
+        return await theirs.owner("/o/1") == b"ours"
+
+    async with replies_lost(tree, a):
+        claim = asyncio.create_task(ours.claim("/o/1", b"ours"))
+        await eventually(made)
+    with pytest.raises(MetadataUnavailable):
+        await claim
+    assert not ours.held("/o/1")
+    version_before = (await b.get("/o/1")).version
+    assert (await ours.claim("/o/1", b"ours")).held
+    assert (await b.get("/o/1")).version == version_before
+    assert not (await theirs.claim("/o/1", b"theirs")).held
+
+
+async def test_a_candidate_whose_reply_was_lost_does_not_block_the_election(tree, eventually):
+    a, b = await tree.open(), await tree.open()
+    await a.create("/leader", b"")
+    first = LeaderElection(a, "/leader", b"first", lambda _: None)
+    second = LeaderElection(b, "/leader", b"second", lambda _: None)
+    proxy = tree.proxies[id(a)]
+
+    create = a._client.create_async
+
+    def create_and_lose(*args, **kwargs):
+        proxy.answers_pass.clear()
+        return create(*args, **kwargs)
+
+    a._client.create_async = create_and_lose
+    await first.start()
+
+    async def has_stood() -> bool:
+        return len(await b.children("/leader")) == 1
+
+    await eventually(has_stood)
+    a._client.create_async = create
+    proxy.drop()
+    proxy.answers_pass.set()
+    await eventually(lambda: first.leads)
+    assert await b.children("/leader") == ["V_0000000001"]
+    await second.start()
+    await first.close()
+    await eventually(lambda: second.leads)
+    await second.close()
 
 
 async def test_a_read_survives_the_loss_of_its_reply(tree, eventually):

@@ -237,6 +237,23 @@ async def test_a_file_removed_or_replaced_under_a_running_store_is_noticed(path,
     await store.close()
 
 
+async def test_a_full_disk_is_unavailable_and_loses_nothing(path):
+    store = EmbeddedStore(str(path))
+    await store.start()
+    await store.create("/kept", b"x")
+
+    def limit(pages: int) -> None:
+        store._file._db.execute(f"PRAGMA max_page_count = {pages}")
+
+    await store._call(limit, 20)
+    with pytest.raises(MetadataUnavailable, match="full"):
+        await store.create("/big", b"x" * 500_000)
+    assert await store.get("/kept") == (b"x", 0)
+    await store._call(limit, 10_000)
+    await store.create("/big", b"x" * 500_000)
+    await store.close()
+
+
 # -- the change log
 
 
