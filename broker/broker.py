@@ -37,6 +37,7 @@ from ledger.ledgers import LedgerClient
 from metadata.election import Ownership
 from metadata.store import MetadataStore
 from metadata.topics import TopicStore
+from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 
@@ -94,14 +95,17 @@ class Broker:
         await self._topics.create_namespace(DEFAULT_NAMESPACE)
         self._owners.start(value)
         await self._members.start(own, value)
-        self._upkeep = asyncio.create_task(self._keep_up(), name="upkeep")
+        self._upkeep = self._spawn(self._keep_up())
 
     async def close(self) -> None:
         """Hand every partition over and leave."""
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
-        await self._members.leave()
+        try:
+            await self._members.leave()
+        except OctavoError as error:
+            _log.warning("broker_not_unregistered", broker=self.broker_id, reason=str(error))
         await self._owners.hand_over()
         await self._members.close()
         self._topics.close()
@@ -210,11 +214,12 @@ class Broker:
             for partition in self.partitions():
                 await partition.upkeep()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that ends with this broker at the latest; an error in it is never silent."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -57,7 +57,7 @@ class Members:
         store: MetadataStore,
         ownership: Ownership,
         on_change: Callable[[], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._store = store
         self._ownership = ownership

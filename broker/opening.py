@@ -58,7 +58,7 @@ class PartitionOpener:
         reader: LogReader,
         settings: Callable[[], TopicSettings],
         clock: Callable[[], int],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._name = name
         self._config = config
@@ -93,26 +93,25 @@ class PartitionOpener:
         if own and record.epoch != epoch:
             raise OwnershipLost(f"{self._name}: another broker has taken over meanwhile")
         state_ledger = None if own else record.state_ledger
-        new = asyncio.ensure_future(
-            create_ledger(self._ledgers, self._settings(), self._name, "data")
-        )
-        state_writer: LedgerWriter | None = None
+        new = self._create("data")
+        new_state = None if state_ledger is None else self._create("state")
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
             chain = await self._measure(recovered)
             upto = known_upto if known_upto is not None else state.producers_upto
             table = await self._producers(producers, state, chain, upto)
-            if state_ledger is not None:
-                state_writer = await self._write_state(state, table, chain.end_offset)
+            state_writer = None if new_state is None else await new_state
+            if state_writer is not None:
+                await self._write_state(state_writer, state, table, chain.end_offset)
             writer = await new
         except BaseException:
-            self._spawn(self._discard(new, state_writer))
+            self._spawn(self._discard(new, new_state))
             raise
         try:
             await self._publish_record(chain, writer, state_writer, own=own)
         except OwnershipLost as error:
             if error.refused:
-                self._spawn(self._discard(new, state_writer))
+                self._spawn(self._discard(new, new_state))
             raise
         for ledger_id in Chain(record.ledgers, record.trimmed_offset).dropped_in(chain):
             self._spawn(delete_quietly(self._ledgers, ledger_id))
@@ -173,10 +172,17 @@ class PartitionOpener:
                     offset,
                 )
 
-    async def _write_state(self, state: State, table: ProducerTable, end: int) -> LedgerWriter:
+    async def _write_state(
+        self, writer: LedgerWriter, state: State, table: ProducerTable, end: int
+    ) -> None:
         cursors = [(name, held.created_ms, held.cursor) for name, held in state.cursors.items()]
-        entries = snapshot(cursors, table.snapshot(), end)
-        return await write_snapshot(self._ledgers, self._settings(), self._name, entries)
+        await write_snapshot(writer, snapshot(cursors, table.snapshot(), end))
+
+    def _create(self, kind: str) -> asyncio.Future[LedgerWriter]:
+        """Begin to make a ledger, while others are still being recovered."""
+        return asyncio.ensure_future(
+            create_ledger(self._ledgers, self._settings(), self._name, kind)
+        )
 
     async def _publish_record(
         self, chain: Chain, writer: LedgerWriter, state_writer: LedgerWriter | None, *, own: bool
@@ -191,11 +197,9 @@ class PartitionOpener:
 
         await self._record.change(make)
 
-    async def _discard(
-        self, new: asyncio.Future[LedgerWriter], state_writer: LedgerWriter | None
-    ) -> None:
+    async def _discard(self, *made: asyncio.Future[LedgerWriter] | None) -> None:
         """The opening failed before any record named what it made."""
-        done = await asyncio.gather(new, return_exceptions=True)
-        for writer in (*done, state_writer):
-            if writer is not None and not isinstance(writer, BaseException):
+        begun = [one for one in made if one is not None]
+        for writer in await asyncio.gather(*begun, return_exceptions=True):
+            if not isinstance(writer, BaseException):
                 await delete_quietly(self._ledgers, writer.ledger_id)

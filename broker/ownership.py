@@ -40,6 +40,7 @@ from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _LOOKUPS_AT_ONCE = 64
+_NOWHERE = PartitionName("", "", -1)
 
 
 class _Lookup:
@@ -77,7 +78,7 @@ class Owners:
         records: TopicStore,
         ownership: Ownership,
         members: Members,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._around = around
         self._config = config
@@ -88,6 +89,8 @@ class Owners:
         self._spawn = spawn
         self._value = b""
         self._local: dict[PartitionName, _Local] = {}
+        self._names: dict[str, PartitionName] = {}
+        """By the path of the ownership record, of all that were ever claimed here."""
         self._lookups: dict[PartitionName, _Lookup] = {}
         self._stopping = False
         self._reconciling = False
@@ -177,6 +180,7 @@ class Owners:
         """Claim, then open, again and again until it is open or turns out to be another's."""
         delay_ms = self._config.reopen_delay_ms
         path = owner_path(*name)
+        self._names[path] = name
         while self._local.get(name) is local:
             try:
                 claim = await self._ownership.claim(path, self._value)
@@ -227,9 +231,9 @@ class Owners:
 
     def _claim_lost(self, path: str) -> None:
         """Our session is over: others may own the partition any moment. Stop acking now."""
-        for name, local in list(self._local.items()):
-            if owner_path(*name) == path:
-                local.partition.abandon("this broker's session has ended")
+        local = self._local.get(self._names.get(path, _NOWHERE))
+        if local is not None:
+            local.partition.abandon("this broker's session has ended")
 
     def _partition_lost(self, partition: Partition) -> None:
         local = self._local.get(partition.name)

@@ -252,23 +252,24 @@ class Publisher:
     def _admit(self, job: _Job) -> None:
         """Give the batch its offset and its entry, or answer it."""
         try:
+            known = None if job.sequence is None else self._producers.check(*job.sequence)
+            if known is not None:
+                job.first_offset = known.stored_from
+                count = job.header.record_count
+                job.future.set_result(
+                    Published(known.first_offset, known.last_offset, -1, -1, count, True)
+                )
+                return
+            # A repeat of what this very call has stored is no mismatch, so this comes second.
             if job.expected_offset not in (None, self.next_offset):
                 raise OffsetMismatch(
                     f"{self._name}: expected next offset {job.expected_offset}, "
                     f"it is {self.next_offset}",
                     self.next_offset,
                 )
-            if job.sequence is None:
-                self._add(job)
-            elif (known := self._producers.check(*job.sequence)) is None:
-                self._add(job)
+            self._add(job)
+            if job.sequence is not None:
                 self._producers.accept(*job.sequence, job.first_offset)
-            else:
-                job.first_offset = known.stored_from
-                count = job.header.record_count
-                job.future.set_result(
-                    Published(known.first_offset, known.last_offset, -1, -1, count, True)
-                )
         except WriterBusy:
             self._waiting.appendleft(job)
             self._waiting_bytes += job.size

@@ -51,18 +51,10 @@ async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
         _log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
 
 
-async def write_snapshot(
-    ledgers: LedgerClient, settings: TopicSettings, name: PartitionName, entries: Iterable[bytes]
-) -> LedgerWriter:
-    """A new state ledger that begins with these entries."""
-    payloads = list(entries)
-    writer = await create_ledger(ledgers, settings, name, "state")
-    try:
-        await asyncio.gather(*(writer.append(payload) for payload in payloads))
-    except BaseException:
-        await delete_quietly(ledgers, writer.ledger_id)
-        raise
-    return writer
+async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
+    """Begin a new state ledger with these entries."""
+    # All of them now, before anything is awaited: a snapshot is of one moment.
+    await asyncio.gather(*[writer.append(payload) for payload in entries])
 
 
 async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
@@ -187,8 +179,9 @@ class StateLog:
         """A snapshot, which contains what was to be written, in a new ledger takes over."""
         old, old_id = self._writer, self._record.value.state_ledger
         self._writer = None
-        new = await write_snapshot(self._ledgers, self._settings(), self._name, self._snapshot())
+        new = await create_ledger(self._ledgers, self._settings(), self._name, "state")
         try:
+            await write_snapshot(new, self._snapshot())
             await self._record.change(lambda r: replace(r, state_ledger=new.ledger_id))
         except OwnershipLost as error:
             if error.refused:

@@ -27,5 +27,5 @@ class Surroundings:
     subscription_info: Callable[[PartitionName, str], Awaitable[SubscriptionInfo]]
     """Raises `SubscriptionNotFound`."""
     broker_id: Callable[[], str]
-    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    spawn: Callable[[Coroutine[Any, Any, None]], object]
     """Runs in the background; the broker holds the task."""

@@ -70,7 +70,7 @@ class Topics:
         records: TopicStore,
         ledgers: LedgerClient,
         clock: Callable[[], int],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         on_change: Callable[[TopicName], None],
     ) -> None:
         self._records = records
