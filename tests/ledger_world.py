@@ -1,14 +1,15 @@
 """A world without network or clock in which the pure cores of the ledger run: bookies as dicts.
 
-What an action asks for becomes an `Envelope`; delivering it does the thing and feeds the answer to
-the core. Tests choose the order: first in first out for scenarios, every order for the model.
+What an action asks for becomes an envelope: plain data, so that a whole world can be pickled and
+taken up again. Delivering it does the thing and feeds the answer to the core. Tests choose the
+order: first in first out for scenarios, every order for the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ledger import recovering, writing
 from ledger.errors import BookieUnavailable, LedgerFenced
@@ -42,6 +43,8 @@ class World:
         self.bookies = {name: ModelBookie() for name in bookies}
         self.metadata = metadata
         self.version = 0
+        self.reads_fence = True
+        """False plants BookKeeper #2614."""
 
     def cas(self, metadata: LedgerMetadata, version: int) -> bool:
         if version != self.version:
@@ -50,36 +53,113 @@ class World:
         self.version += 1
         return True
 
+    def key(self) -> Hashable:
+        """All that decides what may happen next."""
+        record = self.metadata
+        bookies = tuple(
+            (tuple(sorted(b.entries.items())), b.fenced, b.up) for b in self.bookies.values()
+        )
+        return self.version, record.state, record.fragments, record.last_entry, bookies
+
     def spares(self, ensemble: tuple[str, ...], positions: tuple[int, ...]) -> dict[int, str]:
         free = [b for b, bookie in self.bookies.items() if bookie.up and b not in ensemble]
         return dict(zip(positions, free, strict=False))
 
 
-class Recoverer:
-    """A recovery, with what it has under way."""
+class Envelope(NamedTuple):
+    """Something under way: which method of its agent happens when it is delivered."""
 
-    def __init__(self, world: World, ledger_id: int = 7) -> None:
+    label: str
+    method: str
+    args: tuple[Any, ...]
+
+
+class Agent:
+    """Who acts in a world, with what it has under way."""
+
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.core = Recovering(ledger_id)
-        self.inbox: list[Callable[[], list[recovering.Action]]] = []
-        self.labels: list[str] = []
-        self.log: list[recovering.Action] = []
-        self.on_deliver: Callable[[str], None] = lambda label: None
-
-    def start(self) -> None:
-        self._take(self.core.metadata_read(self.world.metadata, self.world.version))
+        self.inbox: list[Envelope] = []
+        self.log: list[Any] = []
 
     @property
-    def result(self) -> recovering.Done | recovering.Failed | None:
-        found = [a for a in self.log if isinstance(a, recovering.Done | recovering.Failed)]
-        return found[-1] if found else None
+    def labels(self) -> list[str]:
+        return [envelope.label for envelope in self.inbox]
+
+    def on_deliver(self, label: str) -> None:
+        """Tests put their hook here."""
 
     def deliver(self, index: int = 0) -> None:
         """Let one thing that is under way happen."""
-        label = self.labels.pop(index)
-        happen = self.inbox.pop(index)
-        self.on_deliver(label)
-        self._take(happen())
+        envelope = self.inbox.pop(index)
+        self.on_deliver(envelope.label)
+        self.take(getattr(self, envelope.method)(*envelope.args))
+
+    def post(self, label: str, method: str, *args: Any) -> None:
+        self.inbox.append(Envelope(label, method, args))
+
+    def take(self, actions: list[Any]) -> None:
+        raise NotImplementedError
+
+    def changes_nothing(self, envelope: Envelope) -> bool:
+        """Whether delivering it, now or ever later, has no effect at all."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Drop what has no effect: fewer orders to visit, none of them different."""
+        kept = [e for e in self.inbox if not self.changes_nothing(e)]
+        self.inbox = sorted(kept, key=lambda e: e.label)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What happened is not part of what may happen: two histories, one state.
+        return {k: v for k, v in self.__dict__.items() if k not in ("log", "on_deliver")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.log = []
+
+
+class Recoverer(Agent):
+    """A recovery."""
+
+    def __init__(self, world: World, name: str = "r", ledger_id: int = 7) -> None:
+        super().__init__(world)
+        self.name = name
+        self.core = Recovering(ledger_id)
+        self.result: recovering.Done | recovering.Failed | None = None
+
+    def key(self) -> Hashable:
+        core, writes = self.core, self.core._writing
+        polls = tuple(
+            (e, p.found is not None, frozenset(p.denied), frozenset(p.unknown))
+            for e, p in core._polls.items()
+        )
+        return (
+            (core.state, core._version if core.state is not recovering.State.START else 0),
+            tuple(sorted(core._fences.items())),
+            tuple(sorted(core._fence_failures)),
+            polls,
+            (tuple(core.entries), core._next_read, core._decided, core._end, core._length),
+            writes and writing_key(writes),
+            type(self.result),
+            tuple(self.labels),
+        )
+
+    def changes_nothing(self, envelope: Envelope) -> bool:
+        """A read or fence that only fences, where the fence stands already."""
+        if envelope.method not in ("read", "fence"):
+            return False
+        entry_id, bookie = envelope.args if envelope.method == "read" else (-2, envelope.args[1])
+        if not self.world.bookies[bookie].fenced and self.world.reads_fence:
+            return False
+        if envelope.method == "fence":
+            return self.core.state is not recovering.State.FENCING and (
+                self.world.bookies[bookie].fenced
+            )
+        return self.core.state is not recovering.State.READING or entry_id not in self.core._polls
+
+    def start(self) -> None:
+        self.take(self.core.metadata_read(self.world.metadata, self.world.version))
 
     def run(self) -> recovering.Done | recovering.Failed:
         while self.inbox:
@@ -91,42 +171,37 @@ class Recoverer:
         self.start()
         return self.run()
 
-    def _post(self, label: str, happen: Callable[[], list[recovering.Action]]) -> None:
-        self.labels.append(label)
-        self.inbox.append(happen)
-
-    def _take(self, actions: list[recovering.Action]) -> None:
+    def take(self, actions: list[recovering.Action]) -> None:
         for action in actions:
             self.log.append(action)
             match action:
                 case recovering.WriteMetadata(metadata, version):
-                    self._post("cas", lambda m=metadata, v=version: self._cas(m, v))
+                    self.post(f"cas {version}", "cas", metadata, version)
                 case recovering.Fence(position, bookie):
-                    self._post(f"fence {bookie}", lambda p=position, b=bookie: self._fence(p, b))
+                    self.post(f"fence {bookie}", "fence", position, bookie)
                 case recovering.Read(entry_id, bookies):
                     for bookie in bookies:
-                        self._post(
-                            f"read {entry_id} {bookie}",
-                            lambda e=entry_id, b=bookie: self._read(e, b),
-                        )
+                        self.post(f"read {entry_id} {bookie}", "read", entry_id, bookie)
                 case recovering.WriteBack(_, bookie, first, last):
-                    held = [
+                    held = tuple(
                         (e, self.core.entries[e].data)
                         for e in range(first, last + 1)
                         if e in self.core.entries and self.core.is_held_by(bookie, e)
-                    ]
-                    self._post(f"write {bookie}", lambda b=bookie, h=held: self._write(b, h))
+                    )
+                    self.post(f"write {bookie} {[e for e, _ in held]}", "write", bookie, held)
                 case writing.ChooseReplacements(positions, ensemble):
-                    self._take(self.core.chosen(self.world.spares(ensemble, positions)))
+                    self.take(self.core.chosen(self.world.spares(ensemble, positions)))
+                case recovering.Done() | recovering.Failed():
+                    self.result = action
                 case _:
                     pass
 
-    def _cas(self, metadata: LedgerMetadata, version: int) -> list[recovering.Action]:
+    def cas(self, metadata: LedgerMetadata, version: int) -> list[recovering.Action]:
         if self.world.cas(metadata, version):
             return self.core.written(self.world.version)
         return self.core.conflict(self.world.metadata, self.world.version)
 
-    def _fence(self, position: int, bookie: str) -> list[recovering.Action]:
+    def fence(self, position: int, bookie: str) -> list[recovering.Action]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.fence_failed(position, BookieUnavailable(bookie, "down"))
@@ -135,11 +210,11 @@ class Recoverer:
             return self.core.fence_failed(position, BookieUnavailable(bookie, "unknown state"))
         return self.core.fenced(position, found.lac)
 
-    def _read(self, entry_id: int, bookie: str) -> list[recovering.Action]:
+    def read(self, entry_id: int, bookie: str) -> list[recovering.Action]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.entry_unknown(entry_id, bookie, "down")
-        found.fenced = True
+        found.fenced = found.fenced or self.world.reads_fence
         if entry_id in found.entries:
             data = found.entries[entry_id][0]
             return self.core.entry_found(entry_id, data, 10 * (entry_id + 1))
@@ -147,7 +222,7 @@ class Recoverer:
             return self.core.entry_unknown(entry_id, bookie, "unknown state")
         return self.core.entry_absent(entry_id, bookie)
 
-    def _write(self, bookie: str, held: list[tuple[int, bytes]]) -> list[recovering.Action]:
+    def write(self, bookie: str, held: tuple[tuple[int, bytes], ...]) -> list[recovering.Action]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.failed(bookie, BookieUnavailable(bookie, "down"))
@@ -158,21 +233,16 @@ class Recoverer:
         return actions
 
 
-class Owner:
-    """A writer, with what it has under way."""
+class Owner(Agent):
+    """A writer."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        super().__init__(world)
         self.core = Writing(world.metadata, world.version)
-        self.inbox: list[Callable[[], list[writing.Action]]] = []
-        self.labels: list[str] = []
         self.acked = -1
-        self.log: list[writing.Action] = []
+        self.ended = False
+        self.closed = False
         self.lac_of: dict[int, int] = {}
-
-    @property
-    def ended(self) -> bool:
-        return any(isinstance(action, writing.Ended) for action in self.log)
 
     def add(self) -> None:
         """One more entry, sent to its write set."""
@@ -183,49 +253,74 @@ class Owner:
             if self.core.quorum.holds(position, entry_id):
                 self._send(self.core.ensemble[position], entry_id)
 
-    def deliver(self, index: int = 0) -> None:
-        self.labels.pop(index)
-        self.take(self.inbox.pop(index)())
+    def key(self) -> Hashable:
+        ends = (self.acked, self.ended, self.closed)
+        return writing_key(self.core), ends, tuple(self.labels)
 
-    def _post(self, label: str, happen: Callable[[], list[writing.Action]]) -> None:
-        self.labels.append(label)
-        self.inbox.append(happen)
+    def changes_nothing(self, envelope: Envelope) -> bool:
+        """Acks that come too late, and adds that find the fence when that is known already."""
+        if not self.ended:
+            return False
+        if envelope.method == "store":
+            return self.world.bookies[envelope.args[0]].fenced
+        return envelope.method == "ack"
+
+    def close(self) -> None:
+        self.take(self.core.close(10 * (self.core.lac + 1)))
 
     def _send(self, bookie: str, entry_id: int) -> None:
-        lac = self.lac_of[entry_id]
-        self._post(f"add {entry_id} {bookie}", lambda: self._store(bookie, entry_id, lac))
+        self.post(f"add {entry_id} {bookie}", "store", bookie, entry_id, self.lac_of[entry_id])
 
-    def _store(self, bookie: str, entry_id: int, lac: int) -> list[writing.Action]:
+    def store(self, bookie: str, entry_id: int, lac: int) -> list[writing.Action]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.failed(bookie, BookieUnavailable(bookie, "down"))
         if found.fenced:
             return self.core.refused(bookie, LedgerFenced("fenced"))
         found.entries[entry_id] = (content(entry_id), lac)
-        self._post(f"ack {entry_id} {bookie}", lambda: self.core.acked(bookie, entry_id, entry_id))
+        self.post(f"ack {entry_id} {bookie}", "ack", bookie, entry_id)
         return []
+
+    def ack(self, bookie: str, entry_id: int) -> list[writing.Action]:
+        return self.core.acked(bookie, entry_id, entry_id)
 
     def take(self, actions: list[writing.Action]) -> None:
         for action in actions:
             self.log.append(action)
             match action:
                 case writing.Confirmed(last_entry):
+                    assert not self.ended, "P19"
                     self.acked = last_entry
                 case writing.ChooseReplacements(positions, ensemble):
                     self.take(self.core.chosen(self.world.spares(ensemble, positions)))
                 case writing.WriteMetadata(metadata, version):
-                    self._post("cas", lambda m=metadata, v=version: self._cas(m, v))
+                    self.post(f"cas {version}", "cas", metadata, version)
                 case writing.Send(position, bookie, first):
                     for entry_id in range(first, self.core.lap + 1):
                         if self.core.quorum.holds(position, entry_id):
                             self._send(bookie, entry_id)
+                case writing.Ended():
+                    self.ended = True
+                case writing.Closed():
+                    self.closed = True
                 case _:
                     pass
 
-    def _cas(self, metadata: LedgerMetadata, version: int) -> list[writing.Action]:
+    def cas(self, metadata: LedgerMetadata, version: int) -> list[writing.Action]:
         if self.world.cas(metadata, version):
             return self.core.written(self.world.version)
         return self.core.conflict(self.world.metadata, self.world.version)
+
+
+def writing_key(core: Writing) -> Hashable:
+    return (
+        (core.state, core.lac, core.lap, core.version),
+        tuple(core.ensemble),
+        tuple(core.acks.acked_to),
+        tuple((p, tuple(sorted(early))) for p, early in sorted(core.acks._early.items())),
+        tuple(sorted(core.down)),
+        tuple(sorted(core._planned.items())),
+    )
 
 
 def content(entry_id: int) -> bytes:

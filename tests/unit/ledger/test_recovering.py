@@ -125,7 +125,7 @@ def test_24_a_hung_bookie_does_not_stop_the_fence() -> None:
     recoverer.start()
     recoverer.deliver()  # the mark
     hung = recoverer.labels.index("fence b")
-    del recoverer.labels[hung], recoverer.inbox[hung]
+    del recoverer.inbox[hung]
     recoverer.deliver()
     recoverer.deliver()
     assert [a for a in recoverer.log if isinstance(a, FenceHolds)]
@@ -302,7 +302,7 @@ def test_31_closed_by_another_meanwhile_is_adopted() -> None:
     recoverer = Recoverer(w)
 
     def before(label: str) -> None:
-        if label == "cas" and w.metadata.state is LedgerState.IN_RECOVERY:
+        if label.startswith("cas") and w.metadata.state is LedgerState.IN_RECOVERY:
             w.cas(replace(w.metadata, state=LedgerState.CLOSED, last_entry=0, length=10), 1)
 
     recoverer.on_deliver = before
@@ -336,7 +336,7 @@ def test_an_older_fragment_repaired_during_recovery_is_kept() -> None:
     recoverer = Recoverer(w)
 
     def before(label: str) -> None:
-        if label == "cas" and w.version == 1:
+        if label.startswith("cas") and w.version == 1:
             repaired = (Fragment(0, tuple("abe")), w.metadata.fragments[1])
             w.cas(replace(w.metadata, fragments=repaired), 1)
 
