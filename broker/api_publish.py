@@ -39,7 +39,6 @@ UNDERSTOOD_TYPES = (
 _REFUSED_TYPES = re.compile(r"multipart/.*|application/vnd\.kafka\..*|application/json-seq")
 _PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 _ENCODINGS = frozenset(("", "identity", "gzip", "deflate"))
-_ERRORS_SHOWN_MAX = 100
 TURN_MESSAGES = 1000
 """Messages of a long body made into records before other requests get their turn."""
 
@@ -272,12 +271,8 @@ def _answer(
     if call.text("results") == "batches" and call.content_type == RECORD_BATCH:
         summary["batches"] = [_batch(piece) for piece in pieces if piece.published is not None]
     if failed:
-        summary["not_stored"] = sum(piece.count for piece in failed)
-        summary["errors"] = [
-            {**piece.error.body(), "partition": piece.partition, "count": piece.count}
-            for piece in failed[:_ERRORS_SHOWN_MAX]
-            if piece.error is not None
-        ]
+        summary["not_confirmed"] = sum(piece.count for piece in failed)
+        summary["errors"] = _errors(failed)
         return call.reply(summary, status=207)
     if summary.get("duplicates") == summary["count"] and "batches" not in summary:
         last = max(pieces, key=lambda piece: piece.last).place(pieces[-1].count - 1)
@@ -305,6 +300,18 @@ def summarize(pieces: list[Piece]) -> dict[str, Any]:
             _share([piece for piece in stored if piece.partition == number]) for number in numbers
         ]
     return found
+
+
+def _errors(failed: list[Piece]) -> list[dict[str, Any]]:
+    """Each reason once for each partition, with how many messages it concerns."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for piece in failed:
+        if piece.error is not None:
+            key = (piece.partition, piece.error.code)
+            if key not in found:
+                found[key] = {**piece.error.body(), "partition": piece.partition, "count": 0}
+            found[key]["count"] += piece.count
+    return list(found.values())
 
 
 def _share(pieces: list[Piece]) -> dict[str, Any]:
@@ -343,9 +350,8 @@ def _batch(piece: Piece) -> dict[str, Any]:
 def _with_stored(problem: Problem, pieces: list[Piece]) -> Problem:
     """The problem in the input, with what had been stored before it."""
     problem.extra["stored"] = summarize(pieces)
-    failures = [piece.error for piece in pieces if piece.error is not None]
-    if failures:
-        problem.extra["errors"] = [error.body() for error in failures[:_ERRORS_SHOWN_MAX]]
+    if errors := _errors(pieces):
+        problem.extra["errors"] = errors
     return problem
 
 

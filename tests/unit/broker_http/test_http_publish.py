@@ -342,7 +342,7 @@ async def test_partial_failure_is_207(one: Running) -> None:
     assert answer.status == 207, answer
     found = answer.json()
     assert found["count"] == 1
-    assert found["not_stored"] == 1
+    assert found["not_confirmed"] == 1
     assert found["errors"][0]["code"] == "partition-unavailable"
     assert [result["status"] for result in found["results"]] == [503, 200]
     answer = await one.api.post(FOUR + "/messages", json=body["messages"][0])
