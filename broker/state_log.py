@@ -21,7 +21,7 @@ from broker.errors import AckOutcomeUnknown, NotOwner, Overloaded
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper
 from broker.state_format import Op, State, encode
 from broker.types import PartitionName, TopicSettings
-from ledger.errors import LedgerFenced
+from ledger.errors import LedgerFenced, OutcomeUnknown
 from ledger.ledgers import LedgerClient
 from ledger.writer import LedgerWriter
 from protocol.codes import OctavoError
@@ -163,9 +163,10 @@ class StateLog:
                 async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
                     await writer.append(encode(ops))
                 return
-            except LedgerFenced:
-                raise
             except (OctavoError, TimeoutError) as error:
+                cause = error.cause if isinstance(error, OutcomeUnknown) else error
+                if isinstance(cause, LedgerFenced):
+                    raise cause from error
                 _log.warning("state_ledger_replaced", partition=str(self._name), reason=str(error))
         await self._roll()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,11 @@ from protocol.records import Record, build_batch
 from tests.ledger_cluster import QUICK, Cluster, running_cluster
 
 SESSION_TIMEOUT_MS = 2_000
-FAST: dict[str, Any] = {"reopen_delay_ms": 50, "reopen_delay_ms_max": 200}
+FAST: dict[str, Any] = {
+    "reopen_delay_ms": 50,
+    "reopen_delay_ms_max": 200,
+    "handover_timeout_ms": 1_000,
+}
 TOPIC = TopicName("public", "flights")
 
 
@@ -55,6 +60,15 @@ class RunningBroker:
         """What the others see of a crash: the session ends; the broker itself hears nothing."""
         self.gone = True
         await self.store.close()
+
+    async def expire(self) -> None:
+        """End the session behind the broker's back, as after a pause longer than its timeout."""
+        store: Any = self.store
+        with contextlib.closing(sqlite3.connect(store.url.removeprefix("file://"))) as file, file:
+            file.execute(
+                "UPDATE sessions SET deadline_ms = 0 WHERE id = ?", (store._file._session_id,)
+            )
+        store._file._deadline_ms = 0
 
     async def bury(self) -> None:
         """Stop what still runs of a broker that has vanished."""

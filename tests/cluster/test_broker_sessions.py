@@ -1,0 +1,138 @@
+"""A broker whose session ends, whose ledger is closed by others, whose store is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.errors import BrokerError, NotOwner, PublishOutcomeUnknown
+from broker.partition import Partition
+from broker.types import PartitionName, SubscriptionSettings
+from metadata.topics import TopicStore
+from tests.broker_cluster import (
+    BrokerCluster,
+    RunningBroker,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+    values,
+)
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as brokers:
+        yield brokers
+
+
+async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition:
+    """The open partition, wherever it is served."""
+    async with asyncio.timeout(15):
+        while True:
+            for one in running:
+                try:
+                    if (await one.broker.owner_of(name)).local:
+                        return await one.broker.partition(name)
+                except BrokerError as error:
+                    if not error.retryable:
+                        raise
+            await asyncio.sleep(0.01)
+
+
+async def test_an_expired_session_ends_serving_at_once_and_the_broker_comes_back(
+    brokers: BrokerCluster,
+) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    await partition.publish(batch(2, tag="a"))
+    with capture_logs() as events:
+        await first.expire()
+        await until(lambda: not first.broker.partitions(), "A serves nothing")
+    lost = [event for event in events if event["event"] == "partition_lost"]
+    assert lost[0]["reason"].endswith("this broker's session has ended")
+    with pytest.raises(NotOwner):
+        await partition.publish(batch(1))
+    with pytest.raises(NotOwner):
+        await partition.read(0, bytes_max=1, count_max=1)
+    await until(lambda: "A" in {b.broker_id for b in second.broker.brokers()}, "A is back")
+    again = await owner_among(name, first, second)
+    assert (await again.publish(batch(1, tag="b"))).first_offset == 2
+    assert await values(again) == ["a-0", "a-1", "b-0"]
+
+
+async def test_a_ledger_closed_by_somebody_else_moves_the_partition(
+    brokers: BrokerCluster,
+) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    ledger = (await partition.publish(batch(1, tag="a"))).ledger_id
+    await second.ledgers.recover(ledger)
+    with pytest.raises((PublishOutcomeUnknown, NotOwner), match="ledger-fenced"):
+        await partition.publish(batch(1, tag="lost"))
+    with pytest.raises(NotOwner):
+        await partition.publish(batch(1, tag="refused"))
+    again = await owner_among(name, first, second)
+    assert again is not partition
+    await again.publish(batch(1, tag="b"))
+    assert await values(again) == ["a-0", "b-0"]
+
+
+async def test_a_state_ledger_closed_by_somebody_else_moves_the_partition_too(
+    brokers: BrokerCluster,
+) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    await partition.publish(batch(4))
+    info, _ = await first.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    subscription = await partition.subscribe(info)
+    await subscription.acknowledge(up_to=0)
+    record, _ = await TopicStore(second.store).read_partition(*name)
+    assert record.state_ledger is not None
+    await second.ledgers.recover(record.state_ledger)
+    with pytest.raises(NotOwner):
+        await subscription.acknowledge(up_to=1)
+    again = await owner_among(name, first, second)
+    assert (await again.subscription("s")).stats().mark_delete_offset == 1
+
+
+async def test_whoever_waits_is_told_when_the_partition_goes(brokers: BrokerCluster) -> None:
+    first = await brokers.start("A")
+    name = await make_topic(first.broker)
+    partition = await owned(first.broker, name)
+    info, _ = await first.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    subscription = await partition.subscribe(info)
+    waiting = [
+        asyncio.create_task(partition.read(0, bytes_max=1, count_max=1, wait_s=60)),
+        asyncio.create_task(subscription.receive("c", messages_max=1, wait_s=60)),
+    ]
+    await asyncio.sleep(0)
+    await first.close()
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [NotOwner, NotOwner]
+
+
+async def test_a_record_changed_behind_the_owner_stops_it(brokers: BrokerCluster) -> None:
+    first = await brokers.start("A")
+    name = await make_topic(first.broker, rollover_entries=3)
+    partition = await owned(first.broker, name)
+    records = TopicStore(first.store)
+    record, version = await records.read_partition(*name)
+    await records.write_partition(*name, record, version)
+    # These go to the ledger that the record names: they count. Then it cannot roll over.
+    await asyncio.gather(*(partition.publish(batch(1, tag=f"{n}")) for n in range(3)))
+    await until(lambda: partition not in first.broker.partitions(), "A has given it up")
+    with pytest.raises(NotOwner):
+        await partition.publish(batch(1))
+    again = await owner_among(name, first)
+    assert await values(again) == ["0-0", "1-0", "2-0"]
+    assert len(await first.ledgers.list()) == len(again.stats().ledgers), "no ledger is left over"
