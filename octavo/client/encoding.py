@@ -8,9 +8,10 @@ repeatable byte by byte: the same sequence always stands for the same messages.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from octavo.client.transport import BATCH_TYPE, NDJSON_TYPE
 from octavo.client.types import Value, key_bytes, to_bytes
@@ -100,7 +101,7 @@ class NdjsonEncoding:
             line["value"] = value
         if headers:
             line["headers"] = {name: (text or b"").decode() for name, text in headers}
-        data = json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        data = msgspec.json.encode(line) + b"\n"
         return data, len(data)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:

@@ -154,11 +154,22 @@ class Lane:
 
     def _later(self) -> asyncio.Handle:
         if self._options.linger_ms <= 0:
-            return self._loop.call_soon(self.seal)
-        return self._loop.call_later(self._options.linger_ms / 1000, self.seal)
+            return self._loop.call_soon(self._lingered)
+        return self._loop.call_later(self._options.linger_ms / 1000, self._lingered)
+
+    def _lingered(self) -> None:
+        """Time is over: send, or, while the window is full, let the batch grow until it is not."""
+        self._timer = None
+        if len(self._window) < self._options.window:
+            self.seal()
 
     def _fill_window(self) -> None:
-        while self._sealed and len(self._window) < self._options.window:
+        while len(self._window) < self._options.window:
+            if not self._sealed:
+                if self._open is None or self._timer is not None:
+                    return
+                self.seal()
+                return
             batch = self._sealed.popleft()
             self._window.append(batch)
             task = self._loop.create_task(self._deliver(batch))

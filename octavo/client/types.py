@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -43,7 +42,7 @@ def to_bytes(value: Value) -> bytes | None:
         return bytes(value)
     if isinstance(value, str):
         return value.encode()
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return msgspec.json.encode(value)
 
 
 def key_bytes(key: str | bytes | None) -> bytes | None:
@@ -69,7 +68,10 @@ class Message:
 
     def json(self) -> Any:
         """The value as JSON. Raises `ValueError` when it is not."""
-        return json.loads(self.value or b"null")
+        try:
+            return msgspec.json.decode(self.value or b"null")
+        except msgspec.DecodeError as error:
+            raise ValueError(f"the value is not JSON: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,14 +46,12 @@ class Flights:
 
     def value(self, row: int) -> dict[str, Any]:
         """The row as a message: numbers as numbers, missing as null, and its number."""
-        message: dict[str, Any] = {"row": row}
         cells = self._lines[row].split(",")
-        for name, numeric, cell in zip(self.columns, self._numeric, cells, strict=True):
-            if cell == MISSING:
-                message[name] = None
-            else:
-                message[name] = int(cell) if numeric else cell
-        return message
+        values = [
+            None if cell == MISSING else int(cell) if numeric else cell
+            for numeric, cell in zip(self._numeric, cells, strict=True)
+        ]
+        return {"row": row, **dict(zip(self.columns, values, strict=True))}
 
     def timestamp_ms(self, row: int) -> int:
         """The hour of the flight's scheduled departure."""
