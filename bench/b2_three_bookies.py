@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import structlog
 import uvloop
 
@@ -94,7 +95,7 @@ async def write(writer: LedgerWriter, payload: bytes, seconds: float) -> tuple[i
     answered = 0
     over = False
 
-    def done(entry_id: int, error: Exception | None) -> None:
+    def done(_: int, error: Exception | None) -> None:
         nonlocal answered
         if error is not None and not finished.done():
             finished.set_exception(error)
@@ -116,7 +117,18 @@ async def write(writer: LedgerWriter, payload: bytes, seconds: float) -> tuple[i
     return added, time.perf_counter() - started
 
 
-async def measure(url: str, sizes: list[int], seconds: float, rounds: int) -> list[dict[str, Any]]:
+def cpu_of(processes: list[subprocess.Popen[bytes]]) -> float:
+    """Seconds of processor time that these processes have used."""
+    return sum(sum(psutil.Process(p.pid).cpu_times()[:2]) for p in processes)
+
+
+async def measure(
+    url: str,
+    servers: list[subprocess.Popen[bytes]],
+    sizes: list[int],
+    seconds: float,
+    rounds: int,
+) -> list[dict[str, Any]]:
     """All rounds, the sizes interleaved."""
     store = open_store(url)
     await store.start()
@@ -128,22 +140,26 @@ async def measure(url: str, sizes: list[int], seconds: float, rounds: int) -> li
             await asyncio.sleep(0.05)
             await client.bookies.reload()
     rates: dict[int, list[float]] = {size: [] for size in sizes}
-    busy: dict[int, list[float]] = {size: [] for size in sizes}
+    writer_us: dict[int, list[float]] = {size: [] for size in sizes}
+    bookie_us: dict[int, list[float]] = {size: [] for size in sizes}
     for round_number in range(rounds + 1):
         for size in sizes:
             writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            cpu = time.process_time()
+            cpu, theirs = time.process_time(), cpu_of(servers)
             warming = round_number == 0
             count, took = await write(
-                writer, random.Random(size).randbytes(size), min(1.0, seconds) if warming else seconds
+                writer,
+                random.Random(size).randbytes(size),
+                min(1.0, seconds) if warming else seconds,
             )
-            used = time.process_time() - cpu
+            cpu, theirs = time.process_time() - cpu, cpu_of(servers) - theirs
             metadata = await writer.close()
             assert metadata.last_entry == count - 1, (metadata.last_entry, count)
             assert len(metadata.fragments) == 1, "the ensemble changed during the measurement"
             if not warming:
                 rates[size].append(count / took)
-                busy[size].append(used / took)
+                writer_us[size].append(1e6 * cpu / count)
+                bookie_us[size].append(1e6 * theirs / count / len(servers))
     await client.close()
     await store.close()
     return [
@@ -152,7 +168,8 @@ async def measure(url: str, sizes: list[int], seconds: float, rounds: int) -> li
             "entries_per_s": round(statistics.median(rates[size])),
             "mb_per_s": round(statistics.median(rates[size]) * size / 1e6, 1),
             "rounds_entries_per_s": [round(rate) for rate in rates[size]],
-            "writer_cpu": round(statistics.median(busy[size]), 2),
+            "writer_cpu_us_per_entry": round(statistics.median(writer_us[size]), 2),
+            "bookie_cpu_us_per_entry": round(statistics.median(bookie_us[size]), 2),
         }
         for size in sizes
     ]
@@ -175,12 +192,16 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=options.data, prefix="octavo-b2-") as folder:
         url = f"file://{folder}/metadata.db"
-        with bookies(folder, url, 3):
-            results = uvloop.run(measure(url, options.sizes, options.seconds, options.rounds))
+        with bookies(folder, url, 3) as servers:
+            results = uvloop.run(
+                measure(url, servers, options.sizes, options.seconds, options.rounds)
+            )
     for result in results:
         print(
             f"{result['payload_bytes']:>6} B  {result['entries_per_s']:>9,} entries/s  "
-            f"{result['mb_per_s']:>7} MB/s x 3  writer {result['writer_cpu']:.0%} of a core"
+            f"{result['mb_per_s']:>7} MB/s x 3   processor time of one entry: writer "
+            f"{result['writer_cpu_us_per_entry']} us, each bookie "
+            f"{result['bookie_cpu_us_per_entry']} us"
         )
     print(
         json.dumps(
