@@ -13,6 +13,7 @@ from protocol.limits import FRAME_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
+_ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 class BookieConfigError(OctavoError):
@@ -38,7 +39,7 @@ class BookieConfig:
     rack: str = ""
     """Where it stands, for placement, for example `/dc1/rack7`; unknown when empty."""
     admin_port: int | None = None
-    """HTTP port of /metrics and /healthz; none when absent."""
+    """HTTP port of /metrics and /healthz; none when absent, 0 takes any free one."""
 
     # Folders
     journal_directories: tuple[str, ...] = field(default=())
@@ -73,7 +74,7 @@ class BookieConfig:
     frame_bytes_max: int = FRAME_BYTES_MAX
     """A longer frame ends its connection before it is read."""
     connections_max: int = 10_000
-    scratch_bytes: int = 512 * KIB
+    scratch_bytes: int = 256 * KIB
     """The receive buffer that all connections share; also the largest chunk parsed at once."""
     connection_add_bytes_max: int = 8 * MIB
     """Adds of one connection that wait for the disk; above it the connection is not read."""
@@ -120,6 +121,12 @@ class BookieConfig:
                 value = getattr(self, item.name)
                 _require(value > 0, item.name, value, "it must be above 0")
         _require(0 <= self.port < 65536, "port", self.port, "use 1 to 65535, or 0 for any")
+        _require(
+            self.host not in _ANY_ADDRESS or bool(self.advertised_host),
+            "advertised_host",
+            self.advertised_host,
+            f"with host {self.host} say under which name clients reach this bookie",
+        )
         _require(
             self.scratch_bytes >= 4096, "scratch_bytes", self.scratch_bytes, "use 4096 or more"
         )

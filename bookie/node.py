@@ -214,11 +214,14 @@ class BookieNode:
         """Give back whatever is held."""
         self.admin.close()
         self.server.abort()
-        with contextlib.suppress(OctavoError):
+        try:
             await self.storage.close()
-        for lock in self._locks:
-            lock.close()
-        self._locks = []
+        except OctavoError as error:
+            log.warning("storage_not_flushed", bookie=self.bookie_id, reason=str(error))
+        finally:
+            for lock in self._locks:
+                lock.close()
+            self._locks = []
 
     def set_read_only(self, read_only: bool) -> None:
         """Refuse ordinary adds, or take them again, until told otherwise."""

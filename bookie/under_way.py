@@ -2,7 +2,7 @@
 
 Plain reads wait in line for one of a few readers, and wait there while the peer does not take its
 answers: that bounds what they occupy. Fencing reads, priority reads and the extension's requests
-do not stand in that line. A long-poll is counted by the bookie, not here.
+overtake that line while they are few. A long-poll never stands in it: the bookie counts those.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ _READERS_MAX = 32
 """Plain reads of one connection that run at once."""
 _READS_PER_TURN = 32
 _AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
+_AT_ONCE_MAX = 64
+"""Requests that may run beside the readers; the next ones stand in line like others."""
+
+_Request = ReadRequest | BatchReadRequest | Request
 
 
 class UnderWay:
@@ -37,7 +41,7 @@ class UnderWay:
         self._requests = requests
         self._answer = answer
         self._on_done = on_done
-        self._lined_up: deque[ReadRequest | BatchReadRequest] = deque()
+        self._lined_up: deque[_Request] = deque()
         self._readers = 0
         self._held = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,19 +60,24 @@ class UnderWay:
 
     def read(self, request: ReadRequest | BatchReadRequest) -> None:
         """Answer a read, in line or, with a flag that says so, at once."""
-        if request.flags & _AT_ONCE:
-            self._spawn(self._answer_with(self._answer_to(request)))
-        else:
-            self._lined_up.append(request)
-            self._start_readers(1)
+        self._take(request, at_once=bool(request.flags & _AT_ONCE))
 
     def extension(self, request: Request) -> None:
         """Answer a request of ours. Raises `ProtocolError` when it is none."""
         if request.op is Op.ADDED:
             raise ProtocolError("ADDED is an answer, never a request")
-        task = self._spawn(self._answer_with(self._requests.extension(request)))
         if request.op is Op.WAIT_LAC:
-            self._waits.add(task)
+            self._waits.add(self._spawn(self._answer_with(request)))
+        else:
+            self._take(request, at_once=True)
+
+    def _take(self, request: _Request, *, at_once: bool) -> None:
+        running = len(self._tasks) - len(self._waits) - self._readers
+        if at_once and running < _AT_ONCE_MAX:
+            self._spawn(self._answer_with(request))
+        else:
+            self._lined_up.append(request)
+            self._start_readers(1)
 
     def hold(self) -> None:
         """The peer does not take its answers: begin no further plain read."""
@@ -90,13 +99,15 @@ class UnderWay:
         for task in self._tasks:
             task.cancel()
 
-    def _answer_to(self, request: ReadRequest | BatchReadRequest) -> Coroutine[Any, Any, bytes]:
+    def _answer_to(self, request: _Request) -> Coroutine[Any, Any, bytes]:
         if isinstance(request, ReadRequest):
             return self._requests.read(request)
-        return self._requests.batch_read(request)
+        if isinstance(request, BatchReadRequest):
+            return self._requests.batch_read(request)
+        return self._requests.extension(request)
 
-    async def _answer_with(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        self._answer(await answer)
+    async def _answer_with(self, request: _Request) -> None:
+        self._answer(await self._answer_to(request))
 
     def _start_readers(self, count: int) -> None:
         for _ in range(min(count, _READERS_MAX - self._readers)):

@@ -14,8 +14,9 @@ from bookie.node import BookieNode
 from protocol.answers import ReadAnswer
 from protocol.codes import Code
 from protocol.extension import Op, encode_request
-from protocol.frames import read_request
+from protocol.frames import Flag, read_request
 from tests.raw_bookie import (
+    KEY,
     RawClient,
     TroubledDisk,
     add_of,
@@ -173,6 +174,34 @@ async def test_peer_that_never_takes_its_answers_is_cut_off(tmp_path: Path) -> N
         again = await RawClient.connect(bookie)
         assert await again.read(1, 0) == entry_of(1, 0, payload)
         again.close()
+        client.close()
+
+
+@pytest.mark.parametrize(
+    "request_frame",
+    [
+        read_request(1, 0, Flag.FENCE | Flag.HIGH_PRIORITY, KEY),
+        read_request(1, 0, Flag.HIGH_PRIORITY),
+        encode_request(Op.READ_LAC, 1, {"ledger": 1}),
+    ],
+    ids=["fence", "priority", "extension"],
+)
+async def test_what_overtakes_reads_is_bounded_too(tmp_path: Path, request_frame: bytes) -> None:
+    payload = bytes(64 * KIB)
+    async with running_bookie(tmp_path, connection_answer_bytes_max=MIB) as bookie:
+        client = await RawClient.connect(bookie, limit=4 * KIB)
+        assert await client.add(add_of(1, 0, payload)) is Code.OK
+        [connection] = bookie.server._connections
+        client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(request_frame * 2000)
+        await until(lambda: sample(bookie, "bookie_read_pauses_total", reason="ANSWERS"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+            unsent = connection._transport.get_write_buffer_size()  # type: ignore[union-attr]
+            assert unsent <= MIB + 100 * len(payload)
+        client._reader._transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(2000):
+            await client.answer()
         client.close()
 
 

@@ -263,6 +263,8 @@ def test_senseless_settings_are_named(tmp_path: Path) -> None:
         config_in(tmp_path, journal_directories=())
     with pytest.raises(BookieConfigError, match="absolute"):
         config_in(tmp_path, ledger_directories=("relative",))
+    with pytest.raises(BookieConfigError, match="advertised_host"):
+        config_in(tmp_path, host="0.0.0.0")
     with pytest.raises(BookieConfigError, match="write_cache_bytes_max"):
         config_in(tmp_path, write_cache_bytes_max=0)
 
