@@ -3,9 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check install fmt interop
+.PHONY: help demo test check install fmt interop bench
+
+help:
+	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
+	@echo 'make test      format, lint, types, layers, and every test'
+	@echo 'make check     the same without the tests'
+	@echo 'make fmt       format and mend what can be mended'
+	@echo 'make bench     B1, B2, B3 of docs/performance.md on this machine'
+	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 
 $(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo 'Octavo needs Python 3.11 or newer; set PYTHON=/path/to/python3.11' >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable '.[dev]'
@@ -13,8 +23,12 @@ $(VENV)/installed: pyproject.toml
 
 install: $(VENV)/installed
 
+demo: install
+	$(BIN)/octavo demo
+	$(BIN)/octavo demo fencing
+
 test: install check
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2
 
 check: install
 	$(BIN)/ruff format --check .
@@ -25,6 +39,11 @@ check: install
 fmt: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench: install
+	$(BIN)/python bench/b1_one_bookie.py
+	$(BIN)/python bench/b2_three_bookies.py
+	$(BIN)/python bench/b3_publish.py
 
 # Beside a real Apache BookKeeper, fetched by Maven: needs a JDK (17 or newer) and Maven.
 interop: install
