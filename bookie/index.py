@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from rocksdict import (
@@ -29,6 +30,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie.disk import DiskFull
 from bookie.entry_log import Location
 from protocol.codes import BookieIOError
 
@@ -162,23 +164,34 @@ class RocksIndex:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        try:
+        with self._translated("open"):
             self._db = Rdict(path, rocks_options(), access_type=AccessType.read_write())
-        except Exception as error:  # rocksdict raises bare Exception
-            raise BookieIOError(
-                f"index {path} cannot be opened: {error}. It is derived: remove the folder, and "
-                "it is rebuilt from the entry logs at the next start"
-            ) from error
         self._write_options = WriteOptions()
         # Its stub calls it a method; it is a property.
         setattr(self._write_options, "disable_wal", True)  # noqa: B010
         self._last: dict[int, int] = {}
         """Highest indexed entry by ledger: saves a seek for runs that only append."""
 
+    @contextmanager
+    def _translated(self, call: str) -> Iterator[None]:
+        """rocksdict raises bare `Exception`: raise `DiskFull` or `BookieIOError` instead."""
+        try:
+            yield
+        except BookieIOError:
+            raise
+        except Exception as error:
+            if "No space left" in str(error):
+                raise DiskFull(f"index {self._path}: {call}: {error}; free some space") from error
+            raise BookieIOError(
+                f"index {self._path}: {call}: {error}. The index is derived: stop the bookie and "
+                "remove the folder, and it is rebuilt from the entry logs"
+            ) from error
+
     @property
     def covered(self) -> tuple[int, int] | None:
         """See `LedgerIndex`."""
-        value = self._db.get(COVERED_KEY)
+        with self._translated("read"):
+            value = self._db.get(COVERED_KEY)
         if value is None:
             return None
         log_id, offset = COVERED.unpack(value)
@@ -186,6 +199,10 @@ class RocksIndex:
 
     def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
         """See `LedgerIndex`."""
+        with self._translated("write"):
+            self._put(runs, covered)
+
+    def _put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
         batch = WriteBatch(raw_mode=True)
         for run in runs:
             last = self._last.get(run.ledger_id)
@@ -222,6 +239,7 @@ class RocksIndex:
             if run.last >= first:
                 found.append(run)
             cursor.next()
+        cursor.status()  # raises when a damaged block ended the iteration: never "absent"
         return found
 
     @staticmethod
@@ -237,33 +255,39 @@ class RocksIndex:
         cursor = self._db.iter()
         cursor.seek_for_prev(KEY.pack(ledger_id, 2**64 - 1))
         if not cursor.valid():
+            cursor.status()
             return -1
         run = self._decode(cursor)
         return run.last if run.ledger_id == ledger_id else -1
 
     def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
         """See `LedgerIndex`."""
-        cursor = self._db.iter()
-        cursor.seek_for_prev(KEY.pack(ledger_id, entry_id))
-        if not cursor.valid():
-            return None
-        run = self._decode(cursor)
+        with self._translated("read"):
+            cursor = self._db.iter()
+            cursor.seek_for_prev(KEY.pack(ledger_id, entry_id))
+            if not cursor.valid():
+                cursor.status()  # raises when a damaged block hides the entry: never "absent"
+                return None
+            run = self._decode(cursor)
         return run if run.ledger_id == ledger_id and run.last >= entry_id else None
 
     def runs(self, ledger_id: int) -> list[IndexRun]:
         """See `LedgerIndex`."""
-        return self._overlapping(ledger_id, 0, 2**63 - 1)
+        with self._translated("read"):
+            return self._overlapping(ledger_id, 0, 2**63 - 1)
 
     def delete_ledger(self, ledger_id: int) -> None:
         """See `LedgerIndex`."""
-        self._db.delete_range(
-            KEY.pack(ledger_id, 0), KEY.pack(ledger_id, 2**64 - 1), self._write_options
-        )
+        with self._translated("delete"):
+            self._db.delete_range(
+                KEY.pack(ledger_id, 0), KEY.pack(ledger_id, 2**64 - 1), self._write_options
+            )
         self._last.pop(ledger_id, None)
 
     def flush(self) -> None:
         """See `LedgerIndex`."""
-        self._db.flush(True)
+        with self._translated("flush"):
+            self._db.flush(True)
 
     def close(self) -> None:
         """See `LedgerIndex`."""

@@ -135,6 +135,24 @@ def test_rocks_keeps_what_was_flushed(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_damaged_block_is_an_io_error_never_absent(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    index = RocksIndex(str(path))
+    index.put([run(1, number, number) for number in range(1000)], (3, 4))
+    index.flush()
+    index.close()
+    for name in os.listdir(path):
+        if name.endswith(".sst"):
+            data = bytearray((path / name).read_bytes())
+            data[100:2000] = bytes(1900)
+            (path / name).write_bytes(data)
+    index = RocksIndex(str(path))
+    for read in (lambda: index.find(1, 5), lambda: index.runs(1)):
+        with pytest.raises(BookieIOError, match="remove the folder, and it is rebuilt"):
+            read()
+    index.close()
+
+
 def test_a_broken_rocks_folder_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "index"
     RocksIndex(str(path)).close()
