@@ -250,7 +250,10 @@ class RecordFile:
             raise SessionExpired(f"metadata session {self._session_id} in {self._path} is over")
 
     def _check_lease(self) -> None:
-        """Without the lock: the clock alone says whether the session may have ended."""
+        """After a read: the clock alone says whether the session stood when it was made.
+
+        Before it would be too early: a process may be stopped between the check and the read.
+        """
         if self._deadline_ms <= self._clock():
             raise SessionExpired(f"metadata session {self._session_id} in {self._path} is over")
 
@@ -258,20 +261,20 @@ class RecordFile:
 
     def get(self, path: str) -> Record:
         """See `MetadataStore.get`."""
-        self._check_lease()
         row = self._db.execute(
             "SELECT value, version FROM records WHERE path = ?", (check_path(path),)
         ).fetchone()
+        self._check_lease()
         if row is None:
             raise RecordNotFound(f"no record at {path}")
         return Record(row[0], row[1])
 
     def children(self, path: str) -> list[str]:
         """See `MetadataStore.children`."""
-        self._check_lease()
         rows = self._db.execute(
             "SELECT path FROM records WHERE parent = ?", (check_folder(path),)
         ).fetchall()
+        self._check_lease()
         return sorted(row[0].rpartition("/")[2] for row in rows)
 
     def create(self, path: str, value: bytes, ephemeral: bool, sequence: bool) -> str:
