@@ -88,6 +88,7 @@ class EntryLogs:
                 f"{', '.join(self._directories)}: bring it back, or take this bookie out (remove "
                 "its folders and its cookie) and have its ledgers re-replicated"
             )
+        self._drop_unused(mark[0])
         log_id = self._current_id
         if not log_id:
             return
@@ -101,6 +102,19 @@ class EntryLogs:
                     end = location.offset + record.total_bytes
                 self._offset = min(end, self._offset)
             file.truncate(self._offset)
+
+    def _drop_unused(self, above: int) -> None:
+        """Remove logs above `above` that were made and never got their header: they hold nothing.
+
+        The header is durable before the first record is written.
+        """
+        for log_id in [found for found in self.log_ids if found > above]:
+            file = self._disk.open(self._paths[log_id])
+            blank = not file.pread(FILE_HEADER_BYTES, 0).strip(b"\0")
+            file.close()
+            if blank:
+                self._disk.unlink(self._paths.pop(log_id))
+        self._current_id = max(self._paths, default=0)
 
     @property
     def log_ids(self) -> list[int]:

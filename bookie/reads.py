@@ -90,3 +90,14 @@ class ColdReads:
             self._executor, self._index.runs, ledger_id
         )
         return [(run.first, run.last) for run in runs]
+
+
+def joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same entries as few ascending (first, last)."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(intervals):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found

@@ -24,7 +24,7 @@ import structlog
 
 from bookie.add_run import AddRun
 from bookie.checkpoint import Checkpointer
-from bookie.config import BookieConfig
+from bookie.config import BookieConfig, BookieConfigError
 from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
 from bookie.index import LedgerIndex
@@ -33,7 +33,7 @@ from bookie.journal_reader import GoodBlock, JournalReader
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
 from bookie.read_cache import CachedRun, ReadCache
-from bookie.reads import ColdReads
+from bookie.reads import ColdReads, joined
 from bookie.recover import load_states, make_folders, open_index
 from bookie.replay import records_of
 from bookie.write_cache import Half, Piece, WriteCache
@@ -84,6 +84,7 @@ class Storage:
         self._cache = WriteCache(config.write_cache_bytes_max)
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._states = LedgerStates()
+        self._index: LedgerIndex | None = None
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
         self._control = LedgerControl(self._states, self._deleted)
         self._pressure_listeners: list[Callable[[bool], None]] = []
@@ -104,6 +105,11 @@ class Storage:
     async def start(self) -> None:
         """Open the files and replay the journal. Raises on damage it cannot vouch for."""
         config = self._config
+        if len(config.journal_directories) != 1:
+            raise BookieConfigError(
+                f"bookie setting journal_directories = {config.journal_directories!r}: name one "
+                "folder; for more journals run more bookies"
+            )
         journal_directory = config.journal_directories[0]
         await self._flush_call(make_folders, self._disk, config.directories)
         mark, state_file = await self._flush_call(
@@ -146,7 +152,7 @@ class Storage:
             preallocate_bytes=config.journal_preallocate_bytes,
             sync=config.journal_sync,
         )
-        await self._flush_call(writer.open, reader.seal() + 1)
+        await self._flush_call(writer.open, await self._flush_call(reader.seal) + 1)
         self._journal = Journal(
             writer,
             executor=self._journal_executor,
@@ -184,10 +190,13 @@ class Storage:
                 if self._failed is None:
                     await self._journal.drain()
                     await self.checkpoint()
+            except DiskFull as error:
+                _log.warning("flush_left_to_replay", error=str(error))
             finally:
                 await self._journal.close()
-                await self._flush_call(self._index.close)
-                await self._flush_call(self._logs.close)
+        if self._index is not None:
+            await self._flush_call(self._index.close)
+        await self._flush_call(self._logs.close)
         for executor in (self._journal_executor, self._flush_executor, self._read_executor):
             executor.shutdown(wait=False)
 
@@ -326,13 +335,7 @@ class Storage:
         """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
         self._control.known(ledger_id)
         cached = self._cache.intervals(ledger_id)
-        found: list[tuple[int, int]] = []
-        for first, last in sorted(cached + await self._cold.intervals(ledger_id)):
-            if found and first <= found[-1][1] + 1:
-                found[-1] = (found[-1][0], max(found[-1][1], last))
-            else:
-                found.append((first, last))
-        return found
+        return joined(cached + await self._cold.intervals(ledger_id))
 
     def ledgers(self) -> list[int]:
         """The ids of the ledgers this bookie knows, ascending."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bookie.disk import DiskError, SyncFailed
-from bookie.journal_format import JournalDamaged
+from bookie.config import BookieConfig, BookieConfigError
+from bookie.disk import DiskError, DiskFull, RealDisk, SyncFailed
+from bookie.journal_format import JournalDamaged, file_name
 from bookie.ledger_state import LedgerStateDamaged
+from bookie.storage import Storage
 from protocol.codes import BookieIOError, Code, NoSuchEntry, ReadOnly
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
@@ -31,6 +34,37 @@ async def test_a_failed_sync_is_fatal_and_nothing_is_acked_after_it() -> None:
         assert len(bench.fatal) == 1
         await bench.crash()
         assert await bench.storage.entries(1) == [(0, 0)]
+
+
+async def test_a_full_disk_does_not_stop_a_stop() -> None:
+    bench = Bench()
+    async with bench:
+        await bench.add(1, 0, b"x" * 1000)
+        bench.disk.capacity = bench.disk.used()
+    bench.disk.capacity = 2**40
+    bench.storage = bench._new()
+    async with bench:
+        assert await bench.storage.entries(1) == [(0, 0)]
+
+
+async def test_one_journal_only() -> None:
+    bench = Bench(replace(CONFIG, journal_directories=("/j", "/k")))
+    with pytest.raises(BookieConfigError, match="name one folder"):
+        await bench.storage.start()
+    await bench.storage.close()
+
+
+async def test_a_start_that_failed_gives_its_files_back(tmp_path: Path) -> None:
+    config = BookieConfig(
+        journal_directories=(f"{tmp_path}/j",), ledger_directories=(f"{tmp_path}/l",)
+    )
+    (tmp_path / "j").mkdir()
+    (tmp_path / "j" / file_name(1)).write_bytes(b"junk" * 20)
+    for _ in range(2):
+        storage = Storage(config, disk=RealDisk())
+        with pytest.raises(JournalDamaged, match="junk"):
+            await storage.start()
+        await storage.close()
 
 
 async def test_a_failed_sync_in_the_background_flush_is_fatal() -> None:
@@ -100,8 +134,6 @@ async def test_a_fence_that_finds_no_space_says_so_and_holds_in_memory() -> None
 
         def hook(call: str, path: str) -> None:
             if call == "pwritev":
-                from bookie.disk import DiskFull
-
                 raise DiskFull(f"pwritev {path}: no space left")
 
         bench.disk.hook = hook
