@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -238,4 +240,19 @@ async def test_peers_that_vanish_in_the_middle(tmp_path: Path) -> None:
         assert bookie.server.requests.long_polls == 0
         client = await RawClient.connect(bookie)
         assert (await client.call(Op.LIST_ENTRIES, ledger=1)).body["runs"] == [[0, 99]]
+        client.close()
+
+
+async def test_vanished_peers_are_found_by_keep_alive(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, keepalive_ms=30_000) as bookie:
+        client = await RawClient.connect(bookie)
+        assert await client.add(add_of(1, 0)) is Code.OK
+        [connection] = bookie.server._connections
+        assert connection._transport is not None
+        with socket.socket(
+            fileno=os.dup(connection._transport.get_extra_info("socket").fileno())
+        ) as s:
+            assert s.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert s.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+            assert s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         client.close()
