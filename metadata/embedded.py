@@ -220,7 +220,9 @@ class EmbeddedStore:
         except SessionExpired:
             pass  # the listeners have heard, the next poll has a new session
         except MetadataError:
-            self._set_state(SessionState.SUSPENDED)
+            # EXPIRED stays true until there is a new session.
+            if self._state is SessionState.CONNECTED:
+                self._set_state(SessionState.SUSPENDED)
         else:
             self._reconnected()
 
