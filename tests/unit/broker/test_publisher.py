@@ -1,0 +1,268 @@
+"""The publish pipeline over a ledger writer that the test answers by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.cache import TailCache
+from broker.config import BrokerConfig
+from broker.dedup import ProducerTable
+from broker.entry_index import EntryIndex
+from broker.errors import OffsetMismatch, Overloaded, PartitionUnavailable, PublishOutcomeUnknown
+from broker.publisher import Publisher, Segment
+from broker.types import PartitionName, Published
+from ledger.errors import LedgerFenced, NotEnoughBookies, OutcomeUnknown, WriterBusy
+from protocol.batch import read_header
+from protocol.codes import OctavoError
+from protocol.records import Record, build_batch
+
+NAME = PartitionName("public", "t", 0)
+Done = Callable[[int, OctavoError | None], None]
+
+
+class FakeWriter:
+    """Keeps what was added until the test confirms it."""
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.added: list[bytes] = []
+        self.dones: list[Done] = []
+        self.busy = False
+        self.drained = asyncio.Event()
+        self.error: OctavoError | None = None
+        self.answered = 0
+
+    def add(self, payload: bytes, done: Done) -> int:
+        if self.error is not None:
+            raise self.error
+        if self.busy:
+            raise WriterBusy("slow down")
+        self.added.append(payload)
+        self.dones.append(done)
+        return len(self.added) - 1
+
+    async def drain(self) -> None:
+        await self.drained.wait()
+
+    def abandon(self, error: OctavoError) -> None:
+        self.error = error
+
+    def confirm(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.dones[self.answered](self.answered, None)
+            self.answered += 1
+
+
+class Bench:
+    def __init__(self, **config: Any) -> None:
+        self.writer = FakeWriter(1)
+        self.confirmed: list[tuple[int, int]] = []
+        self.failed: list[OctavoError] = []
+        self.tail = TailCache(1 << 20).partition()
+        self.publisher = Publisher(
+            NAME,
+            BrokerConfig(**config),
+            self.segment(self.writer, 100),
+            ProducerTable(10),
+            self.tail,
+            EntryIndex(),
+            lambda size, entries: self.confirmed.append((size, entries)),
+            self.failed.append,
+        )
+
+    @staticmethod
+    def segment(writer: Any, base: int, *, released: bool = True) -> Segment:
+        return Segment(writer, base, 0, released=released)
+
+    def publish(
+        self, count: int = 1, expected: int | None = None, sequence: int = -1, size: int = 1
+    ) -> asyncio.Task[Published]:
+        producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": sequence}
+        records = [Record(None, b"x" * size, (), i) for i in range(count)]
+        batch = build_batch(records, **(producer if sequence >= 0 else {}))
+        return asyncio.create_task(self.publisher.publish(batch, read_header(batch), expected))
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_batch_gets_its_offset_at_once_and_its_answer_when_confirmed() -> None:
+    bench = Bench()
+    first, second = bench.publish(3), bench.publish(2)
+    await turns()
+    assert [read_header(p).base_offset for p in bench.writer.added] == [0, 3]
+    assert (bench.publisher.next_offset, bench.publisher.confirmed_offset) == (105, 100)
+    assert not first.done()
+    bench.writer.confirm()
+    assert await first == Published(100, 102, 1, 0, 3, False)
+    assert not second.done()
+    bench.writer.confirm()
+    assert await second == Published(103, 104, 1, 1, 2, False)
+    assert [b.base_offset for b in bench.tail.read(100, 999, 999)] == [100, 103]
+    assert len(bench.confirmed) == 2
+
+
+async def test_the_new_ledgers_answers_wait_until_the_record_names_it() -> None:
+    bench = Bench()
+    old = bench.publish()
+    await turns()
+    other = FakeWriter(2)
+    segment = bench.segment(other, bench.publisher.next_offset, released=False)
+    bench.publisher.switch_to(segment)
+    new = bench.publish(2)
+    await turns()
+    assert [read_header(p).base_offset for p in other.added] == [0]
+    other.confirm()
+    await turns()
+    assert not new.done(), "the old ledger's entry is still under way"
+    reached = asyncio.create_task(bench.publisher.confirmed_up_to(101))
+    bench.writer.confirm()
+    assert (await old).ledger_id == 1
+    await reached
+    assert not new.done(), "no record names its ledger yet"
+    assert bench.publisher.confirmed_offset == 101
+    bench.publisher.release(segment)
+    assert await new == Published(101, 102, 2, 0, 2, False)
+
+
+async def test_a_failure_leaves_everything_pending_unknown_and_the_rest_not_stored() -> None:
+    bench = Bench(inflight_bytes_max=150)
+    pending, waiting = bench.publish(), bench.publish(size=200)
+    duplicate = bench.publish()
+    await turns()
+    cause = LedgerFenced("ledger 1 was fenced")
+    bench.writer.dones[0](0, OutcomeUnknown(1, 0, cause))
+    with pytest.raises(PublishOutcomeUnknown, match="ledger-fenced: ledger 1 was fenced"):
+        await pending
+    for one in (waiting, duplicate):
+        with pytest.raises(PartitionUnavailable, match="not stored"):
+            await one
+    assert bench.failed == [cause]
+    with pytest.raises(PartitionUnavailable, match="not stored"):
+        await bench.publish()
+    bench.publisher.fail(NotEnoughBookies("x", 3, []))
+    assert bench.failed == [cause], "it fails once"
+
+
+async def test_a_late_answer_after_a_failure_confirms_nothing() -> None:
+    bench = Bench()
+    first, second = bench.publish(), bench.publish()
+    await turns()
+    bench.publisher.fail(LedgerFenced("gone"))
+    bench.writer.confirm(2)
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(r) for r in results] == [PublishOutcomeUnknown] * 2
+    assert bench.publisher.confirmed_offset == 100
+
+
+async def test_a_writer_that_ended_is_reported_by_the_next_add() -> None:
+    bench = Bench()
+    bench.writer.error = LedgerFenced("somebody closed it")
+    with pytest.raises(PublishOutcomeUnknown):
+        await bench.publish()
+    assert bench.failed == [bench.writer.error]
+
+
+async def test_publishers_wait_for_room_in_the_order_of_their_calls() -> None:
+    bench = Bench(inflight_bytes_max=200)
+    tasks = [bench.publish(sequence=n) for n in range(12)]
+    await turns()
+    sent = len(bench.writer.added)
+    assert 1 <= sent <= 3
+    assert bench.publisher.inflight_bytes <= 200
+    while not tasks[-1].done():
+        bench.writer.confirm()
+        await turns(1)
+    assert [(await t).first_offset for t in tasks] == list(range(100, 112))
+    assert bench.publisher.inflight_bytes == 0
+
+
+async def test_too_many_waiting_bytes_are_refused() -> None:
+    bench = Bench(inflight_bytes_max=100)
+    tasks = [bench.publish(size=100) for _ in range(6)]
+    await turns()
+    refused = [t for t in tasks if t.done()]
+    assert refused
+    for task in refused:
+        with pytest.raises(Overloaded, match="publish more slowly"):
+            await task
+    bench.publisher.fail(LedgerFenced("end of test"))
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_busy_writer_slows_publishing_and_fails_nothing() -> None:
+    bench = Bench()
+    bench.writer.busy = True
+    first, second = bench.publish(sequence=0), bench.publish(sequence=1)
+    await turns()
+    assert not bench.writer.added
+    bench.writer.busy = False
+    bench.writer.drained.set()
+    await turns()
+    bench.writer.confirm(2)
+    assert [(await t).first_offset for t in (first, second)] == [100, 101]
+
+
+async def test_a_duplicate_is_answered_only_when_its_first_copy_is_durable() -> None:
+    bench = Bench()
+    first, repeat = bench.publish(2, sequence=0), bench.publish(2, sequence=0)
+    await turns()
+    assert len(bench.writer.added) == 1
+    assert not repeat.done()
+    bench.writer.confirm()
+    assert (await first).duplicate is False
+    assert await repeat == Published(100, 101, -1, -1, 2, True)
+    assert await bench.publish(2, sequence=0) == Published(100, 101, -1, -1, 2, True)
+
+
+async def test_a_repeat_with_an_expected_offset_is_a_duplicate_not_a_mismatch() -> None:
+    bench = Bench()
+    first = bench.publish(1, expected=100, sequence=0)
+    await turns()
+    bench.writer.confirm()
+    await first
+    assert (await bench.publish(1, expected=100, sequence=0)).duplicate
+    with pytest.raises(OffsetMismatch) as mismatch:
+        await bench.publish(1, expected=100, sequence=1)
+    assert mismatch.value.next_offset == 101
+
+
+async def test_a_caller_that_goes_away_does_not_take_its_batch_along() -> None:
+    bench = Bench()
+    first, second = bench.publish(), bench.publish()
+    await turns()
+    first.cancel()
+    await turns()
+    bench.writer.confirm(2)
+    assert (await second).first_offset == 101
+    assert bench.publisher.confirmed_offset == 102
+
+
+async def test_no_ack_in_time_is_unknown_and_no_room_in_time_is_not_stored() -> None:
+    bench = Bench(publish_timeout_ms=20, inflight_bytes_max=150)
+    sent, waiting = bench.publish(), bench.publish(size=200)
+    with pytest.raises(PublishOutcomeUnknown, match="no ack quorum within 20 ms"):
+        await sent
+    with pytest.raises(Overloaded, match="no room within 20 ms; not stored"):
+        await waiting
+    bench.writer.confirm()
+    assert bench.publisher.confirmed_offset == 101
+    assert len(bench.writer.added) == 1
+
+
+async def test_only_confirmed_batches_are_in_what_a_snapshot_may_hold() -> None:
+    bench = Bench()
+    tasks = [bench.publish(sequence=n) for n in range(3)]
+    await turns()
+    assert list(bench.publisher.stored_producers.snapshot()) == []
+    bench.writer.confirm(2)
+    (state,) = bench.publisher.stored_producers.snapshot()
+    assert [b.first_offset for b in state.batches] == [100, 101]
+    bench.publisher.fail(LedgerFenced("end of test"))
+    await asyncio.gather(*tasks, return_exceptions=True)
