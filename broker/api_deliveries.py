@@ -23,7 +23,7 @@ from broker.call import JSON, NDJSON, OFFSET_MAX, Call, bad_parameter
 from broker.partition import Partition
 from broker.payloads import encode, message_out
 from broker.problems import Problem, problem_of
-from broker.proxy import ask_partition, at_owner
+from broker.proxy import ask_all, ask_partition, at_owner
 from broker.topic_body import time_ms
 from broker.types import AckId, Delivery, MessageId, Nack, TopicName
 
@@ -31,6 +31,8 @@ CONSUMER_CHARS_MAX = 249
 DEFAULT_CONSUMER = "default"
 ACK_IDS_MAX = 100_000
 NACK_DELAY_MS_MAX = 24 * 3_600_000
+RECEIVE_PARTITIONS_MAX = 128
+"""One receive looks at so many partitions of a topic at most, beginning elsewhere each time."""
 GRACE_S = 0.005
 """When one partition has messages, others that have some too get this long to join in."""
 
@@ -113,7 +115,8 @@ class _Gathering:
         self._name = name
         self._consumer = consumer
         turn = next(call.services.turn) % partitions
-        self._order = [*range(turn, partitions), *range(turn)]
+        self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]
+        self._partitions = partitions
 
     async def receive(self, most: int, wait_s: float) -> list[Raw]:
         """At most `most` messages; waits up to `wait_s` for the first."""
@@ -192,7 +195,7 @@ class _Gathering:
         """More came at once than was asked for: others may have it without waiting."""
         shares = _by_partition(
             AckBody(nack=[msgspec.json.decode(raw, type=_AckIdOnly).ack_id for raw in surplus]),
-            len(self._order),
+            self._partitions,
         )
         for number, share in shares.items():
             await _apply(self._call, self._topic, number, self._name, share)
@@ -285,9 +288,8 @@ async def acknowledge(call: Call) -> web.StreamResponse:
 async def _acknowledge_all(
     call: Call, topic: TopicName, name: str, shares: dict[int, _Share]
 ) -> web.StreamResponse:
-    answers = await asyncio.gather(
-        *(_apply(call, topic, number, name, share) for number, share in shares.items()),
-        return_exceptions=True,
+    answers = await ask_all(
+        [_apply(call, topic, number, name, share) for number, share in shares.items()]
     )
     acked = sum(answer["acked"] for answer in answers if isinstance(answer, dict))
     problems = [problem_of(answer) for answer in answers if isinstance(answer, BaseException)]

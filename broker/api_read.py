@@ -28,7 +28,7 @@ from broker.call import (
 from broker.partition import Partition
 from broker.payloads import MessageOut, encode, message_out
 from broker.problems import Problem
-from broker.proxy import ask_partition, at_owner
+from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner
 from broker.types import MessageId, PartitionName, StoredBatch, TopicName
 from protocol.batch import InvalidBatch
 from protocol.compression import UnsupportedCompression
@@ -81,12 +81,11 @@ async def offsets(call: Call) -> web.StreamResponse:
     def here(number: int) -> Callable[[Partition], Any]:
         return lambda partition: _offset(number, partition, position)
 
-    found = await asyncio.gather(
-        *(
-            ask_partition(call, topic.partition(number), here(number), "GET", suffix)
-            for number in range(info.settings.partitions)
-        )
-    )
+    asked = [
+        ask_partition(call, topic.partition(number), here(number), "GET", suffix)
+        for number in range(info.settings.partitions)
+    ]
+    found = all_or_raise(await ask_all(asked))
     return call.reply({"offsets": [one["offsets"][0] for one in found]})
 
 

@@ -7,7 +7,6 @@ a call that reached only some owners is simply repeated.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from broker.api_topics import each_partition, show_subscription_stats
 from broker.call import Call
 from broker.partition import Partition
 from broker.problems import Problem
-from broker.proxy import ask_partition, at_owner
+from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner
 from broker.topic_body import SubscriptionBody, show_subscription_settings, subscription_settings
 from broker.types import MessageId, SubscriptionInfo, TopicName
 
@@ -41,18 +40,17 @@ async def put_subscription(call: Call) -> web.StreamResponse:
     body = await call.read_json(SubscriptionBody, required=False)
     info, created = await broker.create_subscription(topic, name, subscription_settings(body))
     partitions = (await broker.get_topic(topic)).settings.partitions
-    await asyncio.gather(
-        *(
-            ask_partition(
-                call,
-                topic.partition(number),
-                lambda open_here: _subscribe(open_here, info),
-                "PUT",
-                f"/subscriptions/{name}",
-            )
-            for number in range(partitions)
+    asked = [
+        ask_partition(
+            call,
+            topic.partition(number),
+            lambda open_here: _subscribe(open_here, info),
+            "PUT",
+            f"/subscriptions/{name}",
         )
-    )
+        for number in range(partitions)
+    ]
+    all_or_raise(await ask_all(asked))
     return call.reply(_show(topic, info), status=201 if created else 200)
 
 
@@ -158,17 +156,16 @@ async def seek(call: Call) -> web.StreamResponse:
             f"{topic} has {partitions} partitions, and an offset or message id is of one: use "
             f"/v1/topics/{topic}/partitions/0/subscriptions/{name}/seek",
         )
-    found = await asyncio.gather(
-        *(
-            ask_partition(
-                call,
-                topic.partition(n),
-                move,
-                "POST",
-                f"/subscriptions/{name}/seek",
-                body={"to": target},
-            )
-            for n in range(partitions)
+    asked = [
+        ask_partition(
+            call,
+            topic.partition(number),
+            move,
+            "POST",
+            f"/subscriptions/{name}/seek",
+            body={"to": target},
         )
-    )
+        for number in range(partitions)
+    ]
+    found = all_or_raise(await ask_all(asked))
     return call.reply({"partitions": [one["partitions"][0] for one in found]})

@@ -7,7 +7,6 @@ problem in its partition's place, not as a failure of the whole.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
@@ -17,7 +16,7 @@ from aiohttp import web
 from broker.call import Call
 from broker.partition import Partition
 from broker.problems import Problem, problem_of
-from broker.proxy import ask_partition, at_owner
+from broker.proxy import ask_all, ask_partition, at_owner
 from broker.topic_body import TopicBody, show_topic_settings, topic_settings
 from broker.types import PartitionStats, SubscriptionStats, TopicInfo, TopicSettings
 
@@ -128,7 +127,7 @@ async def each_partition(
 ) -> list[dict[str, Any]]:
     """What the owners answered, in order of partitions; a problem stands where one did not."""
     found: list[dict[str, Any]] = []
-    for number, answer in enumerate(await asyncio.gather(*asked, return_exceptions=True)):
+    for number, answer in enumerate(await ask_all(asked)):
         if isinstance(answer, Exception):
             found.append({"partition": number, "problem": problem_of(answer).body()})
         elif isinstance(answer, BaseException):

@@ -56,6 +56,8 @@ class HttpConfig:
     """How long another broker may take to accept a connection."""
     peer_answer_timeout_ms: int = 40_000
     """How long another broker may take to begin its answer, beyond the wait that was asked for."""
+    connections_max: int = 10_000
+    """Open connections; one more is told to come back and closed."""
     peer_connections_max: int = 512
     """Connections to all other brokers together."""
     stop_timeout_ms: int = 10_000

@@ -10,7 +10,7 @@ unknown, and the caller decides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -31,6 +31,8 @@ HELD_ANSWER_BYTES_MAX = 1024 * 1024
 """A longer answer is passed on piece by piece."""
 HELD_BODY_BYTES_MAX = 1024 * 1024
 """A longer body, or one of unknown length, is passed on as it comes, and then only once."""
+ASKED_AT_ONCE = 64
+"""Partitions asked side by side for one call on a topic."""
 FIRST_PAUSE_S = 0.02
 PAUSE_S_MAX = 0.5
 KEEPALIVE_S = 20
@@ -160,6 +162,27 @@ async def ask_partition(
         return await with_owner(call, name, here, there)
     finally:
         call.owner_url = before  # the call as a whole has no single owner
+
+
+async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:
+    """What many asks gave, in order; not all at once, for a topic may have many partitions."""
+    turn = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def one(ask: Coroutine[Any, Any, Result]) -> Result:
+        async with turn:
+            return await ask
+
+    return await asyncio.gather(*map(one, asked), return_exceptions=True)
+
+
+def all_or_raise(found: Sequence[Result | BaseException]) -> list[Result]:
+    """The results, or the first failure among them."""
+    results: list[Result] = []
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+        results.append(one)
+    return results
 
 
 class Peers:

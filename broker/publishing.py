@@ -250,6 +250,8 @@ class Publishing:
             try:
                 await with_owner(self._call, name, here, there)
             except Exception as error:
+                if not lane.queue:
+                    raise
                 if lane.queue[0] is first or not isinstance(error, _MOVED):
                     self._fail(lane.queue[0], error)
                 # else it moved again after some were stored: wait for its owner anew

@@ -21,7 +21,7 @@ from broker.call import OWNER_HEADER, Call
 from broker.errors import BrokerError
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
-from broker.problems import Problem, problem_of
+from broker.problems import PROBLEM_TYPE, Problem, problem_of
 from broker.proxy import Peers
 from broker.router import Router
 from broker.routes import ROUTES
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ledger.ledgers import LedgerClient
 
 BACKLOG = 1024
+WATCHED_BYTES = 64 * 1024
+"""A longer answer does not go into the socket at once: its client may be slow, or gone."""
 READ_BUFFER_BYTES = 128 * 1024
 """A connection is read no further while twice this waits for its handler."""
 GONE_CHECK_S = 1.0
@@ -54,6 +56,20 @@ class CannotListen(BrokerError):
 
 class _Connection(web.RequestHandler):
     """aiohttp's connection; bytes that are not HTTP get a problem and one quiet line in the log."""
+
+    def refuse(self, transport: asyncio.BaseTransport) -> None:
+        """Say that there are too many connections, in a whole answer, and close."""
+        body = Problem(
+            503, "too-many-connections", "this broker has too many connections", retryable=True
+        ).response()
+        assert isinstance(transport, asyncio.Transport)
+        assert isinstance(body.body, bytes)
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+            f"Content-Type: {PROBLEM_TYPE}\r\nContent-Length: {len(body.body)}\r\n\r\n"
+        )
+        transport.write(head.encode() + body.body)
+        self.force_close()
 
     def handle_error(
         self,
@@ -80,9 +96,17 @@ class _Connection(web.RequestHandler):
 class _Server(web.Server):
     """aiohttp's low-level server: no application, no middleware, our own connection class."""
 
+    connections_max = 0
+
     def __call__(self) -> web.RequestHandler:
         """One connection."""
         return _Connection(self, loop=self._loop, **self._kwargs)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Keep count; one too many is refused."""
+        super().connection_made(handler, transport)
+        if len(self._connections) > self.connections_max and isinstance(handler, _Connection):
+            handler.refuse(transport)
 
 
 class BrokerServer:
@@ -139,6 +163,7 @@ class BrokerServer:
             lingering_time=2.0,
             read_bufsize=READ_BUFFER_BYTES,
         )
+        self._http.connections_max = config.connections_max
         try:
             self._listener = await loop.create_server(self._http, host, port, backlog=BACKLOG)
         except OSError as error:
@@ -216,7 +241,36 @@ class BrokerServer:
                 response.force_close()
         name = call.route.name if call else UNKNOWN_CALL
         self._services.metrics.answered(name, response.status, loop.time() - started)
+        if (
+            isinstance(response, web.Response)
+            and isinstance(response.body, bytes)
+            and len(response.body) > WATCHED_BYTES
+        ):
+            await self._send_watched(request, response)
         return response
+
+    async def _send_watched(self, request: web.BaseRequest, response: web.Response) -> None:
+        """Send a long answer; a client that takes none of it for too long is cut off."""
+
+        async def send() -> None:
+            await response.prepare(request)
+            await response.write_eof()
+
+        sending = asyncio.ensure_future(send())
+        waiting = -1
+        try:
+            while not sending.done():
+                await asyncio.wait({sending}, timeout=self._config.stall_timeout_ms / 1000)
+                transport = request.transport
+                if sending.done() or transport is None:
+                    break
+                if waiting == (waiting := transport.get_write_buffer_size()):
+                    log.info("client_too_slow", remote=request.remote, waiting_bytes=waiting)
+                    transport.abort()
+                    break
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def _run(self, call: Call) -> web.StreamResponse:
         if not self._services.ready and call.route.tag != "health":

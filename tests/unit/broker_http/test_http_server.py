@@ -529,3 +529,58 @@ async def test_health_metrics_and_page(one: Running) -> None:
     assert answer.status == 503
     assert "metadata store" in answer.json()["detail"]
     assert (await one.api.get("/healthz")).status == 200
+
+
+async def test_a_client_that_takes_nothing_is_cut_off() -> None:
+    async with running(1, stall_timeout_ms=300) as one:
+        await one.api.put(ONE)
+        batch = build_batch([Record(None, b"x" * 1_000_000)] * 4)
+        for _ in range(2):
+            assert (await one.api.post(ONE + "/messages", batch, BATCH)).status == 200
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", int(one.api.url.rpartition(":")[2]), limit=1000
+        )
+        writer.transport.pause_reading()
+        for _ in range(4):  # more than the sockets' buffers hold
+            writer.write(
+                b"GET /v1/topics/public/one/messages?max_bytes=8000000 HTTP/1.1\r\nHost: x\r\n"
+                b"Accept: application/vnd.kafka.recordbatch.v2\r\n\r\n"
+            )
+        server = one.servers[0]
+        await until(lambda: len(server._http.connections) == 2)
+        await until(lambda: len(server._http.connections) == 1, 10)  # the other is `one.api`'s
+        writer.close()
+        assert (await one.api.get("/healthz")).status == 200
+
+
+async def test_too_many_connections() -> None:
+    async with running(1, connections_max=3) as one:
+        port = int(one.api.url.rpartition(":")[2])
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: len(one.servers[0]._http.connections) == 3)
+        answer = await send_raw(one.api.url, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"too-many-connections" in answer
+        for _, writer in kept:
+            writer.close()
+        await until(lambda: not one.servers[0]._http.connections)
+        assert (await one.api.get("/healthz")).status == 200
+
+
+async def test_a_topic_with_many_partitions(two: Running) -> None:
+    many = "/v1/topics/public/many"
+    await two.api.put(many, json={"partitions": 300})
+    await two.api.put(many + "/subscriptions/s", json={"type": "shared"})
+    body = b"\n".join(b'{"key":"k%d","value":%d}' % (n, n) for n in range(3000))
+    answer = await two.api.post(many + "/messages", body, NDJSON)
+    assert answer.json()["count"] == 3000
+    assert (await two.api.get(many)).json()["messages"] == 3000
+    assert len((await two.api.get(many + "/offsets")).json()["offsets"]) == 300
+    seen: list[int] = []
+    for _ in range(300):
+        answer = await two.api.post(many + "/subscriptions/s/receive?max=500")
+        if answer.status == 200:
+            seen += [message["value"] for message in answer.json()["messages"]]
+        if len(seen) == 3000:
+            break
+    assert sorted(seen) == list(range(3000))
