@@ -180,6 +180,12 @@ class BookieNode:
         self._store.on_session(self._on_session)
         await self._within_start("registering", self._register())
         self._started_ms = self._clock()
+        if not self.config.journal_sync:
+            log.warning(
+                "journal_sync_off",
+                bookie=self.bookie_id,
+                risk="what was acked may be lost with the machine's power",
+            )
         self._spawn(self._keep_registered(), "registration")
         self._spawn(self._watch_space(), "disk-space")
         log.info(

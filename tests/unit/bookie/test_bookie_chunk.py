@@ -149,3 +149,21 @@ def test_bounds() -> None:
     short = struct.pack(">I", 30) + add[4:]
     with pytest.raises(ProtocolError, match="30 bytes"):
         split_adds(memoryview(short), 0, FRAME_BYTES_MAX)
+
+
+@given(st.binary(max_size=300), st.integers(0, 3), st.data())
+def test_only_protocol_errors_leave_it(noise: bytes, adds: int, data: st.DataObject) -> None:
+    frames = bytearray(
+        b"".join(
+            Add(1, i, KEYS[0], int(Flag.CRC32C), b"x" * 40, False).frame() for i in range(adds)
+        )
+    )
+    for _ in range(data.draw(st.integers(0, 3)) if frames else 0):
+        frames[data.draw(st.integers(0, len(frames) - 1))] ^= data.draw(st.integers(1, 255))
+    stream = memoryview(bytes(frames) + noise)
+    try:
+        found = split_adds(stream, 0, FRAME_BYTES_MAX)
+    except ProtocolError:
+        return
+    assert 0 <= found.end <= len(stream)
+    assert sum(len(run.frames) for _, run in found.runs) <= found.end

@@ -1,0 +1,146 @@
+"""A connection gives the same, however its bytes are cut. No socket: a transport that records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.add_run import AddRun
+from bookie.config import BookieConfig
+from bookie.connection import Connection
+from bookie.metrics import BookieMetrics
+from protocol.answers import Added, ReadAnswer, parse_answers
+from protocol.codes import Code
+from protocol.frames import ReadRequest, read_answer, read_request
+from tests.raw_bookie import add_of, entry_of
+
+METRICS = BookieMetrics()
+CONFIG = BookieConfig(journal_directories=("/j",), ledger_directories=("/l",), scratch_bytes=4096)
+
+
+class RecordingTransport:
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_closed = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def writelines(self, frames: Sequence[bytes]) -> None:
+        self.written += b"".join(frames)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class InstantStorage:
+    """Everything is durable at once."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, int, bytes]] = []
+
+    def add(
+        self,
+        runs: Sequence[AddRun],
+        done: Callable[[Sequence[tuple[AddRun, Code]]], None],
+    ) -> None:
+        for run in runs:
+            ends = [*run.offsets[1:], len(run.frames)]
+            for index, (start, end) in enumerate(zip(run.offsets, ends, strict=True)):
+                entry = run.frames[start + 28 : end]
+                self.entries.append((run.ledger_id, run.first_entry + index, entry))
+        done([(run, Code.OK) for run in runs])
+
+
+class NoEntries:
+    async def read(self, request: ReadRequest) -> bytes:
+        return read_answer(Code.NO_ENTRY, request.ledger_id, request.entry_id)
+
+
+async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[Any]]:
+    """What is stored, and answered, when `stream` comes in chunks of these sizes, repeated."""
+    storage = InstantStorage()
+    server: Any = SimpleNamespace(
+        config=CONFIG,
+        metrics=METRICS,
+        storage=storage,
+        requests=NoEntries(),
+        scratch=bytearray(CONFIG.scratch_bytes),
+        read_only=False,
+        takes_recovery_adds=True,
+        pressure=False,
+        admit=lambda connection, transport: True,
+        forget=lambda connection: None,
+    )
+    connection = Connection(server)
+    transport: Any = RecordingTransport()
+    connection.connection_made(transport)
+    position = turn = 0
+    while position < len(stream):
+        room = connection.get_buffer(-1)
+        count = min(cuts[turn % len(cuts)], len(room), len(stream) - position)
+        room[:count] = stream[position : position + count]
+        connection.buffer_updated(count)
+        position += count
+        turn += 1
+    assert not transport.is_closed
+    while connection.busy:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    return storage, parse_answers(memoryview(transport.written), 10_000)[0]
+
+
+REQUESTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from([0, 30, 30, 30, 1900, 9000])),
+        st.tuples(st.just("read"), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+@given(REQUESTS, st.lists(st.integers(1, 5000), min_size=1, max_size=5))
+def test_cutting_the_stream_changes_nothing(
+    requests: list[tuple[str, int]], cuts: list[int]
+) -> None:
+    stream = b""
+    stored: list[tuple[int, int, bytes]] = []
+    reads = 0
+    for kind, size in requests:
+        if kind == "read":
+            stream += read_request(9, 1)
+            reads += 1
+        else:
+            payload = b"x" * size
+            stream += add_of(1, len(stored), payload)
+            stored.append((1, len(stored), entry_of(1, len(stored), payload)))
+    storage, answers = asyncio.run(serve(stream, cuts))
+    assert storage.entries == stored
+    acked: list[int] = []
+    for answer in answers:
+        if isinstance(answer, Added):
+            acked += range(answer.first, answer.last + 1)
+        else:
+            assert answer == ReadAnswer(Code.NO_ENTRY, 9, 1, b"")
+            reads -= 1
+    assert acked == list(range(len(stored)))
+    assert reads == 0
