@@ -71,6 +71,11 @@ def publish(
         raise BadOption("messages on the command line and --file at once: choose one")
     if key and key_field:
         raise BadOption("--key and --key-field at once: choose one")
+    if producer_id and partition is None and not (key or key_field or envelope):
+        raise BadOption(
+            "--producer-id needs keys (--key, --key-field, --envelope) or --partition: a message "
+            "without may go to another partition next time, and then counts as a new one"
+        )
     source = _arguments(messages, key) if messages else None
     if source is None and file is None and sys.stdin.isatty():
         raise BadOption("nothing to publish: give messages, --file FILE, or pipe lines in")

@@ -48,12 +48,15 @@ class Batch:
 
 
 class Stored:
-    """Where a batch of `count` messages was stored."""
+    """Where a batch was stored: `count` messages now, the `before` first ones by an earlier run."""
 
-    __slots__ = ("duplicate", "entry", "first_index", "first_offset", "partition")
+    __slots__ = ("before", "duplicate", "entry", "first_index", "first_offset", "partition")
 
-    def __init__(self, partition: int, count: int, answer: Answer, *, whole: bool) -> None:
+    def __init__(
+        self, partition: int, count: int, answer: Answer, whole: bool, before: int
+    ) -> None:
         self.partition = partition
+        self.before = before
         self.duplicate = answer.status == 204
         self.first_offset = -1
         self.entry = ""
@@ -73,8 +76,9 @@ class Stored:
 
     def position(self, index: int) -> Position:
         """Of the batch's message number `index`."""
-        if self.first_offset < 0:
-            return Position(self.partition, -1, "", self.duplicate)
+        index -= self.before
+        if self.first_offset < 0 or index < 0:
+            return Position(self.partition, -1, "", self.duplicate or index < 0)
         message_id = f"{self.entry}:{self.first_index + index}" if self.entry else ""
         return Position(self.partition, self.first_offset + index, message_id, self.duplicate)
 
@@ -178,13 +182,8 @@ class Lane:
 
     async def _deliver(self, batch: Batch) -> None:
         """Send until it is stored or refused for good."""
-        who = Identity(self._options.producer_id, batch.epoch, batch.sequence)
-        encoding = self._options.encoding
         try:
-            body = encoding.body(batch.items, who)
-            answer = await self._send(batch, body)
-            count = len(batch.items)
-            self._settle(batch, Stored(self.partition, count, answer, whole=encoding.whole))
+            self._settle(batch, await self._send(batch))
         except asyncio.CancelledError:
             self._refuse(batch, OutcomeUnknown("the producer was closed before the answer came"))
             raise
@@ -193,9 +192,11 @@ class Lane:
         except Exception as error:
             self._refuse(batch, ProducerFailed(f"{type(error).__name__}: {error}"))
 
-    async def _send(self, batch: Batch, body: Body) -> Answer:
-        """The 200 or 204 for the whole batch. Raises what the transport raises."""
+    async def _send(self, batch: Batch) -> Stored:
+        """Where the whole batch is stored. Raises what the transport raises."""
         deadline = self._loop.time() + self._options.delivery_timeout_ms / 1000
+        done = 0
+        body = self._body(batch, done)
         while (left_s := deadline - self._loop.time()) > 0:
             was_head = self._window[0] is batch
             try:
@@ -208,12 +209,17 @@ class Lane:
                     retry_s=left_s,
                 )
             except ApiError as error:
-                if error.code != "sequence-gap" or was_head:
+                if error.code != "sequence-gap":
                     raise
-                await self._until_head(batch, left_s)
+                if not was_head:
+                    await self._until_head(batch, left_s)
+                    continue
+                done = _stored_already(batch, error)
+                body = self._body(batch, done)
                 continue
             if answer.status != PARTLY_STORED:
-                return answer
+                whole = self._options.encoding.whole
+                return Stored(self.partition, len(batch.items) - done, answer, whole, done)
             first = answer.json()["errors"][0]
             if not first.get("retryable"):
                 raise ApiError(first["status"], first, f"POST {self._path}")
@@ -222,6 +228,12 @@ class Lane:
             f"{self._topic} partition {self.partition}: no answer about sequence "
             f"{batch.sequence} within {self._options.delivery_timeout_ms} ms"
         )
+
+    def _body(self, batch: Batch, done: int) -> Body:
+        """The messages from number `done` on, under their own sequence."""
+        sequence = (batch.sequence + done) % SEQUENCE_MODULUS
+        who = Identity(self._options.producer_id, batch.epoch, sequence)
+        return self._options.encoding.body(batch.items[done:], who)
 
     async def _until_head(self, batch: Batch, timeout_s: float) -> None:
         """Wait until all batches before this one are stored."""
@@ -267,6 +279,18 @@ class Lane:
             if task is not current:
                 task.cancel()
         self._moved.set()
+
+
+def _stored_already(batch: Batch, error: ApiError) -> int:
+    """How many messages of `batch` the broker has: a producer id that was used before may have
+    had other batch boundaries. Raises `error` when it has none: a real gap.
+    """
+    expected = error.problem.get("expected_sequence")
+    if isinstance(expected, int):
+        done = (expected - batch.sequence) % SEQUENCE_MODULUS
+        if 0 < done < len(batch.items):
+            return done
+    raise error
 
 
 def _seen(future: asyncio.Future[Stored]) -> None:

@@ -79,7 +79,8 @@ class FakeBroker:
             await asyncio.sleep(0.02)
         if isinstance(outcome, str):
             status = 403 if outcome == "stale-producer-epoch" else 409
-            return self._problem(status, outcome, retryable=False)
+            expected = self.log.expected(partition, who[0])
+            return self._problem(status, outcome, retryable=False, expected_sequence=expected)
         if outcome < 0:
             return web.Response(status=204, headers=self._headers())
         last = outcome + len(records) - 1
@@ -106,9 +107,9 @@ class FakeBroker:
     def _reply(self, found: object) -> web.Response:
         return web.json_response(found, headers=self._headers())
 
-    def _problem(self, status: int, code: str, *, retryable: bool) -> web.Response:
+    def _problem(self, status: int, code: str, *, retryable: bool, **extra: object) -> web.Response:
         return web.json_response(
-            {"code": code, "retryable": retryable, "detail": f"as asked: {code}"},
+            {"code": code, "retryable": retryable, "detail": f"as asked: {code}", **extra},
             status=status,
             headers=self._headers(),
             content_type="application/problem+json",
@@ -122,6 +123,10 @@ class SharedLog:
         self.partitions: list[list[Record]] = [[] for _ in range(partitions)]
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
 
+    def expected(self, partition: int, producer: int) -> int:
+        """The sequence that must come next."""
+        return self._next.get((partition, producer), (0, 0))[1]
+
     def store(self, partition: int, who: tuple[int, int, int], records: list[Record]) -> int | str:
         """The first offset; -1 for a duplicate; or the code of a refusal."""
         producer, epoch, sequence = who
@@ -130,9 +135,9 @@ class SharedLog:
             return "stale-producer-epoch"
         if epoch > known_epoch:
             expected = 0
-        if sequence < expected:
+        if sequence + len(records) <= expected:
             return -1
-        if sequence > expected:
+        if sequence != expected:
             return "sequence-gap"
         self._next[partition, producer] = (epoch, sequence + len(records))
         first = len(self.partitions[partition])

@@ -30,6 +30,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["topic", "update", "t", "--set", "x"], "write --set name=value"),
         (["publish", "t", "hello", "--url", NOBODY], "no answer from"),
         (["publish", "t", "hello", "--file", "x"], "choose one"),
+        (["publish", "t", "hello", "--producer-id", "x"], "--producer-id needs keys"),
         (["consume", "t", "-s", "x", "--partition", "1"], "--partition goes with a plain read"),
         (["ledger", "list"], "which cluster?"),
         (["ledger", "list", "--data", "none"], "holds no standalone cluster"),

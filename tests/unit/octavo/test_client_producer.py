@@ -14,7 +14,7 @@ from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, InvalidCall, OutcomeUnknown, ProducerFailed, Unreachable
 from octavo.client.producer import producer_id_of
 from octavo.client.sync import Client
-from protocol.records import partition_for
+from protocol.records import Record, partition_for
 from tests.unit.octavo.fake_broker import FakeBroker
 
 
@@ -56,6 +56,32 @@ async def test_every_message_once_and_in_order_under_faults(
     for n, position in enumerate(positions):
         if position.offset >= 0:
             assert values(broker, position.partition)[position.offset] == f"{n}".encode()
+
+
+@pytest.mark.parametrize("encoding", ["batch", "ndjson"])
+async def test_a_repeated_run_stores_only_what_is_new(
+    broker: FakeBroker, encoding: Literal["batch", "ndjson"]
+) -> None:
+    """The same producer id, the same messages and some more, in batches of other sizes."""
+    async with AsyncClient(broker.url) as client:
+        for count, batch_bytes in ((50, 200), (70, 330), (70, 10_000), (100, 1_000_000)):
+            producer = await client.producer(
+                "t", producer_id="import", encoding=encoding, batch_bytes=batch_bytes
+            )
+            receipts = [await producer.send(f"{n}", partition=0) for n in range(count)]
+            await producer.close()
+            positions = [await receipt for receipt in receipts]
+            assert values(broker, 0) == [f"{n}".encode() for n in range(count)]
+            assert all(place.offset in (-1, n) for n, place in enumerate(positions))
+
+
+async def test_a_newer_instance_shuts_this_one_out(broker: FakeBroker) -> None:
+    async with AsyncClient(broker.url) as client:
+        producer = await client.producer("t")
+        receipt = await producer.send("a", partition=0)
+        broker.log.store(0, (producer.options.producer_id, 5, 0), [Record(None, b"new")])
+        with pytest.raises(ApiError, match="stale-producer-epoch"):
+            await receipt
 
 
 async def test_another_broker_takes_over(broker: FakeBroker) -> None:
