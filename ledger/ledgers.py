@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from ledger.actions import ChooseReplacements
 from ledger.bookies import Bookies, settle
 from ledger.connection import BookieConnection
 from ledger.errors import (
@@ -30,8 +31,8 @@ from ledger.reader import LedgerReader
 from ledger.records import read_record
 from ledger.recovery import Recovery
 from ledger.recovery_events import RecoveryEvent
+from ledger.replication import Replication
 from ledger.writer import LedgerWriter
-from ledger.writing import ChooseReplacements
 from metadata.bookies import BookieRegistry
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
 from metadata.store import MetadataStore, RecordNotFound
@@ -68,7 +69,7 @@ class LedgerClient:
         self._clock = clock or (lambda: 0)
         self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ticking: set[LedgerWriter] = set()
+        self._ticking: set[Replication] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._writers: set[LedgerWriter] = set()
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
@@ -259,11 +260,14 @@ class LedgerClient:
     def forget(self, writer: LedgerWriter) -> None:
         """It ended."""
         self._writers.discard(writer)
-        self._ticking.discard(writer)
 
-    def keep_ticking(self, writer: LedgerWriter) -> None:
-        """Call `writer.tick` from time to time, until it returns False."""
-        self._ticking.add(writer)
+    def stop_ticking(self, replication: Replication) -> None:
+        """It waits for nothing any more."""
+        self._ticking.discard(replication)
+
+    def keep_ticking(self, replication: Replication) -> None:
+        """Call `replication.tick` from time to time, until it returns False."""
+        self._ticking.add(replication)
         if self._ticker is None:
             self._ticker = self.spawn(self._tick())
 
@@ -273,8 +277,8 @@ class LedgerClient:
             while self._ticking:
                 await asyncio.sleep(_TICK_S)
                 now = loop.time()
-                for writer in tuple(self._ticking):
-                    if not writer.tick(now):
-                        self._ticking.discard(writer)
+                for replication in tuple(self._ticking):
+                    if not replication.tick(now):
+                        self._ticking.discard(replication)
         finally:
             self._ticker = None

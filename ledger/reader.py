@@ -24,7 +24,14 @@ from ledger.race import AllFailed, Answer, Race
 from ledger.records import read_record
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from metadata.store import MetadataError, Watch
-from protocol.codes import DigestMismatch, NoSuchEntry, NoSuchLedger, OctavoError, ProtocolError
+from protocol.codes import (
+    DigestMismatch,
+    NoSuchEntry,
+    NoSuchLedger,
+    OctavoError,
+    ProtocolError,
+    TooManyRequests,
+)
 from protocol.entry import INVALID_ENTRY_ID, Entry, digest_for, unpack_entry
 from protocol.extension import Op, bytes_of, int_of
 
@@ -36,6 +43,7 @@ log = structlog.get_logger()
 _SINGLE_READS_MAX = 128
 """Entries read at once, one by one, where batches are not possible (E > Qw)."""
 _POLL_PAUSE_S = 0.1
+_BUSY_PAUSE_S = 0.02
 
 
 class LedgerReader:
@@ -58,7 +66,9 @@ class LedgerReader:
         self._stale = False
         self.damaged_replicas = 0
         """Copies whose digest did not hold, so far."""
-        self._watch: Watch = client.records.watch(metadata.ledger_id, self._record_changed)
+        self._watch: Watch | None = None
+        if metadata.state is not LedgerState.CLOSED:
+            self._watch = client.records.watch(metadata.ledger_id, self._record_changed)
         self._take_metadata(metadata, version)
 
     # ------------------------------------------------------------------ what a caller sees
@@ -122,9 +132,14 @@ class LedgerReader:
 
     async def close(self) -> None:
         """Follow no more. The ledger itself is not touched."""
-        self._watch.cancel()
+        self._stop_watching()
         if self._following is not None:
             self._following.cancel()
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     # ------------------------------------------------------------------ fetching entries
 
@@ -132,18 +147,19 @@ class LedgerReader:
         """At least entry `first`, and as many after it as one request may bring."""
         if self._tail is not None and self._tail.entry_id == first:
             return [self._tail]
-        asked = self._metadata.fragment_of(first)
-        try:
-            return await self._fetch_once(first, last)
-        except AllFailed as failed:
-            # Re-replication may have moved the fragment since the record was read.
-            await self._follow()
-            if self._metadata.fragment_of(first) == asked:
-                raise self._verdict(first, failed) from failed
-        try:
-            return await self._fetch_once(first, last)
-        except AllFailed as failed:
-            raise self._verdict(first, failed) from failed
+        deadline = self._loop.time() + self._options.read_timeout_s
+        while True:
+            asked = self._metadata.fragment_of(first)
+            try:
+                return await self._fetch_once(first, last)
+            except AllFailed as failed:
+                busy = any(isinstance(e, TooManyRequests) for e in failed.answers.values())
+                if not busy or self._loop.time() >= deadline:
+                    # Re-replication may have moved the fragment since the record was read.
+                    await self._follow()
+                    if self._metadata.fragment_of(first) == asked:
+                        raise self._verdict(first, failed) from failed
+            await asyncio.sleep(_BUSY_PAUSE_S)
 
     async def _fetch_once(self, first: int, last: int) -> list[Entry]:
         fragment = self._metadata.fragment_of(first)
@@ -272,6 +288,7 @@ class LedgerReader:
             )
             self._raise_lac(metadata.last_entry)
             self._wake()
+            self._stop_watching()  # from now on the record is read again when a read fails
         else:
             # A fragment starts above a confirmed entry, always.
             self._raise_lac(metadata.fragments[-1].first_entry - 1)

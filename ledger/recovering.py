@@ -24,9 +24,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ledger import writing
+from ledger.actions import (
+    ChooseReplacements,
+    Confirmed,
+    Done,
+    EndFound,
+    EnsembleChanged,
+    Failed,
+    Fence,
+    FenceHolds,
+    Read,
+    RecoveringAction,
+    Send,
+    Stalled,
+    WriteBack,
+    WriteMetadata,
+    WritingAction,
+)
 from ledger.errors import RecoveryFailed
 from ledger.quorum import Quorum
-from ledger.writing import ChooseReplacements, EnsembleChanged, Writing
+from ledger.writing import Writing
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from protocol.codes import OctavoError, Unauthorized
 
@@ -46,84 +63,6 @@ class State(enum.Enum):
     CLOSING = "closing"
     DONE = "done"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
-    """Compare-and-set the ledger's record; answer with `written` or `conflict`."""
-
-    metadata: LedgerMetadata
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """A fencing read of the last entry; answer with `fenced` or `fence_failed`."""
-
-    position: int
-    bookie_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FenceHolds:
-    """For the log: every write set is fenced; reading goes on from `last_add_confirmed`."""
-
-    last_add_confirmed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A fencing read of one entry from its whole write set; answer for each bookie."""
-
-    entry_id: int
-    bookies: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBack:
-    """Recovery adds of `first_entry` … `last_entry` (those in its write sets) to one bookie."""
-
-    position: int
-    bookie_id: str
-    first_entry: int
-    last_entry: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndFound:
-    """For the log: the ledger ends with `last_entry`."""
-
-    last_entry: int
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Closed, by this recovery or (`adopted`) by another closer."""
-
-    metadata: LedgerMetadata
-    version: int
-    adopted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Not closed; the record stays as it is and a later attempt may succeed."""
-
-    error: OctavoError
-
-
-Action = (
-    WriteMetadata
-    | Fence
-    | FenceHolds
-    | Read
-    | WriteBack
-    | EndFound
-    | ChooseReplacements
-    | EnsembleChanged
-    | Done
-    | Failed
-)
 
 
 @dataclass(slots=True)
@@ -186,7 +125,7 @@ class Recovering:
 
     # ------------------------------------------------------------------ steps 1 and 2
 
-    def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[Action]:
+    def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[RecoveringAction]:
         """Step 1. Also starts over when the record changed under a recovery."""
         assert metadata.ledger_id == self.ledger_id
         self._reset()
@@ -200,7 +139,7 @@ class Recovering:
         self.state = State.MARKING
         return [WriteMetadata(replace(metadata, state=LedgerState.IN_RECOVERY), version)]
 
-    def written(self, version: int) -> list[Action]:
+    def written(self, version: int) -> list[RecoveringAction]:
         """The compare-and-set that was asked for took place."""
         if self.state is State.MARKING:
             self._metadata = replace(self._metadata, state=LedgerState.IN_RECOVERY)
@@ -210,7 +149,7 @@ class Recovering:
         self.state = State.DONE
         return [Done(self._closed_record(), version, adopted=False)]
 
-    def conflict(self, current: LedgerMetadata, version: int) -> list[Action]:
+    def conflict(self, current: LedgerMetadata, version: int) -> list[RecoveringAction]:
         """The compare-and-set lost; `current` is what stands there now."""
         if (
             self.state is State.CLOSING
@@ -224,12 +163,12 @@ class Recovering:
 
     # ------------------------------------------------------------------ step 3
 
-    def _fence(self) -> list[Action]:
+    def _fence(self) -> list[RecoveringAction]:
         self.state = State.FENCING
         ensemble = self._metadata.fragments[-1].bookies
         return [Fence(position, bookie) for position, bookie in enumerate(ensemble)]
 
-    def fenced(self, position: int, last_add_confirmed: int) -> list[Action]:
+    def fenced(self, position: int, last_add_confirmed: int) -> list[RecoveringAction]:
         """The bookie is fenced, durably; −1 also when it never heard of the ledger."""
         if self.state is not State.FENCING:
             return []
@@ -240,7 +179,7 @@ class Recovering:
         start = max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)
         return [FenceHolds(start), *self._start_reading(start)]
 
-    def fence_failed(self, position: int, error: OctavoError) -> list[Action]:
+    def fence_failed(self, position: int, error: OctavoError) -> list[RecoveringAction]:
         """No answer, or an error: this bookie is not known to be fenced."""
         if self.state is State.READING and self._writing is not None:
             # Too late to matter for the fence; known to be down when something is written back.
@@ -263,7 +202,7 @@ class Recovering:
 
     # ------------------------------------------------------------------ steps 4 and 5
 
-    def _start_reading(self, start: int) -> list[Action]:
+    def _start_reading(self, start: int) -> list[RecoveringAction]:
         self.state = State.READING
         self._start = self._decided = start
         self._writing = Writing(
@@ -275,11 +214,11 @@ class Recovering:
         self._next_read = max(start, 0)
         return self._read_on()
 
-    def _read_on(self) -> list[Action]:
+    def _read_on(self) -> list[RecoveringAction]:
         assert self._writing is not None
         if self.state is not State.READING:
             return []
-        actions: list[Action] = []
+        actions: list[RecoveringAction] = []
         limit = min(self._decided, self._writing.lac + READ_AHEAD_MAX) + self._read_ahead
         while self._end is None and self._next_read <= limit:
             entry_id = self._next_read
@@ -290,7 +229,7 @@ class Recovering:
             self._next_read += 1
         return actions
 
-    def entry_found(self, entry_id: int, data: bytes, length: int) -> list[Action]:
+    def entry_found(self, entry_id: int, data: bytes, length: int) -> list[RecoveringAction]:
         """One replica gave the entry, whole and with a good digest: it exists."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or poll.found is not None:
@@ -298,7 +237,7 @@ class Recovering:
         poll.found = Found(data, length)
         return self._decide()
 
-    def entry_absent(self, entry_id: int, bookie_id: str) -> list[Action]:
+    def entry_absent(self, entry_id: int, bookie_id: str) -> list[RecoveringAction]:
         """One replica, fenced and with its disk intact, denies the entry."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None:
@@ -306,7 +245,7 @@ class Recovering:
         poll.denied.add(bookie_id)
         return self._decide()
 
-    def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[Action]:
+    def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[RecoveringAction]:
         """No answer, a damaged copy, a disk error: never a denial (P29)."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None:
@@ -314,9 +253,9 @@ class Recovering:
         poll.unknown[bookie_id] = reason
         return self._decide()
 
-    def _decide(self) -> list[Action]:
+    def _decide(self) -> list[RecoveringAction]:
         """Take the polled entries in order as far as each is certain."""
-        actions: list[Action] = []
+        actions: list[RecoveringAction] = []
         first = self._decided + 1
         while self._end is None:
             entry_id = min(self._polls, default=-1)
@@ -354,25 +293,25 @@ class Recovering:
             f"{self._quorum.denials} denials or one good copy needed ({'; '.join(said)})"
         )
 
-    def _write_back(self, first: int) -> list[Action]:
+    def _write_back(self, first: int) -> list[RecoveringAction]:
         assert self._writing is not None
         if self._decided < first:
             return []
         self._writing.push(self._decided - first + 1)
-        actions: list[Action] = [
+        actions: list[RecoveringAction] = [
             WriteBack(p, self._writing.ensemble[p], first, self._decided)
             for p in self._writing.live
         ]
         # Bookies that did not answer the fence are replaced now that there is need of them.
         return actions + self._translate(self._writing.spares_changed())
 
-    def acked(self, bookie_id: str, first: int, last: int) -> list[Action]:
+    def acked(self, bookie_id: str, first: int, last: int) -> list[RecoveringAction]:
         """A bookie stored what was written back."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.acked(bookie_id, first, last))
 
-    def failed(self, bookie_id: str, reason: OctavoError) -> list[Action]:
+    def failed(self, bookie_id: str, reason: OctavoError) -> list[RecoveringAction]:
         """A bookie could not be written back to."""
         if self._writing is None or self.state is not State.READING:
             return []
@@ -380,13 +319,13 @@ class Recovering:
             return self._fail(reason)
         return self._written_back(self._writing.failed(bookie_id, reason))
 
-    def chosen(self, spares: Mapping[int, str]) -> list[Action]:
+    def chosen(self, spares: Mapping[int, str]) -> list[RecoveringAction]:
         """Answers `ChooseReplacements`."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.chosen(spares))
 
-    def _written_back(self, done: list[writing.Action]) -> list[Action]:
+    def _written_back(self, done: list[WritingAction]) -> list[RecoveringAction]:
         if self.state is not State.READING:
             return []
         actions = self._translate(done)
@@ -394,20 +333,20 @@ class Recovering:
             return actions
         return actions + self._read_on() + self._close_if_complete()
 
-    def _translate(self, done: list[writing.Action]) -> list[Action]:
+    def _translate(self, done: list[WritingAction]) -> list[RecoveringAction]:
         """What the write-back's own machine wants, in terms of a recovery."""
         assert self._writing is not None
-        actions: list[Action] = []
+        actions: list[RecoveringAction] = []
         for action in done:
             match action:
-                case writing.Confirmed(last_entry):
+                case Confirmed(last_entry):
                     for entry_id in [e for e in self.entries if e <= last_entry]:
                         del self.entries[entry_id]
-                case writing.Send(position, bookie_id, first) if first <= self._writing.lap:
+                case Send(position, bookie_id, first) if first <= self._writing.lap:
                     actions.append(WriteBack(position, bookie_id, first, self._writing.lap))
                 case ChooseReplacements() | EnsembleChanged():
                     actions.append(action)
-                case writing.Stalled(bookies):
+                case Stalled(bookies):
                     return self._fail(
                         RecoveryFailed(
                             f"ledger {self.ledger_id}: cannot write back to an ack quorum: "
@@ -420,7 +359,7 @@ class Recovering:
 
     # ------------------------------------------------------------------ step 6
 
-    def _close_if_complete(self) -> list[Action]:
+    def _close_if_complete(self) -> list[RecoveringAction]:
         assert self._writing is not None
         complete = self.state is State.READING and self._end == self._writing.lac
         if not complete or self._writing.state is not writing.State.OPEN or self._polls:
@@ -443,6 +382,6 @@ class Recovering:
             length=self._length,
         )
 
-    def _fail(self, error: OctavoError) -> list[Action]:
+    def _fail(self, error: OctavoError) -> list[RecoveringAction]:
         self.state = State.FAILED
         return [Failed(error)]

@@ -15,23 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ledger.bookies import Bookie, Lane
-from ledger.connection import BookieConnection
-from ledger.errors import BookieUnavailable, RecoveryFailed
-from ledger.records import ChangeLost, ChangeWritten, change_record, read_record
-from ledger.recovering import (
-    Action,
+from ledger.actions import (
+    ChooseReplacements,
     Done,
     EndFound,
+    EnsembleChanged,
     Failed,
     Fence,
     FenceHolds,
     Read,
-    Recovering,
-    State,
+    RecoveringAction,
     WriteBack,
     WriteMetadata,
 )
+from ledger.bookies import Bookie, Lane
+from ledger.connection import BookieConnection
+from ledger.errors import BookieUnavailable, RecoveryFailed
+from ledger.records import ChangeLost, ChangeWritten, change_record, read_record
+from ledger.recovering import Recovering, State
 from ledger.recovery_events import (
     BookieReplaced,
     EntryAnswered,
@@ -44,7 +45,6 @@ from ledger.recovery_events import (
     RecoveryEvent,
     WrittenBack,
 )
-from ledger.writing import ChooseReplacements, EnsembleChanged
 from metadata.ledgers import LedgerMetadata
 from protocol.codes import (
     Code,
@@ -146,7 +146,7 @@ class Recovery:
 
     # ------------------------------------------------------------------ actions
 
-    def _perform(self, actions: list[Action]) -> None:
+    def _perform(self, actions: list[RecoveringAction]) -> None:
         todo = list(reversed(actions))
         while todo:
             action = todo.pop()

@@ -1,16 +1,17 @@
-"""The writer of one ledger: drives `writing.py` over real bookies.
+"""The writer of one ledger, as its callers see it: add, wait, close.
 
-The way of an add: `add` notes payload and callback → once per loop turn `_flush` encodes all of
-them (`pending.py`) and hands the same bytes to every bookie of the ensemble → `added` comes back
-with a run of entries → `writing.acked` says what is confirmed → the callbacks, in order.
+The way of an add: `add` notes payload and callback → once per loop turn `_flush` hands them to
+`replication.py`, which encodes them (`pending.py`) and gives the same bytes to every bookie of the
+ensemble → `added` comes back with a run of entries → `writing.acked` says what is confirmed →
+`confirmed` calls the callbacks, in order.
 
-Relies on the event loop alone: no locks, and nothing here blocks. When it crashes, what was acked
-is durable, and the ledger is closed by whoever recovers it.
+Relies on the event loop alone: no locks, and nothing here blocks. When the process crashes, what
+was acked is durable, and the ledger is closed by whoever recovers it.
 
 Back-pressure. `pending_bytes` counts what any live bookie of the ensemble still owes an ack for;
 above its bound `drain` waits. So the slowest live bookie sets the pace in the long run, a hiccup
 of one is absorbed by the bound, and memory stays bounded (pulsar #14861). A bookie that gives no
-sign of life for `add_timeout_s` is no longer live: its change begins and it is not waited for.
+sign of life for `add_timeout_s` is no longer live: it is replaced, or not waited for.
 """
 
 from __future__ import annotations
@@ -19,40 +20,23 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from ledger import writing
-from ledger.bookies import Lane
+from ledger.actions import ChangeDelayed, Closed, Ended, EnsembleChanged, Stalled
 from ledger.errors import (
-    BookieUnavailable,
     LedgerClosed,
-    LedgerFenced,
     OutcomeUnknown,
     PayloadTooLong,
     WriterBusy,
 )
-from ledger.pending import Pending
-from ledger.records import ChangeLost, ChangeWritten, change_record
-from ledger.sender import Sender
-from ledger.writing import (
-    ChangeDelayed,
-    ChooseReplacements,
-    Closed,
-    Confirmed,
-    Ended,
-    EnsembleChanged,
-    Send,
-    Stalled,
-    State,
-    WriteMetadata,
-    Writing,
-)
+from ledger.replication import Replication, WriterEvent
+from ledger.writing import State
 from metadata.ledgers import LedgerMetadata
-from protocol.codes import Code, OctavoError, error_for
+from protocol.codes import OctavoError
 from protocol.entry import Buffer
-from protocol.extension import Op
 from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -60,11 +44,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+__all__ = ["AddDone", "LedgerWriter", "WriterEvent"]
+
 AddDone = Callable[[int, OctavoError | None], None]
-WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Ended | Closed
+"""(entry id, None) when it is durable; (entry id, why) when it is not known to be."""
 _HELD_FACTOR_MAX = 4
 """`add` itself refuses at so many times the bound: a caller that never drains is a bug."""
-_FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
 
 
 class LedgerWriter:
@@ -74,10 +59,6 @@ class LedgerWriter:
         self._client = client
         self._options = client.options
         self._loop = asyncio.get_running_loop()
-        self._core = Writing(metadata, version)
-        self._pending = Pending(metadata, self._core.quorum)
-        self._senders: list[Sender] = []
-        self._by_bookie: dict[str, Sender] = {}
         self._payloads: list[bytes] = []
         self._payload_bytes = 0
         self._dones: deque[AddDone] = deque()
@@ -85,19 +66,16 @@ class LedgerWriter:
         self._next_entry = 0
         self._flush_scheduled = False
         self._drained: list[asyncio.Future[None]] = []
+        self._all_answered: asyncio.Future[None] | None = None
         self._error: OctavoError | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
         self._closed: asyncio.Future[LedgerMetadata] | None = None
-        self._all_answered: asyncio.Future[None] | None = None
         self._length_at_end: int | None = None
-        self._stall: asyncio.TimerHandle | None = None
-        self._announced_lac = -1
-        self._flushed_at = self._loop.time()
-        self._retry_at = 0.0
         self.on_event: list[Callable[[WriterEvent], None]] = []
         """Called with each event of `WriterEvent`, on the loop."""
-        self._stop_watching = client.bookies.on_change(self._spares_changed)
-        self._sync_senders()
+        self._replication = Replication(client, metadata, version, self)
+        self._core = self._replication.core
+        self._pending = self._replication.pending
 
     # ------------------------------------------------------------------ what a caller sees
 
@@ -146,7 +124,8 @@ class LedgerWriter:
 
         A `bytes` payload is not copied. Raises `LedgerFenced`, `LedgerClosed` or whatever ended
         the writer, `PayloadTooLong`, and `WriterBusy` when far more than `drain` allows is pending.
-        After an error other than None the entry may still exist (`OutcomeUnknown`).
+        `done` gets `OutcomeUnknown` for what was sent and may be part of the ledger, and the
+        error itself for what certainly is not.
         """
         if self._error is not None:
             raise self._error
@@ -171,7 +150,7 @@ class LedgerWriter:
         return entry_id
 
     async def append(self, payload: Buffer) -> int:
-        """Append and wait until it is durable; returns the entry id."""
+        """Append and wait until it is durable; returns the entry id. Raises what `add` tells."""
         await self.drain()
         future: asyncio.Future[int] = self._loop.create_future()
 
@@ -196,16 +175,23 @@ class LedgerWriter:
     async def close(self) -> LedgerMetadata:
         """Refuse new adds, wait for those under way, close the ledger at the last confirmed one.
 
-        All callers get the same answer. Raises `LedgerFenced` when somebody else closes it, and
-        what the metadata store raises; the ledger is then closed by its recovery.
+        Callers at the same time get the same answer. Raises `LedgerFenced` when somebody else
+        closes it, and `MetadataUnavailable`: then call again, or leave it to its recovery.
         """
-        if self._closing is None:
+        if self._closing is None or self._close_may_be_repeated(self._closing):
             if self._error is None:
                 self._error = LedgerClosed(f"ledger {self.ledger_id} was closed by its writer")
             self._closing = self._client.spawn(self._close())
         return await asyncio.shield(self._closing)
 
-    # ------------------------------------------------------------------ adds
+    def _close_may_be_repeated(self, closing: asyncio.Task[LedgerMetadata]) -> bool:
+        return closing.done() and self._core.state is State.ENDED and not self._core.fenced
+
+    def abandon(self, error: OctavoError) -> None:
+        """The client is closing: no further ack; the ledger stays open, for its recovery."""
+        self._replication.perform(self._core.abandon(error))
+
+    # ------------------------------------------------------------------ adds and their answers
 
     def _is_full(self) -> bool:
         options = self._options
@@ -215,117 +201,21 @@ class LedgerWriter:
     def _overfull(self) -> bool:
         options = self._options
         return (
-            self.pending_bytes > _HELD_FACTOR_MAX * options.pending_bytes_max
+            self._pending.held_bytes + self._payload_bytes
+            > _HELD_FACTOR_MAX * options.pending_bytes_max
             or len(self._dones) > _HELD_FACTOR_MAX * options.pending_entries_max
         )
 
     def _flush(self) -> None:
-        """Encode what was added in this loop turn and hand it to the ensemble."""
+        """Hand on what was added in this loop turn."""
         self._flush_scheduled = False
-        if not self._payloads or self._core.state not in writing.ADDABLE:
-            return
-        payloads, self._payloads = self._payloads, []
-        self._payload_bytes = 0
-        core, pending = self._core, self._pending
-        lac, start = core.lac, 0
-        now = self._flushed_at = self._loop.time()
-        while start < len(payloads):
-            chunk, stop = pending.encode(payloads, start, lac)
-            core.push(stop - start)
-            start = stop
-            frames = pending.frames(chunk) if core.quorum.everywhere else None
-            for sender in self._senders:
-                sender.push(chunk, frames, now)
-        self._announced_lac = max(self._announced_lac, lac)
-        self._client.keep_ticking(self)
+        if self._payloads and self._core.state in writing.ADDABLE:
+            payloads, self._payloads = self._payloads, []
+            self._payload_bytes = 0
+            self._replication.push(payloads)
 
-    # ------------------------------------------------------------------ what bookies answer
-
-    def added(self, bookie_id: str, first: int, last: int) -> None:
-        """A bookie stored these entries."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is None:
-            return
-        sender.heard(self._loop.time(), last - first + 1)
-        self._perform(self._core.acked(bookie_id, first, last))
-        self._release()
-
-    def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """A bookie did not store these entries."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is None:
-            return
-        what = f"bookie {bookie_id}: add of ledger {self.ledger_id} entries {first} to {last}"
-        if code == Code.TOO_MANY_REQUESTS:
-            sender.busy(self._loop.time(), first, last)
-        elif code in _FATAL:
-            error = LedgerFenced(what) if code == Code.FENCED else error_for(code, what)
-            self._perform(self._core.refused(bookie_id, error))
-        else:
-            self._client.bookies.suspect(bookie_id)
-            self._perform(self._core.failed(bookie_id, error_for(code, what)))
-        self._release()
-
-    def bookie_up(self, bookie_id: str) -> None:
-        """A connection stands."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is not None:
-            sender.attach(self._loop.time())
-            self._perform(self._core.returned(bookie_id))
-            sender.pump()
-
-    def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """The connection broke, and with it what was under way."""
-        if bookie_id in self._by_bookie:
-            self._client.bookies.suspect(bookie_id)
-            self._perform(self._core.failed(bookie_id, error))
-            self._release()
-
-    def bookie_writable(self, bookie_id: str) -> None:
-        """It takes bytes again."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is not None:
-            sender.pump()
-
-    # ------------------------------------------------------------------ actions
-
-    def _perform(self, actions: list[writing.Action]) -> None:
-        todo = deque(actions)
-        while todo:
-            action = todo.popleft()
-            match action:
-                case Confirmed(last_entry):
-                    self._confirm(last_entry)
-                case ChooseReplacements():
-                    todo.extend(self._core.chosen(self._client.replacements(action, self.metadata)))
-                case WriteMetadata(metadata, version):
-                    self._client.spawn(self._change_record(metadata, version))
-                case Send(position, _, first_entry):
-                    self._sync_senders()
-                    self._senders[position].restart(first_entry, self._loop.time())
-                case EnsembleChanged():
-                    self._sync_senders()
-                    self._tell("ensemble_changed", action)
-                case ChangeDelayed():
-                    self._retry_later()
-                    self._tell("ensemble_change_delayed", action)
-                case Stalled():
-                    self._retry_later()
-                    self._start_stall_timer()
-                    self._tell("writer_stalled", action)
-                case Ended(error):
-                    self._end(error)
-                    self._tell("ledger_fenced" if self._core.fenced else "writer_ended", action)
-                case Closed(metadata):
-                    self._end(self._error or LedgerClosed(f"ledger {self.ledger_id} is closed"))
-                    if self._closed is not None and not self._closed.done():
-                        self._closed.set_result(metadata)
-                    self._tell("ledger_closed", action)
-        if self._senders:
-            for position, sender in enumerate(self._senders):
-                sender.down = position in self._core.down
-
-    def _confirm(self, last_entry: int) -> None:
+    def confirmed(self, last_entry: int) -> None:
+        """Answer the callers up to `last_entry`, in order."""
         popleft = self._dones.popleft
         while self._answered < last_entry:
             try:
@@ -333,25 +223,17 @@ class LedgerWriter:
                     self._answered = entry_id
                     popleft()(entry_id, None)
             except Exception as error:  # a caller's bug must not cost the others their answers
-                self._loop.call_exception_handler(
-                    {"message": f"callback of ledger {self.ledger_id} failed", "exception": error}
-                )
+                self._report(error)
         if self._all_answered is not None and not self._dones:
             self._answer_closer()
 
-    def _answer_closer(self) -> None:
-        if self._all_answered is not None and not self._all_answered.done():
-            self._all_answered.set_result(None)
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"callback of ledger {self.ledger_id} failed", "exception": error}
+        )
 
-    def _release(self) -> None:
-        """Let go of what no bookie of the ensemble will be sent again."""
-        core = self._core
-        acked_to = core.acks.acked_to
-        floor = core.lac
-        for position in range(len(acked_to)):
-            if acked_to[position] < floor and position not in core.down:
-                floor = acked_to[position]
-        self._pending.release(floor)
+    def released(self) -> None:
+        """Wake whoever waits in `drain`."""
         if self._drained and not self._is_full():
             self._wake()
 
@@ -361,161 +243,59 @@ class LedgerWriter:
             if not waiter.done():
                 waiter.set_result(None)
 
+    # ------------------------------------------------------------------ the end
+
+    def tell(self, event: WriterEvent) -> None:
+        """Log an event, pass it on, and end with `Ended` and `Closed`."""
+        ledger_id = self.ledger_id
+        match event:
+            case EnsembleChanged(first_entry, old, new):
+                log.info(
+                    "ensemble_changed", ledger=ledger_id, first_entry=first_entry, old=old, new=new
+                )
+            case ChangeDelayed(bookies):
+                log.warning("ensemble_change_delayed", ledger=ledger_id, failed=bookies)
+            case Stalled(bookies):
+                log.warning("writer_stalled", ledger=ledger_id, failed=bookies)
+            case Ended(error):
+                name = "ledger_fenced" if self._core.fenced else "writer_ended"
+                log.warning(name, ledger=ledger_id, error=error.name, reason=str(error))
+                self._end(error)
+            case Closed(metadata):
+                log.info("ledger_closed", ledger=ledger_id, last_entry=metadata.last_entry)
+                self._end(LedgerClosed(f"ledger {ledger_id} was closed by its writer"))
+                if self._closed is not None and not self._closed.done():
+                    self._closed.set_result(metadata)
+        for listener in tuple(self.on_event):
+            listener(event)
+
     def _end(self, error: OctavoError) -> None:
         """No further ack: whoever waits gets an error, in order."""
-        if self._error is None or not isinstance(error, LedgerClosed):
-            self._error = error
-        self._cancel_stall_timer()
+        self._error = error
         if self._length_at_end is None:
             self._length_at_end = self._pending.length_at(self._core.lac)
         closed = self._core.state is State.CLOSED
-        sent_to = self._core.lap
         dones, self._dones = self._dones, deque()
         self._payloads.clear()
         self._payload_bytes = 0
+        self._replication.stop()
         for entry_id, done in enumerate(dones, self._answered + 1):
-            known = closed or entry_id > sent_to
-            outcome = error if known else OutcomeUnknown(self.ledger_id, entry_id, error)
-            with contextlib.suppress(Exception):
-                done(entry_id, outcome)
+            certain = closed or entry_id > self._core.lap
+            try:
+                done(
+                    entry_id, error if certain else OutcomeUnknown(self.ledger_id, entry_id, error)
+                )
+            except Exception as failure:
+                self._report(failure)
         if self._closed is not None and not self._closed.done() and not closed:
             self._closed.set_exception(error)
         self._wake()
         self._answer_closer()
-        self._detach_all()
-
-    def _tell(self, event: str, action: WriterEvent) -> None:
-        match action:
-            case EnsembleChanged(first_entry, old, new):
-                log.info(event, ledger=self.ledger_id, first_entry=first_entry, old=old, new=new)
-            case ChangeDelayed(bookies) | Stalled(bookies):
-                log.warning(event, ledger=self.ledger_id, failed=bookies)
-            case Ended(error):
-                log.warning(event, ledger=self.ledger_id, error=error.name, reason=str(error))
-            case Closed(metadata):
-                log.info(event, ledger=self.ledger_id, last_entry=metadata.last_entry)
-        for listener in tuple(self.on_event):
-            listener(action)
-
-    def abandon(self, error: OctavoError) -> None:
-        """The client is closing: no further ack; the ledger stays open, for its recovery."""
-        self._perform(self._core.abandon(error))
-
-    # ------------------------------------------------------------------ the ensemble
-
-    def _sync_senders(self) -> None:
-        """One sender for each position, with the bookie that stands there now."""
-        for position, bookie_id in enumerate(self._core.ensemble):
-            if position < len(self._senders):
-                if self._senders[position].bookie.bookie_id == bookie_id:
-                    continue
-                self._detach(self._senders[position])
-            bookie = self._client.bookies.get(bookie_id, Lane.NORMAL)
-            sender = Sender(self, self._core, self._pending, position, bookie, self._options)
-            self._senders[position : position + 1] = [sender]
-            self._by_bookie[bookie_id] = sender
-            sender.attach(self._loop.time())
-            bookie.listen(self)
-
-    def _detach(self, sender: Sender) -> None:
-        self._by_bookie.pop(sender.bookie.bookie_id, None)
-        sender.stop()
-        sender.bookie.unlisten(self)
-
-    def _detach_all(self) -> None:
-        for sender in self._senders:
-            self._detach(sender)
-        self._senders = []
-        self._stop_watching()
         self._client.forget(self)
-        self._pending.release(self._pending.next_entry)
 
-    def _spares_changed(self) -> None:
-        self._perform(self._core.spares_changed())
-        self._release()
-
-    def _retry_later(self) -> None:
-        self._retry_at = self._loop.time() + self._options.retry_failed_bookie_ms / 1000
-        self._client.keep_ticking(self)
-
-    def _start_stall_timer(self) -> None:
-        if self._stall is None:
-            self._stall = self._loop.call_later(self._options.stall_timeout_s, self._give_up)
-
-    def _cancel_stall_timer(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def _give_up(self) -> None:
-        self._stall = None
-        self._perform(self._core.give_up())
-
-    # ------------------------------------------------------------------ the clock
-
-    def tick(self, now: float) -> bool:
-        """Deadlines and the explicit LAC; False when nothing here waits for time to pass."""
-        core = self._core
-        if core.state not in writing.ADDABLE:
-            return False
-        if core.state is not State.STALLED:
-            self._cancel_stall_timer()
-        for sender in tuple(self._senders):
-            if sender.overdue(now):
-                self._time_out(sender, now)
-        if core.down and now >= self._retry_at:
-            self._retry_failed()
-        self._announce_lac(now)
-        owed = any(sender.owes() for sender in self._senders)
-        return bool(owed or core.down or self._announced_lac < core.lac)
-
-    def _time_out(self, sender: Sender, now: float) -> None:
-        bookie, timeout_s = sender.bookie, self._options.add_timeout_s
-        error = BookieUnavailable(bookie.bookie_id, f"acked no add for {timeout_s:g} s")
-        self._client.bookies.suspect(bookie.bookie_id)
-        self._perform(self._core.failed(bookie.bookie_id, error))
-        connection = bookie.connection
-        if connection is not None and now - connection.received_at >= timeout_s:
-            bookie.drop(error.reason)
-
-    def _retry_failed(self) -> None:
-        """Failed bookies without a replacement: is one well again, or is there a spare?"""
-        self._retry_later()
-        self._client.bookies.probe()
-        for position in sorted(self._core.down):
-            sender = self._senders[position]
-            if sender.bookie.is_up:
-                self._perform(self._core.returned(sender.bookie.bookie_id))
-        self._spares_changed()
-
-    def _announce_lac(self, now: float) -> None:
-        lac = self._core.lac
-        idle_s = self._options.explicit_lac_interval_ms / 1000
-        if lac <= self._announced_lac or now - self._flushed_at < idle_s:
-            return
-        self._announced_lac = lac
-        body = {"ledger": self.ledger_id, "key": self._pending.key, "lac": lac}
-        for position in self._core.live:
-            bookie = self._senders[position].bookie
-            if bookie.connection is not None and bookie.is_ours:
-                bookie.connection.request(Op.WRITE_LAC, body, _ignore)
-
-    # ------------------------------------------------------------------ metadata and close
-
-    async def _change_record(self, metadata: LedgerMetadata, version: int) -> None:
-        try:
-            outcome = await change_record(
-                self._client.records, metadata, version, self._options.metadata_timeout_s
-            )
-        except OctavoError as error:
-            self._perform(self._core.metadata_lost(error))
-            return
-        match outcome:
-            case ChangeWritten(new_version):
-                self._perform(self._core.written(new_version))
-            case ChangeLost(current, found):
-                self._perform(self._core.conflict(current, found))
-        self._release()
+    def _answer_closer(self) -> None:
+        if self._all_answered is not None and not self._all_answered.done():
+            self._all_answered.set_result(None)
 
     async def _close(self) -> LedgerMetadata:
         core = self._core
@@ -532,9 +312,5 @@ class LedgerWriter:
         length = self._length_at_end
         if length is None:
             length = self._pending.length_at(core.lac)
-        self._perform(core.close(length))
+        self._replication.perform(core.close(length))
         return await self._closed
-
-
-def _ignore(error: OctavoError | None, body: dict[str, Any]) -> None:
-    """The explicit LAC is a courtesy: the next add carries it anyway."""

@@ -22,8 +22,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from ledger.actions import (
+    ChangeDelayed,
+    ChooseReplacements,
+    Closed,
+    Confirmed,
+    Ended,
+    EnsembleChanged,
+    Send,
+    Stalled,
+    WriteMetadata,
+    WritingAction,
+)
 from ledger.errors import LedgerFenced, NotEnoughBookies, WriteRefused
 from ledger.quorum import Acks, Quorum
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
@@ -59,88 +71,7 @@ ADDABLE = (State.OPEN, State.CHOOSING, State.PUBLISHING, State.STALLED)
 """Entries may be pushed; they are confirmed once the state is OPEN again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """All entries up to `last_entry` are durable: answer their callers, in order."""
-
-    last_entry: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChooseReplacements:
-    """Find a spare for each of these positions, outside `excluded`; answer with `chosen`."""
-
-    positions: tuple[int, ...]
-    ensemble: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
-    """Compare-and-set the ledger's record; answer with `written` or `conflict`."""
-
-    metadata: LedgerMetadata
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send every entry from `first_entry` on to the bookie at `position`, newly or again."""
-
-    position: int
-    bookie_id: str
-    first_entry: int
-
-
-@dataclass(frozen=True, slots=True)
-class EnsembleChanged:
-    """For the log: `new` replaces `old` from `first_entry` on."""
-
-    first_entry: int
-    old: tuple[str, ...]
-    new: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeDelayed:
-    """For the log: these bookies failed, none can replace them, and the writer goes on."""
-
-    bookies: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Stalled:
-    """Too few bookies to go on. Give it some time, then call `give_up`."""
-
-    bookies: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """No further ack. What is pending has an unknown outcome."""
-
-    error: OctavoError
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The ledger is closed as `metadata` says. What is pending was not stored."""
-
-    metadata: LedgerMetadata
-
-
-Action = (
-    Confirmed
-    | ChooseReplacements
-    | WriteMetadata
-    | Send
-    | EnsembleChanged
-    | ChangeDelayed
-    | Stalled
-    | Ended
-    | Closed
-)
-
-_NONE: list[Action] = []
+_NONE: list[WritingAction] = []
 """Shared and never changed: the hot path answers most acks with nothing to do."""
 
 
@@ -190,7 +121,7 @@ class Writing:
         """The positions to send adds to."""
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
-    def acked(self, bookie_id: str, first: int, last: int) -> list[Action]:
+    def acked(self, bookie_id: str, first: int, last: int) -> list[WritingAction]:
         """`bookie_id` stored `first` … `last`. Dropped unless it is in the ensemble (WR-5)."""
         try:
             position = self.ensemble.index(bookie_id)
@@ -203,7 +134,7 @@ class Writing:
         self.acks.add(position, first, last)
         return self._confirm() if self.state is State.OPEN else _NONE
 
-    def _confirm(self) -> list[Action]:
+    def _confirm(self) -> list[WritingAction]:
         assert self.state is State.OPEN, "P14: no ack while a change is unresolved"
         confirmed = self.acks.confirmed(self.lac, self.lap)
         if confirmed == self.lac:
@@ -212,7 +143,7 @@ class Writing:
         self.lac = confirmed
         return [Confirmed(confirmed)]
 
-    def refused(self, bookie_id: str, error: OctavoError) -> list[Action]:
+    def refused(self, bookie_id: str, error: OctavoError) -> list[WritingAction]:
         """`bookie_id` answered that the ledger may not be written: fenced, or a wrong key.
 
         One such answer suffices, from any bookie of the ensemble: the fence is durable there.
@@ -224,7 +155,7 @@ class Writing:
 
     # ------------------------------------------------------------------ failures and spares
 
-    def failed(self, bookie_id: str, reason: OctavoError) -> list[Action]:
+    def failed(self, bookie_id: str, reason: OctavoError) -> list[WritingAction]:
         """`bookie_id` failed or timed out, be it for an add that was confirmed long ago (WR-8)."""
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
@@ -236,7 +167,7 @@ class Writing:
             return self._choose()
         return []
 
-    def returned(self, bookie_id: str) -> list[Action]:
+    def returned(self, bookie_id: str) -> list[WritingAction]:
         """A bookie that failed answers again: it gets what is unconfirmed, if still a member."""
         if self.state not in (State.OPEN, State.STALLED) or bookie_id not in self.ensemble:
             return []
@@ -249,20 +180,20 @@ class Writing:
             # What it missed is confirmed by others; it counts anew from here on.
             self.acks.join(position, self.lac)
             reached = self.lac
-        actions: list[Action] = [Send(position, bookie_id, reached + 1)]
+        actions: list[WritingAction] = [Send(position, bookie_id, reached + 1)]
         return actions + self._go_on()
 
-    def spares_changed(self) -> list[Action]:
+    def spares_changed(self) -> list[WritingAction]:
         """Other bookies are available now: a delayed change may become possible."""
         if self.down and self.state in (State.OPEN, State.STALLED):
             return self._choose()
         return []
 
-    def abandon(self, error: OctavoError) -> list[Action]:
+    def abandon(self, error: OctavoError) -> list[WritingAction]:
         """The process stops writing without closing the ledger."""
         return self._end(error) if self.state in (*ADDABLE, State.CLOSING) else []
 
-    def give_up(self) -> list[Action]:
+    def give_up(self) -> list[WritingAction]:
         """The time allowed by `Stalled` is over."""
         if self.state is not State.STALLED:
             return []
@@ -275,15 +206,15 @@ class Writing:
             )
         )
 
-    def _choose(self) -> list[Action]:
+    def _choose(self) -> list[WritingAction]:
         self._enter(State.CHOOSING)
         return self._ask()
 
-    def _ask(self) -> list[Action]:
+    def _ask(self) -> list[WritingAction]:
         self._asked = tuple(sorted(self.down))
         return [ChooseReplacements(self._asked, tuple(self.ensemble))]
 
-    def chosen(self, spares: Mapping[int, str]) -> list[Action]:
+    def chosen(self, spares: Mapping[int, str]) -> list[WritingAction]:
         """Answers `ChooseReplacements`: a spare for each position that can have one."""
         if self.state is not State.CHOOSING:
             return []
@@ -300,7 +231,7 @@ class Writing:
         self._enter(State.PUBLISHING)
         return [WriteMetadata(self._changed(self.metadata), self.version)]
 
-    def _do_without(self) -> list[Action]:
+    def _do_without(self) -> list[WritingAction]:
         bookies = tuple(self.ensemble[p] for p in sorted(self.down))
         if not self.quorum.writable(self.live):
             self._enter(State.STALLED)
@@ -308,7 +239,7 @@ class Writing:
         self._enter(State.OPEN)
         return [ChangeDelayed(bookies), *self._confirm()]
 
-    def _go_on(self) -> list[Action]:
+    def _go_on(self) -> list[WritingAction]:
         if self.state is State.STALLED and self.quorum.writable(self.live):
             self._enter(State.OPEN)
         return self._confirm() if self.state is State.OPEN else []
@@ -327,11 +258,11 @@ class Writing:
             kept = kept[:-1]
         return replace(metadata, fragments=(*kept, newest))
 
-    def _apply(self, metadata: LedgerMetadata, version: int) -> list[Action]:
+    def _apply(self, metadata: LedgerMetadata, version: int) -> list[WritingAction]:
         """The change holds: forget the acks of the replaced, send anew, count again."""
         self.metadata, self.version = metadata, version
         old, first = tuple(self.ensemble), self.lac + 1
-        actions: list[Action] = []
+        actions: list[WritingAction] = []
         for position, spare in sorted(self._planned.items()):
             self.ensemble[position] = spare
             self.acks.join(position, self.lac)
@@ -348,7 +279,7 @@ class Writing:
         self._enter(State.OPEN)
         return actions + self._confirm()
 
-    def written(self, version: int) -> list[Action]:
+    def written(self, version: int) -> list[WritingAction]:
         """The compare-and-set that was asked for took place."""
         if self.state is State.CLOSING:
             return self._closed(self._closed_record(self.metadata))
@@ -356,7 +287,7 @@ class Writing:
             return []
         return self._apply(self._changed(self.metadata), version)
 
-    def conflict(self, current: LedgerMetadata, version: int) -> list[Action]:
+    def conflict(self, current: LedgerMetadata, version: int) -> list[WritingAction]:
         """The compare-and-set lost, or its answer did; `current` is what stands there now."""
         if self.state is State.CLOSING:
             return self._close_conflict(current, version)
@@ -374,7 +305,7 @@ class Writing:
             return self._begin_close()
         return [WriteMetadata(self._changed(current), version)]
 
-    def metadata_lost(self, error: OctavoError) -> list[Action]:
+    def metadata_lost(self, error: OctavoError) -> list[WritingAction]:
         """The metadata store cannot be reached, or the record is gone."""
         if self.state is State.PUBLISHING:
             self._lost = self._changed(self.metadata).fragments[-1]
@@ -384,7 +315,7 @@ class Writing:
 
     # ------------------------------------------------------------------ the end
 
-    def close(self, length: int) -> list[Action]:
+    def close(self, length: int) -> list[WritingAction]:
         """Stop, and close at the last confirmed entry; `length` is the payload bytes up to it."""
         assert self.state is not State.CLOSED
         if self._fenced or self._close_length is not None:
@@ -392,7 +323,7 @@ class Writing:
         self._close_length = length
         return [] if self.state is State.PUBLISHING else self._begin_close()
 
-    def _begin_close(self) -> list[Action]:
+    def _begin_close(self) -> list[WritingAction]:
         self._enter(State.CLOSING)
         return [WriteMetadata(self._closed_record(self.metadata), self.version)]
 
@@ -402,7 +333,7 @@ class Writing:
             metadata, state=LedgerState.CLOSED, last_entry=self.lac, length=self._close_length
         )
 
-    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[Action]:
+    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[WritingAction]:
         if current.state is LedgerState.CLOSED:
             same = (current.last_entry, current.length) == (self.lac, self._close_length)
             return self._closed(current) if same else self._fenced_by(current)
@@ -413,12 +344,12 @@ class Writing:
         self.metadata, self.version = current, version
         return self._begin_close()
 
-    def _closed(self, metadata: LedgerMetadata) -> list[Action]:
+    def _closed(self, metadata: LedgerMetadata) -> list[WritingAction]:
         self.metadata = metadata
         self._enter(State.CLOSED)
         return [Closed(metadata)]
 
-    def _fenced_by(self, current: LedgerMetadata) -> list[Action]:
+    def _fenced_by(self, current: LedgerMetadata) -> list[WritingAction]:
         self._fenced = True
         found = (
             f"closed by another at entry {current.last_entry}"
@@ -427,7 +358,7 @@ class Writing:
         )
         return self._end(LedgerFenced(f"ledger {current.ledger_id} is {found}"))
 
-    def _foreign(self, current: LedgerMetadata) -> list[Action]:
+    def _foreign(self, current: LedgerMetadata) -> list[WritingAction]:
         self._fenced = True
         return self._end(
             LedgerFenced(
@@ -436,7 +367,7 @@ class Writing:
             )
         )
 
-    def _end(self, error: OctavoError) -> list[Action]:
+    def _end(self, error: OctavoError) -> list[WritingAction]:
         self._enter(State.ENDED)
         self._planned = {}
         self._close_length = None

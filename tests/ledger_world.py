@@ -11,11 +11,15 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ledger import recovering, writing
+from ledger import actions as wanted
+from ledger import recovering
 from ledger.errors import BookieUnavailable, LedgerFenced
 from ledger.recovering import Recovering
 from ledger.writing import Writing
 from metadata.ledgers import Fragment, LedgerMetadata
+
+Held = tuple[tuple[int, bytes], ...]
+"""Entries to be written back, with their content."""
 
 
 @dataclass
@@ -126,7 +130,7 @@ class Recoverer(Agent):
         super().__init__(world)
         self.name = name
         self.core = Recovering(ledger_id)
-        self.result: recovering.Done | recovering.Failed | None = None
+        self.result: wanted.Done | wanted.Failed | None = None
 
     def key(self) -> Hashable:
         core, writes = self.core, self.core._writing
@@ -161,47 +165,47 @@ class Recoverer(Agent):
     def start(self) -> None:
         self.take(self.core.metadata_read(self.world.metadata, self.world.version))
 
-    def run(self) -> recovering.Done | recovering.Failed:
+    def run(self) -> wanted.Done | wanted.Failed:
         while self.inbox:
             self.deliver()
         assert self.result is not None, f"stuck in {self.core.state}"
         return self.result
 
-    def run_from_start(self) -> recovering.Done | recovering.Failed:
+    def run_from_start(self) -> wanted.Done | wanted.Failed:
         self.start()
         return self.run()
 
-    def take(self, actions: list[recovering.Action]) -> None:
+    def take(self, actions: list[wanted.RecoveringAction]) -> None:
         for action in actions:
             self.log.append(action)
             match action:
-                case recovering.WriteMetadata(metadata, version):
+                case wanted.WriteMetadata(metadata, version):
                     self.post(f"cas {version}", "cas", metadata, version)
-                case recovering.Fence(position, bookie):
+                case wanted.Fence(position, bookie):
                     self.post(f"fence {bookie}", "fence", position, bookie)
-                case recovering.Read(entry_id, bookies):
+                case wanted.Read(entry_id, bookies):
                     for bookie in bookies:
                         self.post(f"read {entry_id} {bookie}", "read", entry_id, bookie)
-                case recovering.WriteBack(_, bookie, first, last):
+                case wanted.WriteBack(_, bookie, first, last):
                     held = tuple(
                         (e, self.core.entries[e].data)
                         for e in range(first, last + 1)
                         if e in self.core.entries and self.core.is_held_by(bookie, e)
                     )
                     self.post(f"write {bookie} {[e for e, _ in held]}", "write", bookie, held)
-                case writing.ChooseReplacements(positions, ensemble):
+                case wanted.ChooseReplacements(positions, ensemble):
                     self.take(self.core.chosen(self.world.spares(ensemble, positions)))
-                case recovering.Done() | recovering.Failed():
+                case wanted.Done() | wanted.Failed():
                     self.result = action
                 case _:
                     pass
 
-    def cas(self, metadata: LedgerMetadata, version: int) -> list[recovering.Action]:
+    def cas(self, metadata: LedgerMetadata, version: int) -> list[wanted.RecoveringAction]:
         if self.world.cas(metadata, version):
             return self.core.written(self.world.version)
         return self.core.conflict(self.world.metadata, self.world.version)
 
-    def fence(self, position: int, bookie: str) -> list[recovering.Action]:
+    def fence(self, position: int, bookie: str) -> list[wanted.RecoveringAction]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.fence_failed(position, BookieUnavailable(bookie, "down"))
@@ -210,7 +214,7 @@ class Recoverer(Agent):
             return self.core.fence_failed(position, BookieUnavailable(bookie, "unknown state"))
         return self.core.fenced(position, found.lac)
 
-    def read(self, entry_id: int, bookie: str) -> list[recovering.Action]:
+    def read(self, entry_id: int, bookie: str) -> list[wanted.RecoveringAction]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.entry_unknown(entry_id, bookie, "down")
@@ -222,11 +226,13 @@ class Recoverer(Agent):
             return self.core.entry_unknown(entry_id, bookie, "unknown state")
         return self.core.entry_absent(entry_id, bookie)
 
-    def write(self, bookie: str, held: tuple[tuple[int, bytes], ...]) -> list[recovering.Action]:
+    def write(
+        self, bookie: str, held: tuple[tuple[int, bytes], ...]
+    ) -> list[wanted.RecoveringAction]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.failed(bookie, BookieUnavailable(bookie, "down"))
-        actions: list[recovering.Action] = []
+        actions: list[wanted.RecoveringAction] = []
         for entry_id, data in held:
             found.entries.setdefault(entry_id, (data, entry_id - 1))
             actions += self.core.acked(bookie, entry_id, entry_id)
@@ -271,7 +277,7 @@ class Owner(Agent):
     def _send(self, bookie: str, entry_id: int) -> None:
         self.post(f"add {entry_id} {bookie}", "store", bookie, entry_id, self.lac_of[entry_id])
 
-    def store(self, bookie: str, entry_id: int, lac: int) -> list[writing.Action]:
+    def store(self, bookie: str, entry_id: int, lac: int) -> list[wanted.WritingAction]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.failed(bookie, BookieUnavailable(bookie, "down"))
@@ -281,32 +287,32 @@ class Owner(Agent):
         self.post(f"ack {entry_id} {bookie}", "ack", bookie, entry_id)
         return []
 
-    def ack(self, bookie: str, entry_id: int) -> list[writing.Action]:
+    def ack(self, bookie: str, entry_id: int) -> list[wanted.WritingAction]:
         return self.core.acked(bookie, entry_id, entry_id)
 
-    def take(self, actions: list[writing.Action]) -> None:
+    def take(self, actions: list[wanted.WritingAction]) -> None:
         for action in actions:
             self.log.append(action)
             match action:
-                case writing.Confirmed(last_entry):
+                case wanted.Confirmed(last_entry):
                     assert not self.ended, "P19"
                     self.acked = last_entry
-                case writing.ChooseReplacements(positions, ensemble):
+                case wanted.ChooseReplacements(positions, ensemble):
                     self.take(self.core.chosen(self.world.spares(ensemble, positions)))
-                case writing.WriteMetadata(metadata, version):
+                case wanted.WriteMetadata(metadata, version):
                     self.post(f"cas {version}", "cas", metadata, version)
-                case writing.Send(position, bookie, first):
+                case wanted.Send(position, bookie, first):
                     for entry_id in range(first, self.core.lap + 1):
                         if self.core.quorum.holds(position, entry_id):
                             self._send(bookie, entry_id)
-                case writing.Ended():
+                case wanted.Ended():
                     self.ended = True
-                case writing.Closed():
+                case wanted.Closed():
                     self.closed = True
                 case _:
                     pass
 
-    def cas(self, metadata: LedgerMetadata, version: int) -> list[writing.Action]:
+    def cas(self, metadata: LedgerMetadata, version: int) -> list[wanted.WritingAction]:
         if self.world.cas(metadata, version):
             return self.core.written(self.world.version)
         return self.core.conflict(self.world.metadata, self.world.version)

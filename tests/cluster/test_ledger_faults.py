@@ -14,6 +14,7 @@ import pytest
 
 from bookie.add_run import AddRun
 from bookie.node import BookieNode
+from ledger.actions import ChangeDelayed, EnsembleChanged, Stalled
 from ledger.errors import (
     LedgerFenced,
     NotEnoughBookies,
@@ -24,7 +25,6 @@ from ledger.errors import (
 from ledger.quorum import Quorum
 from ledger.recovery_events import BookieReplaced, FenceAnswered
 from ledger.writer import LedgerWriter, WriterEvent
-from ledger.writing import ChangeDelayed, EnsembleChanged, Stalled
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from metadata.store import MetadataUnavailable
 from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from ledger import recovering
+from ledger.actions import Done
 from ledger.quorum import Quorum
 from metadata.ledgers import LedgerState
 from tests.ledger_world import Agent, Owner, Recoverer, World, new_ledger
@@ -26,7 +27,7 @@ def check(scene: Scene) -> None:
     """S2, S3, P5, and that an ended writer acks nothing (in `Owner.take`)."""
     world, owner, recoverers = scene
     metadata = world.metadata
-    results = [r.result for r in recoverers if isinstance(r.result, recovering.Done)]
+    results = [r.result for r in recoverers if isinstance(r.result, Done)]
     assert len({(d.metadata.last_entry, d.metadata.length) for d in results}) <= 1, "S2: two ends"
     if metadata.state is not LedgerState.CLOSED:
         return
@@ -154,7 +155,7 @@ def test_a_writer_two_recoverers_and_a_crash_in_random_orders(crash: bool) -> No
         scene = new_scene(2, 2, "abcd" if seed % 2 else "abc")
         walk(scene, rng, crash)
         world, owner, recoverers = scene
-        done = [isinstance(r.result, recovering.Done) for r in recoverers]
+        done = [isinstance(r.result, Done) for r in recoverers]
         if not crash:
             assert all(done), f"seed {seed}: recovery does not end"
             assert owner.ended or owner.acked == 1

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.actions import Done, EndFound, Failed, FenceHolds, Read, WriteMetadata
 from ledger.errors import RecoveryFailed
-from ledger.recovering import Done, EndFound, Failed, FenceHolds, Read, Recovering, WriteMetadata
+from ledger.recovering import Recovering
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from protocol.codes import Unauthorized
 from tests.ledger_world import Recoverer, World, content, new_ledger

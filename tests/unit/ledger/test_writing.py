@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.errors import BookieUnavailable, LedgerFenced, NotEnoughBookies
-from ledger.writing import (
-    Action,
+from ledger.actions import (
     ChangeDelayed,
     ChooseReplacements,
     Closed,
@@ -17,10 +15,11 @@ from ledger.writing import (
     EnsembleChanged,
     Send,
     Stalled,
-    State,
     WriteMetadata,
-    Writing,
 )
+from ledger.actions import WritingAction as Action
+from ledger.errors import BookieUnavailable, LedgerFenced, NotEnoughBookies
+from ledger.writing import State, Writing
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from protocol.codes import OctavoError, Unauthorized
 

@@ -1,0 +1,82 @@
+"""Which bookies are chosen: seeded, spread over racks and hosts, honest when there are too few."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ledger.errors import NotEnoughBookies
+from ledger.placement import choose_ensemble, choose_replacements
+from metadata.bookies import BookieInfo
+
+
+def bookies(racks: dict[str, str], hosts: dict[str, str] | None = None) -> dict[str, BookieInfo]:
+    """Name → rack; each on a host of its own unless told."""
+    hosts = hosts or {}
+    return {
+        name: BookieInfo(
+            name, hosts.get(name, name), 3181, properties={"rack": rack} if rack else {}
+        )
+        for name, rack in racks.items()
+    }
+
+
+def test_the_seed_alone_decides() -> None:
+    known = bookies(dict.fromkeys("abcdefg", ""))
+    backwards = dict(reversed(known.items()))
+    chosen = [choose_ensemble(known, 3, 3, rng=random.Random(seed)) for seed in range(50)]
+    again = [choose_ensemble(backwards, 3, 3, rng=random.Random(seed)) for seed in range(50)]
+    assert chosen == again
+    assert len(set(chosen)) > 20
+    assert all(len(set(ensemble)) == 3 for ensemble in chosen)
+
+
+def test_every_write_set_spans_two_racks_where_possible() -> None:
+    """No. 74: for E > Qw too, every window of Qw neighbours."""
+    known = bookies({name: f"/r{i % 2}" for i, name in enumerate("abcdefgh")})
+    for seed in range(100):
+        ensemble = choose_ensemble(known, 4, 2, rng=random.Random(seed))
+        for start in range(4):
+            window = [ensemble[(start + k) % 4] for k in range(2)]
+            assert len({known[b].properties["rack"] for b in window}) == 2
+
+
+def test_hosts_are_distinct_where_possible_and_shared_where_not() -> None:
+    known = bookies(dict.fromkeys("abcd", ""), {"a": "h1", "b": "h1", "c": "h2", "d": "h3"})
+    for seed in range(50):
+        ensemble = choose_ensemble(known, 3, 3, rng=random.Random(seed))
+        assert len({known[b].host for b in ensemble}) == 3
+    one_machine = bookies(dict.fromkeys("abc", ""), dict.fromkeys("abc", "localhost"))
+    assert set(choose_ensemble(one_machine, 3, 3, rng=random.Random(1))) == set("abc")
+
+
+def test_suspects_and_read_only_bookies() -> None:
+    known = bookies(dict.fromkeys("abcd", ""))
+    for seed in range(30):
+        ensemble = choose_ensemble(known, 3, 3, rng=random.Random(seed), suspects={"a"})
+        assert "a" not in ensemble
+    assert "a" in choose_ensemble(known, 4, 3, rng=random.Random(1), suspects={"a"})
+    known["d"] = BookieInfo("d", "d", 3181, read_only=True)
+    with pytest.raises(NotEnoughBookies, match=r"4 bookies needed, 3 usable \(a, b, c\)") as caught:
+        choose_ensemble(known, 4, 3, rng=random.Random(1))
+    assert (caught.value.needed, caught.value.up) == (4, ("a", "b", "c"))
+
+
+def test_replacements_keep_out_members_suspects_and_read_only() -> None:
+    known = bookies(dict.fromkeys("abcdef", ""))
+    known["f"] = BookieInfo("f", "f", 3181, read_only=True)
+    ensemble = ("a", "b", "c")
+    rng = random.Random(1)
+    spares = choose_replacements(known, ensemble, (0, 2), 3, rng=rng, suspects={"b"})
+    assert set(spares) == {0, 2}
+    assert set(spares.values()) == {"d", "e"}
+    assert choose_replacements(known, ensemble, (0, 2), 3, rng=rng, suspects={"d"}) == {0: "e"}
+    assert choose_replacements(known, ensemble, (1,), 3, rng=rng, suspects={"d", "e"}) == {}
+
+
+def test_a_replacement_stands_in_a_rack_that_its_neighbours_do_not() -> None:
+    known = bookies({"a": "/r1", "b": "/r2", "c": "/r3", "d": "/r1", "e": "/r2", "f": "/r3"})
+    for seed in range(20):
+        spares = choose_replacements(known, ("a", "b", "c"), (0,), 3, rng=random.Random(seed))
+        assert spares == {0: "d"}
