@@ -2,8 +2,8 @@
 
     python bench/storage.py [--entry-bytes 100] [--run 256] [--seconds 5] [--window-mib 8]
 
-Prints one JSON line: entries/s, MB/s (frames), groups, and the process's resident size. What is
-measured is journal, write cache, flush and index; there is no socket and no digest.
+Prints one JSON line: entries/s, MB/s of payload, how late the loop was, and the resident size. What
+is measured is journal, write cache, flush and index; there is no socket and no digest.
 """
 
 from __future__ import annotations
@@ -79,6 +79,15 @@ class Feeder:
             self.finished.set_result(None)
 
 
+async def watch_lag(lags: list[float]) -> None:
+    """How late the loop is for a timer of 1 ms: flushing must not hold it up."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + 0.001
+        await asyncio.sleep(0.001)
+        lags.append((loop.time() - due) * 1000)
+
+
 async def main(args: argparse.Namespace) -> None:
     folder = tempfile.mkdtemp(prefix="octavo-bench-", dir=args.folder)
     config = BookieConfig(
@@ -88,11 +97,15 @@ async def main(args: argparse.Namespace) -> None:
     await storage.start()
     feeder = Feeder(storage, args)
     storage.on_pressure(lambda paused: None if paused else feeder.feed())
+    lags: list[float] = []
+    watcher = asyncio.create_task(watch_lag(lags))
     begin = time.perf_counter()
     feeder.end = begin + args.seconds
     feeder.feed()
     await feeder.finished
     took = time.perf_counter() - begin
+    watcher.cancel()
+    lags.sort()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(
         json.dumps(
@@ -103,6 +116,8 @@ async def main(args: argparse.Namespace) -> None:
                 "payload_mb_per_s": round(feeder.acked * args.entry_bytes / took / 1e6, 1),
                 "cpu_per_wall": round((usage.ru_utime + usage.ru_stime) / took, 2),
                 "max_resident_mb": round(usage.ru_maxrss / 1024),
+                "loop_lag_ms_p99": round(lags[int(len(lags) * 0.99)], 2),
+                "loop_lag_ms_max": round(lags[-1], 2),
                 "journal_sync": config.journal_sync,
             }
         )

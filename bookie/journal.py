@@ -32,6 +32,8 @@ Durable = Callable[[BaseException | None], None]
 
 SPARE = "journal.spare"
 """A retired file that waits to be used again."""
+_GROUP_APPENDS_MAX = 1024
+"""Their callbacks run in one loop turn: more would keep everybody else waiting."""
 _JOIN_BELOW_BYTES = 4096
 """Many small buffers are joined before the write: one copy is cheaper than many iovecs."""
 
@@ -278,7 +280,11 @@ class Journal:
         buffers: list[bytes] = []
         length = 0
         queue = self._queue
-        while queue and (not length or length + queue[0][1] <= self._group_bytes_max):
+        while (
+            queue
+            and (not length or length + queue[0][1] <= self._group_bytes_max)
+            and len(group) < _GROUP_APPENDS_MAX
+        ):
             more, more_bytes, done = queue.popleft()
             buffers += more
             length += more_bytes

@@ -9,6 +9,7 @@ and slows its writers, for nothing here is ever dropped.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,8 +20,10 @@ from protocol.frames import ADD_PREFIX_BYTES
 _NEVER = 2**63
 _RUN_OVERHEAD_BYTES = 320
 """What one run costs beside its frames: run, piece, list slots."""
-_OFFSET_BYTES = 36
-"""What one listed offset costs: an int object and its slot. A `range` costs nothing."""
+_OFFSET_BYTES = {range: 0, array: 4, list: 36}
+"""What one offset costs, by how they are kept."""
+_SMALL_BYTES = 1024
+_JOIN_RUNS = 64
 
 
 class Piece(NamedTuple):
@@ -48,23 +51,69 @@ class Piece(NamedTuple):
         return run.frames[run.offsets[self.first - run.first_entry] : end]
 
 
-class IntervalMap:
-    """The pieces of one ledger: ascending, never overlapping."""
+def _cost(run: AddRun) -> int:
+    """The memory that a run takes."""
+    listed = _OFFSET_BYTES.get(type(run.offsets), 36) * run.count
+    return len(run.frames) + _RUN_OVERHEAD_BYTES + listed
 
-    __slots__ = ("_firsts", "pieces")
+
+class IntervalMap:
+    """The pieces of one ledger: ascending, never overlapping.
+
+    Small runs that follow one another are joined in dozens, so that a stream of single adds costs
+    neither memory nor the garbage collector an object an entry.
+    """
+
+    __slots__ = ("_firsts", "_small", "pieces")
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
+        self._small = 0
+        """How many of the last pieces are whole small runs without a gap between them."""
         self.pieces: list[Piece] = []
 
-    def put(self, run: AddRun) -> None:
-        """Insert `run`; it wins over what it overlaps."""
+    def put(self, run: AddRun) -> int:
+        """Insert `run`; it wins over what it overlaps. Returns the bytes that this costs."""
         first, last = run.first_entry, run.first_entry + run.count - 1
         pieces = self.pieces
-        if not pieces or first > pieces[-1].last:
-            self._firsts.append(first)
-            pieces.append(Piece(first, last, run))
-            return
+        if pieces and first <= pieces[-1].last:
+            self._overlay(first, last, run)
+            return _cost(run)
+        follows = bool(pieces) and first == pieces[-1].last + 1
+        self._firsts.append(first)
+        pieces.append(Piece(first, last, run))
+        if len(run.frames) > _SMALL_BYTES:
+            self._small = 0
+            return _cost(run)
+        self._small = self._small + 1 if follows else 1
+        return _cost(run) + (self._join() if self._small == _JOIN_RUNS else 0)
+
+    def _join(self) -> int:
+        """Make one run of the last small ones; returns what it costs more (less, that is)."""
+        runs = [piece.run for piece in self.pieces[-_JOIN_RUNS:]]
+        offsets = array("I")
+        base = 0
+        for run in runs:
+            offsets.extend([base + offset for offset in run.offsets])
+            base += len(run.frames)
+        joined = AddRun(
+            runs[0].ledger_id,
+            runs[0].first_entry,
+            len(offsets),
+            runs[0].key,
+            runs[0].recovery,
+            b"".join([run.frames for run in runs]),
+            offsets,
+        )
+        self.pieces[-_JOIN_RUNS:] = [Piece(joined.first_entry, joined.last_entry, joined)]
+        del self._firsts[1 - _JOIN_RUNS :]
+        self._small = 0
+        return _cost(joined) - sum(map(_cost, runs))
+
+    def _overlay(self, first: int, last: int, run: AddRun) -> None:
+        """Insert a run that does not come last."""
+        self._small = 0
+        pieces = self.pieces
         start = bisect_right(self._firsts, first)
         if start and pieces[start - 1].last >= first:
             start -= 1
@@ -110,9 +159,7 @@ class Half:
         found = self.ledgers.get(run.ledger_id)
         if found is None:
             found = self.ledgers[run.ledger_id] = IntervalMap()
-        found.put(run)
-        listed = 0 if type(run.offsets) is range else _OFFSET_BYTES * run.count
-        self.bytes += len(run.frames) + _RUN_OVERHEAD_BYTES + listed
+        self.bytes += found.put(run)
 
     def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
         """Every (ledger id, piece), by ledger and entry."""

@@ -12,8 +12,17 @@ from protocol.codes import BookieIOError
 from tests.storage_support import entry_bytes, make_run
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=25))
-def test_the_latest_write_wins(spans: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=25),
+    st.sampled_from([2, 64]),
+)
+def test_the_latest_write_wins(spans: list[tuple[int, int]], join_runs: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bookie.write_cache._JOIN_RUNS", join_runs)
+        check_latest_wins(spans)
+
+
+def check_latest_wins(spans: list[tuple[int, int]]) -> None:
     held = IntervalMap()
     wanted: dict[int, bytes] = {}
     for serial, (first, count) in enumerate(spans):
@@ -69,6 +78,21 @@ def test_neighbours_are_joined_and_long_runs_cut() -> None:
     half = Half()
     half.put(make_run(1, 0, [b"x" * 100] * 1000))
     assert [run.entries for run in log_runs(half, 64 * 1024)] == [399, 399, 202]
+
+
+def test_single_adds_are_joined_in_the_cache() -> None:
+    half = Half()
+    for first in range(1000):
+        half.put(make_run(1, first, [b"%d" % first]))
+    half.put(make_run(1, 2000, [b"after a gap"]))
+    held = half.ledgers[1]
+    assert len(held.pieces) == 1000 // 64 + 1000 % 64 + 1
+    for entry_id in range(1000):
+        piece = held.find(entry_id)
+        assert piece is not None
+        assert piece.entry(entry_id) == entry_bytes(1, entry_id, b"%d" % entry_id)
+    frames = sum(len(piece.run.frames) for piece in held.pieces)
+    assert frames < half.bytes < frames + 41 * 360 + 15 * 320 + 4000
 
 
 def test_two_halves() -> None:
