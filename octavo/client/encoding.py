@@ -95,6 +95,8 @@ class NdjsonEncoding:
             line["key_base64"] = base64.b64encode(key).decode()
         elif key is not None:
             line["key"] = key
+        if isinstance(value, str):  # as JSON it would be stored with its quotes
+            value = value.encode()
         if isinstance(value, bytes | bytearray | memoryview):
             line["value_base64"] = base64.b64encode(value).decode()
         else:

@@ -6,6 +6,7 @@ It keeps its log in memory. `fault` is asked before every publish what shall go 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable
 
@@ -148,6 +149,6 @@ class SharedLog:
 def _record_of(line: bytes) -> Record:
     found = json.loads(line)
     key = found.get("key")
-    value = found.get("value")
-    text = value if isinstance(value, str) else json.dumps(value)
-    return Record(key.encode() if key else None, text.encode())
+    encoded = found.get("value_base64")
+    value = base64.b64decode(encoded) if encoded else json.dumps(found["value"]).encode()
+    return Record(key.encode() if key else None, value)
