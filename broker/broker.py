@@ -61,7 +61,7 @@ class Broker:
         records = TopicStore(store)
         ownership = Ownership(store)
         self._topics = Topics(records, ledgers, clock, self._spawn, self._topic_changed)
-        self._members = Members(store, ownership, self._brokers_changed, self._spawn)
+        self._members = Members(store, ownership, self._brokers_gone, self._spawn)
         self._around = Surroundings(
             config=config,
             ledgers=ledgers,
@@ -205,7 +205,7 @@ class Broker:
     def _topic_changed(self, name: TopicName) -> None:
         self._owners.topic_changed(name)
 
-    def _brokers_changed(self) -> None:
+    def _brokers_gone(self) -> None:
         self._owners.reconcile()
 
     async def _keep_up(self) -> None:

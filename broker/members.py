@@ -56,14 +56,16 @@ class Members:
         self,
         store: MetadataStore,
         ownership: Ownership,
-        on_change: Callable[[], None],
+        on_gone: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._store = store
         self._ownership = ownership
-        self._on_change = on_change
+        self._on_gone = on_gone
         self._spawn = spawn
         self._value = b""
+        self._values: dict[str, bytes] = {}
+        """The records as last read; they differ from one start of a broker to the next."""
         self._watch: Watch | None = None
         self._registered = False
         self._alarm = asyncio.Event()
@@ -132,23 +134,23 @@ class Members:
 
     async def _reload(self) -> None:
         names = await self._store.children(BROKERS_ROOT)
-        found: dict[str, BrokerInfo] = {}
-        for name in names:
-            info = self.live.get(name) or await self._read(name)
-            if info is not None:
-                found[name] = info
+        values = dict(zip(names, await asyncio.gather(*map(self._read, names)), strict=True))
         if self._registered:
-            found[self.own.broker_id] = self.own
+            values[self.own.broker_id] = self._value
         else:
-            found.pop(self.own.broker_id, None)
-        if found != self.live:
-            gone = sorted(self.live.keys() - found.keys())
+            values.pop(self.own.broker_id, None)
+        found = {name: info for name, v in values.items() if (info := decode_broker(v or b""))}
+        # A broker that came back under its name has lost its partitions like one that is gone.
+        gone = sorted(n for n, value in self._values.items() if values.get(n) != value)
+        self._values = {name: value for name, value in values.items() if value is not None}
+        if found != self.live or gone:
             self.live = found
             _log.info("brokers_changed", live=sorted(found), gone=gone)
-            self._on_change()
+            if gone:
+                self._on_gone()
 
-    async def _read(self, name: str) -> BrokerInfo | None:
+    async def _read(self, name: str) -> bytes | None:
         try:
-            return decode_broker((await self._store.get(broker_path(name))).value)
+            return (await self._store.get(broker_path(name))).value
         except RecordNotFound:
             return None

@@ -40,6 +40,8 @@ from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _LOOKUPS_AT_ONCE = 64
+_OPENINGS_AT_ONCE = 32
+"""A survivor of a large broker opens thousands of partitions: not all at the same time."""
 _NOWHERE = PartitionName("", "", -1)
 
 
@@ -92,6 +94,7 @@ class Owners:
         self._names: dict[str, PartitionName] = {}
         """By the path of the ownership record, of all that were ever claimed here."""
         self._lookups: dict[PartitionName, _Lookup] = {}
+        self._openings = asyncio.Semaphore(_OPENINGS_AT_ONCE)
         self._stopping = False
         self._reconciling = False
         self._reconcile_again = False
@@ -135,7 +138,7 @@ class Owners:
         return local.partition
 
     def reconcile(self) -> None:
-        """Brokers came or went: take what nobody owns and we are preferred for."""
+        """A broker is gone: take what nobody owns any more and we are preferred for."""
         self._reconcile_again = True
         if not self._reconciling and not self._stopping:
             self._reconciling = True
@@ -188,7 +191,8 @@ class Owners:
                     self._forget(name, local, NotOwner(f"{name} was claimed by another broker"))
                     self._note_owner(name, decode_broker(claim.owner))
                     return
-                await local.partition.open()
+                async with self._openings:
+                    await local.partition.open()
                 self._opened(name, local)
                 return
             except (OwnershipLost, RecordNotFound, TopicNotFound) as error:

@@ -282,7 +282,7 @@ class Partition:
         )  # fmt: skip
         self._rollover = Rollover(
             self.name, self._publisher, self._record, self._around.ledgers, self._settings,
-            self._around.clock,
+            self._around.clock, self._around.spawn,
         )  # fmt: skip
         self.state = PartitionState.OPEN
         self._log.follow(self._publisher)

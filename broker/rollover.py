@@ -14,7 +14,8 @@ old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -41,6 +42,7 @@ class Rollover:
         ledgers: LedgerClient,
         settings: Callable[[], TopicSettings],
         clock: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._name = name
         self._publisher = publisher
@@ -48,6 +50,7 @@ class Rollover:
         self._ledgers = ledgers
         self._settings = settings
         self._clock = clock
+        self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
 
@@ -97,9 +100,9 @@ class Rollover:
                 )
             )
         except OctavoError as error:
-            publisher.fail(error)
             if isinstance(error, OwnershipLost) and error.refused:
-                await delete_quietly(self._ledgers, new.ledger_id)
+                self._spawn(delete_quietly(self._ledgers, new.ledger_id))
+            publisher.fail(error)
             return
         finally:
             self._task = None

@@ -1,0 +1,138 @@
+"""Namespaces, topics and subscriptions by two brokers over one metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.broker import Broker
+from broker.errors import (
+    InvalidName,
+    InvalidSettings,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    PartitionNotFound,
+    SettingsConflict,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
+from broker.types import SubscriptionSettings, TopicName, TopicSettings
+from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as brokers:
+        yield brokers
+
+
+NAME = TopicName("public", "flights")
+
+
+async def test_namespaces(brokers: BrokerCluster) -> None:
+    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+    assert await a.list_namespaces() == ["public"]
+    assert await a.create_namespace("air")
+    assert not await b.create_namespace("air")
+    assert await b.list_namespaces() == ["air", "public"]
+    await b.create_topic(TopicName("air", "t"), TopicSettings())
+    with pytest.raises(NamespaceNotEmpty):
+        await a.delete_namespace("air")
+    await a.delete_topic(TopicName("air", "t"))
+    await a.delete_namespace("air")
+    with pytest.raises(NamespaceNotFound, match="no namespace 'air'"):
+        await b.list_topics("air")
+    with pytest.raises(NamespaceNotFound):
+        await b.create_topic(TopicName("air", "t"), TopicSettings())
+    with pytest.raises(InvalidName):
+        await a.create_namespace("../x")
+
+
+async def test_creating_twice(brokers: BrokerCluster) -> None:
+    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+    info, new = await a.create_topic(NAME, TopicSettings(partitions=2))
+    assert (new, info.settings.partitions) == (True, 2)
+    assert await b.create_topic(NAME, TopicSettings(partitions=2)) == (info, False)
+    with pytest.raises(SettingsConflict, match="partitions is 2, not 3"):
+        await b.create_topic(NAME, TopicSettings(partitions=3))
+    assert await b.get_topic(NAME) == info
+    assert await a.list_topics("public") == ["flights"]
+    with pytest.raises(TopicNotFound, match="no topic public/none"):
+        await a.get_topic(TopicName("public", "none"))
+
+
+async def test_partitions_grow_and_settings_reach_the_owner(brokers: BrokerCluster) -> None:
+    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+    await a.create_topic(NAME, TopicSettings())
+    partition = await owned(a, NAME.partition(0))
+    with pytest.raises(PartitionNotFound, match="partitions 0 to 0, not 1"):
+        await a.owner_of(NAME.partition(1))
+    grown = TopicSettings(partitions=3, rollover_entries=2)
+    await b.update_topic(NAME, grown)
+    with pytest.raises(InvalidSettings, match="not fewer"):
+        await b.update_topic(NAME, TopicSettings(partitions=2))
+    assert (await b.get_topic(NAME)).settings == grown
+    for _ in range(200):
+        await partition.publish(batch(1))
+        if len(partition.stats().ledgers) > 1:
+            break
+    assert len(partition.stats().ledgers) > 1, "the new roll-over reached the open partition"
+    assert (await owned(a, NAME.partition(2))).next_offset == 0
+
+
+async def test_a_deletion_is_seen_everywhere(brokers: BrokerCluster) -> None:
+    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+    await a.create_topic(NAME, TopicSettings())
+    await b.get_topic(NAME)
+    await a.delete_topic(NAME)
+    with pytest.raises(TopicNotFound):
+        await a.get_topic(NAME)
+    with pytest.raises(TopicNotFound):
+        await a.delete_topic(NAME)
+
+    async with asyncio.timeout(15):
+        with pytest.raises(TopicNotFound):
+            await get_until_it_fails(b)
+
+
+async def get_until_it_fails(broker: Broker) -> None:
+    while True:
+        await broker.get_topic(NAME)
+        await asyncio.sleep(0.01)
+
+
+async def test_subscriptions(brokers: BrokerCluster) -> None:
+    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+    await a.create_topic(NAME, TopicSettings(partitions=2))
+    shared = SubscriptionSettings(type="shared", ack_timeout_ms=500)
+    info, new = await a.create_subscription(NAME, "s", shared)
+    assert (new, info.settings, info.partitions) == (True, shared, 2)
+    assert await b.create_subscription(NAME, "s", shared) == (info, False)
+    with pytest.raises(SettingsConflict, match="exists with other settings"):
+        await b.create_subscription(NAME, "s", SubscriptionSettings())
+    assert await b.list_subscriptions(NAME) == [info]
+    with pytest.raises(InvalidName):
+        await a.create_subscription(NAME, "..", shared)
+    with pytest.raises(TopicNotFound):
+        await a.create_subscription(TopicName("public", "none"), "s", shared)
+    await b.delete_subscription(NAME, "s")
+    with pytest.raises(SubscriptionNotFound):
+        await b.get_subscription(NAME, "s")
+    with pytest.raises(SubscriptionNotFound):
+        await b.delete_subscription(NAME, "s")
+
+
+async def test_a_partition_added_later_is_read_from_its_beginning(brokers: BrokerCluster) -> None:
+    a = (await brokers.start("A")).broker
+    await a.create_topic(NAME, TopicSettings())
+    await a.create_subscription(NAME, "s", SubscriptionSettings(start="latest"))
+    await a.update_topic(NAME, TopicSettings(partitions=2))
+    for number in range(2):
+        partition = await owned(a, NAME.partition(number))
+        await partition.publish(batch(4))
+        # The cursor is made only now, by its first use.
+        backlog = (await partition.subscription("s")).stats().backlog
+        assert backlog == (0 if number == 0 else 4)

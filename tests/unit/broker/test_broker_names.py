@@ -1,0 +1,126 @@
+"""Names, ids and settings: what parses, what is refused, and that the refusal says why."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.config import BrokerConfig, BrokerConfigError
+from broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
+from broker.members import decode_broker, encode_broker, preferred_broker
+from broker.types import (
+    AckId,
+    BrokerInfo,
+    MessageId,
+    SubscriptionSettings,
+    TopicName,
+    TopicSettings,
+    checked_name,
+)
+
+NAME = TopicName("public", "t")
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "...", "x" * 249, "-", "_"])
+def test_good_names(name: str) -> None:
+    assert checked_name("topic", name) == name
+    assert TopicName.parse(f"ns/{name}") == ("ns", name)
+    assert TopicName.parse(name) == ("public", name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "a\x00", "%00", "a%2Fb", "x" * 250, "a b", "ä", "a\n", "a\\b", "⁄"],
+)
+def test_bad_names_are_refused_with_the_rule(name: str) -> None:
+    with pytest.raises(InvalidName, match=r"1 to 249 of A-Z a-z 0-9 \. _ -") as error:
+        checked_name("topic", name)
+    assert len(str(error.value)) < 300
+    with pytest.raises(InvalidName):
+        TopicName.of("public", name)
+    with pytest.raises(InvalidName):
+        TopicName.of(name, "t")
+
+
+def test_a_second_slash_is_no_way_out() -> None:
+    with pytest.raises(InvalidName):
+        TopicName.parse("a/b/../c")
+
+
+@given(st.tuples(*[st.integers(0, 2**63 - 1)] * 4))
+def test_ids_print_and_parse(numbers: tuple[int, int, int, int]) -> None:
+    assert MessageId.parse(str(MessageId(*numbers[:3]))) == numbers[:3]
+    assert AckId.parse(str(AckId(*numbers))) == numbers
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-3", "1:2:" + "9" * 30, "١:1:1"]
+)
+def test_no_message_ids(text: str) -> None:
+    with pytest.raises(InvalidMessageId):
+        MessageId.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "1-2-3", "1-2-3-4-5", "1--2-3-4", "a-b-c-d"])
+def test_no_ack_ids(text: str) -> None:
+    with pytest.raises(InvalidAckId):
+        AckId.parse(text)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"partitions": 0},
+        {"partitions": 10_001},
+        {"ack_quorum": 4},
+        {"ack_quorum": 0},
+        {"ensemble_size": 2},
+        {"retention_ms": -1},
+        {"rollover_entries": 0},
+    ],
+)
+def test_senseless_topics_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(InvalidSettings, match=next(iter(settings))):
+        TopicSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"type": "fanout"}, {"start": "yesterday"}, {"ack_timeout_ms": 0}]
+)
+def test_senseless_subscriptions_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(InvalidSettings, match=next(iter(settings))):
+        SubscriptionSettings(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", ["port", "batch_bytes_max", "tail_cache_bytes_max"])
+def test_senseless_brokers_are_refused(setting: str) -> None:
+    with pytest.raises(BrokerConfigError, match=setting):
+        BrokerConfig(**{setting: -1})
+
+
+def test_a_brokers_record() -> None:
+    info = BrokerInfo("b1", "http://h:1")
+    assert decode_broker(encode_broker(info, "run")) == info
+    assert encode_broker(info, "run") != encode_broker(info, "another run")
+    for foreign in (b"", b"\xc1", b"noise", b"\x80"):
+        assert decode_broker(foreign) is None
+
+
+@given(st.sets(st.text("abcdef", min_size=1), min_size=2, max_size=8), st.integers(0, 99))
+def test_when_a_broker_goes_only_its_partitions_move(brokers: set[str], number: int) -> None:
+    name = NAME.partition(number)
+    before = preferred_broker(name, brokers)
+    for gone in brokers:
+        after = preferred_broker(name, brokers - {gone})
+        assert after in brokers - {gone}
+        if gone != before:
+            assert after == before
+
+
+def test_partitions_spread_over_brokers() -> None:
+    brokers = [f"broker-{n}" for n in range(5)]
+    shares = [0] * 5
+    for number in range(5_000):
+        shares[brokers.index(preferred_broker(NAME.partition(number), brokers))] += 1
+    assert min(shares) > 800

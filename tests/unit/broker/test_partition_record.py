@@ -1,0 +1,155 @@
+"""Compare-and-set of a partition's record when replies are lost and others write too."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.errors import TopicNotFound
+from broker.partition_record import OwnershipLost, PartitionRecordKeeper
+from broker.types import PartitionName
+from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
+from metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicSettings
+
+NAME = PartitionName("public", "t", 0)
+
+
+class FakeTopics:
+    """One record. `faults` are taken one per write or read: when the reply is lost, and how."""
+
+    def __init__(self) -> None:
+        self.record: PartitionRecord | None = PartitionRecord()
+        self.version = 0
+        self.faults: list[str] = []
+        self.topic: TopicRecord | None = TopicRecord(TopicSettings())
+
+    def _fault(self) -> str:
+        return self.faults.pop(0) if self.faults else "none"
+
+    async def read_partition(self, *name: Any) -> tuple[PartitionRecord, int]:
+        await asyncio.sleep(0)
+        if self._fault() != "none":
+            raise MetadataUnavailable("no answer")
+        if self.record is None:
+            raise RecordNotFound("gone")
+        return self.record, self.version
+
+    async def write_partition(self, *args: Any) -> int:
+        await asyncio.sleep(0)
+        record, version = args[-2:]
+        fault = self._fault()
+        if fault == "lost request":
+            raise MetadataUnavailable("no answer")
+        if self.record is None:
+            raise RecordNotFound("gone")
+        if version != self.version:
+            raise VersionConflict("changed")
+        self.record = record
+        self.version += 1
+        if fault == "lost reply":
+            raise MetadataUnavailable("no answer")
+        if fault == "lost reply, then another's write":
+            self.record = replace(record, epoch=record.epoch + 1)
+            self.version += 1
+            raise MetadataUnavailable("no answer")
+        return self.version
+
+    async def read_topic(self, *name: Any) -> tuple[TopicRecord, int]:
+        if self.topic is None:
+            raise RecordNotFound("gone")
+        return self.topic, 0
+
+    async def create_partition(self, *args: Any) -> None:
+        self.record, self.version = args[-1], 0
+
+
+async def opened(topics: FakeTopics, timeout_ms: int = 5_000) -> PartitionRecordKeeper:
+    keeper = PartitionRecordKeeper(topics, NAME, timeout_ms)  # type: ignore[arg-type]
+    await keeper.read()
+    return keeper
+
+
+def with_ledger(ledger_id: int) -> Any:
+    return lambda record: replace(record, ledgers=(PartitionLedger(ledger_id, 0),))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [],
+        ["lost request"],
+        ["lost reply"],
+        ["lost reply", "no read", "no read"],
+        ["lost request", "none", "lost request", "no read", "none", "lost reply"],
+    ],
+)
+async def test_a_change_takes_effect_once_whatever_is_lost(faults: list[str]) -> None:
+    topics = FakeTopics()
+    keeper = await opened(topics)
+    topics.faults = list(faults)
+    await keeper.change(with_ledger(5))
+    assert topics.version == 1
+    assert keeper.chain.last == PartitionLedger(5, 0)
+    await keeper.change(lambda record: replace(record, epoch=9))
+    assert (topics.version, topics.record) == (2, keeper.value)
+
+
+async def test_anothers_write_is_an_ownership_lost_for_certain() -> None:
+    topics = FakeTopics()
+    first, second = await opened(topics), await opened(topics)
+    await second.change(with_ledger(6))
+    with pytest.raises(OwnershipLost) as lost:
+        await first.change(with_ledger(5))
+    assert lost.value.refused
+    assert topics.record == second.value
+
+
+async def test_anothers_write_after_a_lost_reply_leaves_ours_in_doubt() -> None:
+    topics = FakeTopics()
+    keeper = await opened(topics)
+    topics.faults = ["lost reply, then another's write"]
+    with pytest.raises(OwnershipLost) as lost:
+        await keeper.change(with_ledger(5))
+    assert not lost.value.refused, "the ledger may be part of the other's chain: keep it"
+
+
+async def test_a_deleted_partition_is_lost_and_is_not_made_again_while_deleting() -> None:
+    topics = FakeTopics()
+    keeper = await opened(topics)
+    topics.record = None
+    with pytest.raises(OwnershipLost):
+        await keeper.change(with_ledger(5))
+    assert topics.topic is not None
+    topics.topic = replace(topics.topic, deleting=True)
+    with pytest.raises(TopicNotFound, match="is being deleted"):
+        await keeper.read()
+    topics.topic = None
+    with pytest.raises(TopicNotFound):
+        await keeper.read()
+
+
+async def test_the_first_owner_makes_the_record() -> None:
+    topics = FakeTopics()
+    topics.record = None
+    assert (await opened(topics)).value == PartitionRecord()
+
+
+async def test_a_store_that_stays_away_is_an_unknown_outcome() -> None:
+    topics = FakeTopics()
+    keeper = await opened(topics, timeout_ms=150)
+    topics.faults = ["lost reply"] + ["no read"] * 100
+    with pytest.raises(MetadataUnavailable, match=r"within 0\.15 s"):
+        await keeper.change(with_ledger(5))
+    assert keeper.value == PartitionRecord()
+
+
+async def test_changes_take_turns() -> None:
+    topics = FakeTopics()
+    keeper = await opened(topics)
+    await asyncio.gather(
+        *(keeper.change(lambda record: replace(record, epoch=record.epoch + 1)) for _ in range(9))
+    )
+    assert keeper.value.epoch == topics.version == 9
