@@ -131,6 +131,8 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.PartitionUnavailable: 503,
     metadata_errors.MetadataUnavailable: 503,
     metadata_errors.SessionExpired: 503,
+    metadata_errors.MetadataUnusable: 503,
+    metadata_errors.RecordTooLong: 503,
     codes.BookieIOError: 503,
     codes.ReadOnly: 503,
     codes.UnknownState: 503,

@@ -6,8 +6,8 @@ sends the same batches and each is recognised as a duplicate. Partitions work si
 one, batches take effect in order, and nothing is sent after a batch that failed. A batch whose
 partition moved is sent again only while nothing after it was stored.
 
-In memory at once: `inflight_bytes_max` and one unfinished batch per partition, however long the
-request is.
+In memory at once: `inflight_bytes_max` on its way and as much in unfinished batches, however long
+the request is and however many partitions there are.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class Publishing:
         self._config = call.services.config
         self._lanes: dict[int, _Lane] = {}
         self._turn = next(call.services.turn) % partitions
+        self._open_bytes = 0
         self._in_flight = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -148,6 +149,7 @@ class Publishing:
             piece = lane.open = Piece(number, self.count)
         lane.records.append(record)
         lane.bytes += size
+        self._open_bytes += size
         piece.last = self.count
         if self.places is not None:
             if self.count >= self._config.results_max:
@@ -159,6 +161,10 @@ class Publishing:
             or len(lane.records) >= self._config.batch_messages_max
         ):
             self._close_batch(lane)
+        elif self._open_bytes >= self._config.inflight_bytes_max:
+            for other in self._lanes.values():  # a topic of very many partitions
+                if other.records:
+                    self._close_batch(other)
 
     def add_batch(self, batch: bytes, count: int) -> None:
         """Take one whole, checked batch; the request goes to one partition."""
@@ -202,7 +208,9 @@ class Publishing:
     def _close_batch(self, lane: _Lane) -> None:
         piece = lane.open
         assert piece is not None
-        records, lane.records, lane.bytes, lane.open = lane.records, [], 0, None
+        records = lane.records
+        self._open_bytes -= lane.bytes
+        lane.records, lane.bytes, lane.open = [], 0, None
         producer = self._producer
         if producer is None:
             batch = build_batch(records)

@@ -484,6 +484,28 @@ async def test_port_in_use() -> None:
         await servers[0].stop()
 
 
+async def test_a_start_that_fails_leaves_the_port_free() -> None:
+    from metadata.store import MetadataUnavailable
+
+    port = free_port()
+    cluster = FakeCluster()
+    broker = FakeBroker(cluster, "b0", BrokerConfig(port=port))
+
+    async def start(url: str) -> None:
+        raise MetadataUnavailable("zk://nowhere:2181 does not answer: connection refused")
+
+    good, broker.start = broker.start, start
+    server = BrokerServer(broker, store=cluster.store, ledgers=None, clock=lambda: 0)
+    with pytest.raises(MetadataUnavailable, match="zk://nowhere"):
+        await server.start()
+    broker.start = good
+    server = BrokerServer(broker, store=cluster.store, ledgers=None, clock=lambda: 0)
+    await server.start()
+    assert server.url.endswith(f":{port}")
+    await server.stop()
+    await server.stop()
+
+
 async def test_stop_lets_requests_end_and_hands_over() -> None:
     async with running(1) as one:
         await one.api.put(ONE)

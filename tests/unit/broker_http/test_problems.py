@@ -1,0 +1,88 @@
+"""The one table from errors to statuses: complete, and what it makes is a whole problem."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+
+from broker import errors as broker_errors
+from broker.problems import STATUS_OF, Problem, problem_of
+from ledger import errors as ledger_errors
+from metadata import store as metadata_errors
+from protocol import batch, codes, compression
+from protocol.codes import OctavoError, Scope
+
+MODULES = (broker_errors, ledger_errors, metadata_errors, batch, codes, compression)
+ROOTS = {
+    OctavoError,
+    broker_errors.BrokerError,
+    ledger_errors.LedgerError,
+    metadata_errors.MetadataError,
+    codes.BookieError,
+}
+INSIDE = {
+    # Between brokers and bookies only: the ledger client never lets them out.
+    codes.ProtocolError,
+    codes.FrameTooLong,
+    codes.BadRequest,
+    codes.BadVersion,
+    # A damaged record in the metadata store is nobody's request: a 500 that the log explains.
+    metadata_errors.BadRecord,
+    # Said at the start of a process, before there is anybody to answer.
+    metadata_errors.BadMetadataUrl,
+}
+ERRORS = [
+    kind
+    for module in MODULES
+    for _, kind in inspect.getmembers(module, inspect.isclass)
+    if issubclass(kind, OctavoError) and kind.__module__ == module.__name__ and kind not in ROOTS
+]
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_has_a_status(kind: type[OctavoError]) -> None:
+    if kind in INSIDE:
+        assert kind not in STATUS_OF
+    else:
+        assert any(parent in STATUS_OF for parent in kind.__mro__), kind
+        status = next(STATUS_OF[parent] for parent in kind.__mro__ if parent in STATUS_OF)
+        assert status in (400, 403, 404, 409, 410, 412, 413, 416, 422, 429, 503, 504)
+        if status in (429, 504) and kind.scope is Scope.REQUEST:
+            assert kind.retryable or kind is ledger_errors.OutcomeUnknown
+
+
+def test_intended_statuses_are_those_of_the_table() -> None:
+    """The broker core says in each docstring which status it means."""
+    for kind, status in STATUS_OF.items():
+        if kind.__module__ == "broker.errors":
+            assert f"({status})" in (kind.__doc__ or ""), kind
+
+
+def test_members_and_headers() -> None:
+    answer = problem_of(broker_errors.SequenceGap("expected 3", 3)).response("/x")
+    assert answer.status == 409
+    assert answer.content_type == "application/problem+json"
+    assert answer.headers["Producer-Expected-Seq"] == "3"
+    assert isinstance(answer.body, bytes)
+    assert json.loads(answer.body) == {
+        "type": "urn:octavo:problem:sequence-gap",
+        "title": "Sequence gap",
+        "status": 409,
+        "detail": "expected 3",
+        "code": "sequence-gap",
+        "retryable": False,
+        "instance": "/x",
+        "expected_sequence": 3,
+    }
+    assert problem_of(broker_errors.PartitionMoving("x")).response().headers["Retry-After"]
+    assert problem_of(broker_errors.StaleLease("x", ["a"])).extra == {"stale": ["a"]}
+    problem = Problem(418, "teapot", "short and stout")
+    assert problem_of(problem) is problem
+
+
+def test_what_nobody_foresaw_is_a_500_that_tells_nothing() -> None:
+    problem = problem_of(KeyError("/etc/secret"))
+    assert problem.status == 500
+    assert "secret" not in json.dumps(problem.body())
