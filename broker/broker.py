@@ -60,7 +60,7 @@ class Broker:
         self._upkeep: asyncio.Task[None] | None = None
         records = TopicStore(store)
         ownership = Ownership(store)
-        self._topics = Topics(records, ledgers, clock, self._spawn, self._topic_changed)
+        self._topics = Topics(records, ledgers, clock, self._spawn, self._topic_deleted)
         self._members = Members(store, ownership, self._brokers_gone, self._spawn)
         self._around = Surroundings(
             config=config,
@@ -202,8 +202,8 @@ class Broker:
 
     # In the background
 
-    def _topic_changed(self, name: TopicName) -> None:
-        self._owners.topic_changed(name)
+    def _topic_deleted(self, name: TopicName) -> None:
+        self._owners.topic_deleted(name)
 
     def _brokers_gone(self) -> None:
         self._owners.reconcile()

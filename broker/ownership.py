@@ -144,10 +144,12 @@ class Owners:
             self._reconciling = True
             self._spawn(self._reconcile())
 
-    def topic_changed(self, topic: TopicName) -> None:
-        """If it was deleted, its partitions are served no more."""
+    def topic_deleted(self, topic: TopicName) -> None:
+        """Its partitions are served no more, nor looked up."""
         for name in [name for name in self._local if name.topic_name == topic]:
-            self._spawn(self._drop_if_deleted(name))
+            self._local[name].partition.abandon("its topic was deleted")
+        for name in [name for name in self._lookups if name.topic_name == topic]:
+            self._forget_lookup(name)
 
     async def hand_over(self) -> None:
         """Close every partition and release it; whoever is preferred then claims it at once."""
@@ -159,9 +161,8 @@ class Owners:
             _log.warning("handover_incomplete", partitions=[str(name) for name in self._local])
             for local in list(self._local.values()):
                 local.partition.abandon("this broker is stopping")
-        for lookup in self._lookups.values():
-            if lookup.watch is not None:
-                lookup.watch.cancel()
+        for name in list(self._lookups):
+            self._forget_lookup(name)
 
     # Claims
 
@@ -264,16 +265,6 @@ class Owners:
         self._forget(name, local, NotOwner(f"{name} was handed over"))
         await self._release_quietly(owner_path(*name))
 
-    async def _drop_if_deleted(self, name: PartitionName) -> None:
-        try:
-            await self._check_exists(name)
-        except TopicNotFound:
-            local = self._local.get(name)
-            if local is not None:
-                local.partition.abandon("its topic was deleted")
-        except OctavoError as error:
-            _log.warning("topic_not_read", topic=str(name), reason=str(error))
-
     async def _check_exists(self, name: PartitionName) -> TopicSettings:
         settings = (await self._topics.get(name.topic_name)).settings
         if not 0 <= name.partition < settings.partitions:
@@ -300,6 +291,11 @@ class Owners:
                 raise
             lookup.owner = None if value is None else decode_broker(value)
         return lookup.owner
+
+    def _forget_lookup(self, name: PartitionName) -> None:
+        lookup = self._lookups.pop(name)
+        if lookup.watch is not None:
+            lookup.watch.cancel()
 
     def _note_owner(self, name: PartitionName, owner: BrokerInfo | None) -> None:
         lookup = self._lookups.get(name)

@@ -52,10 +52,12 @@ _PARTITIONS_KEY = "partitions"
 class _Known:
     """A topic in memory. `info` is None when it must be read again."""
 
-    __slots__ = ("changes", "info", "subscriptions", "watches")
+    __slots__ = ("changes", "created_ms", "info", "subscriptions", "watches")
 
     def __init__(self) -> None:
         self.info: TopicInfo | None = None
+        self.created_ms: int | None = None
+        """Of the topic last seen: a namesake made later is another one."""
         self.changes = 0
         """Counts alarms: what was read before one is not kept."""
         self.subscriptions: dict[str, SubscriptionInfo] = {}
@@ -71,13 +73,13 @@ class Topics:
         ledgers: LedgerClient,
         clock: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        on_change: Callable[[TopicName], None],
+        on_deleted: Callable[[TopicName], None],
     ) -> None:
         self._records = records
         self._ledgers = ledgers
         self._clock = clock
         self._spawn = spawn
-        self._on_change = on_change
+        self._on_deleted = on_deleted
         self._known: dict[TopicName, _Known] = {}
 
     def close(self) -> None:
@@ -155,6 +157,10 @@ class Topics:
             raise
         if changes == known.changes:
             known.info = info
+            before, known.created_ms = known.created_ms, info.created_ms
+            if before not in (None, info.created_ms):
+                # Deleted and made again between two looks: what is open here was the old one's.
+                self._on_deleted(name)
         return info
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
@@ -342,10 +348,9 @@ class Topics:
         try:
             await self.get(name)
         except TopicNotFound:
-            self._drop(name)
+            self._on_deleted(name)
         except OctavoError as error:
             _log.warning("topic_not_read", topic=str(name), reason=str(error))
-        self._on_change(name)
 
     def _drop(self, name: TopicName) -> None:
         known = self._known.pop(name, None)

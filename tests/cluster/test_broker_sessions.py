@@ -137,7 +137,7 @@ async def test_a_record_changed_behind_the_owner_stops_it(brokers: BrokerCluster
     assert await values(again) == ["0-0", "1-0", "2-0"]
     async with asyncio.timeout(10):
         # No ledger is left over: the one that no record ever named is deleted.
-        while len(await first.ledgers.list()) != len(again.stats().ledgers):
+        while len(await first.ledgers.list()) != len(again.stats().ledgers):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

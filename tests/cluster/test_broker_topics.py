@@ -19,8 +19,9 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from broker.partition import PartitionState
 from broker.types import SubscriptionSettings, TopicName, TopicSettings
-from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers
+from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, until
 
 
 @pytest.fixture
@@ -136,3 +137,16 @@ async def test_a_partition_added_later_is_read_from_its_beginning(brokers: Broke
         # The cursor is made only now, by its first use.
         backlog = (await partition.subscription("s")).stats().backlog
         assert backlog == (0 if number == 0 else 4)
+
+
+async def test_a_namesake_made_at_once_is_another_topic(brokers: BrokerCluster) -> None:
+    first, second = await brokers.start("A"), await brokers.start("B")
+    await first.broker.create_topic(NAME, TopicSettings())
+    old = await owned(first.broker, NAME.partition(0))
+    await old.publish(batch(3))
+    await second.broker.delete_topic(NAME)
+    brokers.clock.now_ms += 1
+    await second.broker.create_topic(NAME, TopicSettings())
+    await until(lambda: old.state is PartitionState.CLOSED, "A has dropped the old topic's")
+    new = await owned(first.broker, NAME.partition(0))
+    assert new.next_offset == 0
