@@ -37,6 +37,7 @@ CONSUME_TIMEOUT_S = 20.0
 """Nothing came for so long: what is missing is lost."""
 RECEIVE_MAX = 2_000
 SEND_BURST = 200
+FORMS = ("NDJSON", "record batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +155,8 @@ class Demo:
         self.screen.event("topic", f"{topic.name}: {PARTITIONS} partitions, E=3 Qw=3 Qa=2")
         publish_rate = await self._publish(kill)
         verdict, consume_rate = await self._consume()
+        if kill:
+            await self._bring_back()
         self._judge(verdict, publish_rate, consume_rate)
 
     # ---- publishing
@@ -309,6 +312,16 @@ class Demo:
         for one in received:
             check.see(one.partition, one.offset, one.key, one.json())
 
+    async def _bring_back(self) -> None:
+        """What was killed starts again on its own data, and is part of the cluster again."""
+        self.screen.headline("Start the killed processes again")
+        dead = [one for one in self.supervisor.cluster.members if one.state == "dead"]
+        for member in dead:
+            await self.supervisor.resume(member.name)
+            self.screen.event(member.name, "is back", "bold green")
+        ids = {str(one["id"]) for one in await self.client.bookies()}
+        self.screen.check(BOOKIE_TO_KILL in ids, f"{len(ids)} bookies are up: {sorted(ids)}")
+
     def _judge(self, found: Verdict, publish_rate: float, consume_rate: float) -> None:
         screen = self.screen
         screen.headline("Every row against the source")
@@ -327,6 +340,10 @@ class Demo:
                 ("flights in the source", found.expected),
                 ("different flights found", found.found),
                 ("aircraft", found.keys),
+                *(
+                    (f"published as {form}", producer.stored_count)
+                    for form, producer in zip(FORMS, self._producers, strict=True)
+                ),
                 ("delivered more than once", found.redelivered),
                 ("published", f"{publish_rate:,.0f}/s, three copies, kills included"),
                 ("consumed and acknowledged", f"{consume_rate:,.0f}/s"),
