@@ -78,6 +78,15 @@ class Receipt:
         """Whether there is an answer, good or bad."""
         return self._batch.done.done()
 
+    def on_done(self, told: Callable[[Position | BaseException], None]) -> None:
+        """Call `told` with the position, or with why it was not stored."""
+
+        def settled(done: asyncio.Future[Stored]) -> None:
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            told(done.result().position(self._index) if error is None else error)
+
+        self._batch.done.add_done_callback(settled)
+
 
 class Producer:
     """Made by `AsyncClient.producer`; an async context manager that flushes at its end."""
@@ -108,6 +117,7 @@ class Producer:
         self._sticky: int | None = None
         self._sticky_batch: Batch | None = None
         self._failed: BaseException | None = None
+        self._closed = False
 
     @property
     def pending_bytes(self) -> int:
@@ -140,6 +150,8 @@ class Producer:
         partition: int | None = None,
     ) -> Receipt:
         """The same without waiting for room: for callers that look at `has_room` themselves."""
+        if self._closed:
+            raise InvalidCall(f"this producer of {self.topic} is closed: make a new one")
         lane = self._lane_for(key, partition)
         pairs = [(name, to_bytes(text)) for name, text in (headers or {}).items()]
         stamp = self._clock() if timestamp_ms is None else timestamp_ms
@@ -176,6 +188,7 @@ class Producer:
 
     async def close(self, *, flush: bool = True) -> None:
         """Flush (unless told not to) and stop."""
+        self._closed = True
         try:
             if flush:
                 await self.flush()

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -22,6 +30,8 @@ from protocol.compression import Compression
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 10.0
+HANDED_OVER_MAX = 1_000
+"""Messages on their way from the caller's thread to the loop's."""
 
 
 class _LoopThread:
@@ -46,6 +56,10 @@ class _LoopThread:
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run on the loop; do not wait."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call on the loop; do not wait."""
+        self._loop.call_soon_threadsafe(call)
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """An asynchronous iterator as an ordinary one."""
@@ -78,6 +92,7 @@ class Producer:
     def __init__(self, inner: async_producer.Producer, thread: _LoopThread) -> None:
         self._inner = inner
         self._thread = thread
+        self._handed_over = threading.Semaphore(HANDED_OVER_MAX)
 
     def send(
         self,
@@ -88,17 +103,28 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Future[Position]:
-        """Take a message on; the future's result is where it is stored."""
+        """Take a message on; the future's result is where it is stored.
 
-        async def sent() -> async_producer.Receipt:
-            return await self._inner.send(
-                value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
-            )
+        Waits only while too much is unanswered.
+        """
+        if not self._inner.has_room:
+            self._thread.call(self._inner.until_room())
+        self._handed_over.acquire()
+        future: Future[Position] = Future()
 
-        async def stored(receipt: async_producer.Receipt) -> Position:
-            return await receipt
+        def take() -> None:
+            self._handed_over.release()
+            try:
+                receipt = self._inner.send_nowait(
+                    value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
+                )
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                receipt.on_done(lambda found: _settle(future, found))
 
-        return self._thread.start(stored(self._thread.call(sent())))
+        self._thread.soon(take)
+        return future
 
     def flush(self) -> None:
         """Wait for every answer. Raises the first error since the last flush."""
@@ -120,6 +146,13 @@ class Producer:
     ) -> None:
         """Flush, unless the block failed."""
         self._thread.call(self._inner.close(flush=kind is None))
+
+
+def _settle(future: Future[Position], found: Position | BaseException) -> None:
+    if isinstance(found, BaseException):
+        future.set_exception(found)
+    else:
+        future.set_result(found)
 
 
 class Subscription:

@@ -256,7 +256,7 @@ class Supervisor:
                 try:
                     await child.start()
                     break
-                except ChildFailed as error:
+                except (ChildFailed, OSError) as error:
                     log.warning("child_restart_failed", child=child.name, reason=str(error))
             member = self._member(child.name)
             log.info("child_restarted", child=child.name, restarts=member.restarts + 1)

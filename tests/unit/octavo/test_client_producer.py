@@ -229,8 +229,13 @@ def test_the_synchronous_face() -> None:
             assert client.topic("t").partitions == 3
             assert client.publish("t", {"a": 1}, key="k").offset == 0
             with client.producer("t") as producer:
-                futures = [producer.send(f"{n}", partition=0) for n in range(10)]
-            assert [future.result().duplicate for future in futures] == [False] * 10
+                futures = [producer.send(f"{n}", partition=0) for n in range(5_000)]
+            offsets = [future.result().offset for future in futures]
+            assert offsets == [*range(offsets[0], offsets[0] + 5_000)]
+            with pytest.raises(InvalidCall, match="partitions 0 to 2"):
+                client.producer("t").send("x", partition=9).result()
+            with pytest.raises(InvalidCall, match="is closed"):
+                producer.send("x").result()
     finally:
         asyncio.run_coroutine_threadsafe(broker.stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
@@ -238,4 +243,4 @@ def test_the_synchronous_face() -> None:
         loop.close()
     stored = [value for n in range(3) for value in values(broker, n)]
     assert b'{"a":1}' in stored
-    assert len(stored) == 11
+    assert len(stored) == 5_001
