@@ -122,6 +122,12 @@ class WriterBusy(LedgerError):
     retryable = True
 
 
+class ClientClosed(LedgerError):
+    """The ledger client of this process was closed. Ledgers stay open, for their recovery."""
+
+    name = "client-closed"
+
+
 class WriteRefused(LedgerError):
     """The ledger's write cannot go on for a reason that no change of ensemble repairs."""
 

@@ -20,6 +20,7 @@ from ledger.bookies import Bookies, settle
 from ledger.connection import BookieConnection
 from ledger.errors import (
     BookieUnavailable,
+    ClientClosed,
     LedgerError,
     LedgerNotFound,
     NotEnoughBookies,
@@ -81,7 +82,7 @@ class LedgerClient:
 
     async def close(self) -> None:
         """End all that is under way. Ledgers stay open, for their recovery."""
-        reason = LedgerError("this ledger client was closed")
+        reason = ClientClosed("this ledger client was closed")
         for writer in tuple(self._writers):
             writer.abandon(reason)
         await self.bookies.close()

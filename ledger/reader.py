@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ledger.errors import BeyondLastConfirmed, BookieUnavailable, LedgerError, ReadFailed
+from ledger.opened import opener_for
 from ledger.quorum import Quorum
 from ledger.race import AllFailed, Answer, Race
 from ledger.records import read_record
@@ -32,7 +33,7 @@ from protocol.codes import (
     ProtocolError,
     TooManyRequests,
 )
-from protocol.entry import INVALID_ENTRY_ID, Entry, digest_for, unpack_entry
+from protocol.entry import INVALID_ENTRY_ID, Entry
 from protocol.extension import Op, bytes_of, int_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class LedgerReader:
         self._options = client.options
         self._loop = asyncio.get_running_loop()
         self._quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        self._digest = digest_for(metadata.digest_type, metadata.password)
+        self._opened = opener_for(metadata)
         self._metadata = metadata
         self._version = version
         self._lac = INVALID_ENTRY_ID
@@ -259,10 +260,6 @@ class LedgerReader:
         else:
             answer(ProtocolError(f"bookie {bookie_id}: an empty batch"), None)
 
-    def _opened(self, entry_id: int, data: bytes) -> Entry:
-        entry = unpack_entry(self._digest, self.ledger_id, entry_id, data)
-        return entry._replace(payload=bytes(entry.payload))
-
     def _report(self, bookie_id: str, damage: DigestMismatch) -> None:
         self.damaged_replicas += 1
         log.warning("replica_damaged", bookie=bookie_id, reason=str(damage))
@@ -378,8 +375,7 @@ class LedgerReader:
             try:
                 if error is not None:
                     raise error
-                entry = unpack_entry(self._digest, self.ledger_id, INVALID_ENTRY_ID, data)
-                found.set_result(entry.last_add_confirmed)
+                found.set_result(self._opened(INVALID_ENTRY_ID, data).last_add_confirmed)
             except OctavoError as reason:
                 found.set_exception(reason)
 

@@ -27,6 +27,7 @@ import structlog
 from ledger import writing
 from ledger.actions import ChangeDelayed, Closed, Ended, EnsembleChanged, Stalled
 from ledger.errors import (
+    ClientClosed,
     LedgerClosed,
     OutcomeUnknown,
     PayloadTooLong,
@@ -257,6 +258,9 @@ class LedgerWriter:
                 log.warning("ensemble_change_delayed", ledger=ledger_id, failed=bookies)
             case Stalled(bookies):
                 log.warning("writer_stalled", ledger=ledger_id, failed=bookies)
+            case Ended(ClientClosed() as error):
+                log.info("writer_abandoned", ledger=ledger_id)
+                self._end(error)
             case Ended(error):
                 name = "ledger_fenced" if self._core.fenced else "writer_ended"
                 log.warning(name, ledger=ledger_id, error=error.name, reason=str(error))
