@@ -1,0 +1,177 @@
+"""What the HTTP API promises of order, repetition, retention and cursors, held by real parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from protocol.records import Record, build_batch
+from tests.http_cluster import HttpCluster, running_brokers, until
+
+NDJSON = "application/x-ndjson"
+BATCH = "application/vnd.kafka.recordbatch.v2"
+ONE = "/v1/topics/public/one"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
+    async with running_brokers(tmp_path) as found:
+        assert (await found.api.put(ONE)).status == 201
+        yield found
+
+
+def producer(sequence: int, epoch: int = 0, name: str = "writer-1") -> dict[str, str]:
+    return {"Producer-Id": name, "Producer-Epoch": str(epoch), "Producer-Seq": str(sequence)}
+
+
+async def test_trimmed_offsets_are_410_with_the_earliest(cluster: HttpCluster) -> None:
+    topic = "/v1/topics/public/short"
+    body = {"retention": {"size": "1KiB"}, "rollover": {"entries": 3}}
+    assert (await cluster.api.put(topic, json=body)).status == 201
+    for n in range(20):
+        answer = await cluster.api.post(topic + "/messages", b"x" * 200, "text/plain")
+        assert answer.status == 200, answer
+        assert answer.json()["first"]["offset"] == n
+    async with asyncio.timeout(20):
+        while True:
+            answer = await cluster.api.get(topic + "/messages?from=0")
+            if answer.status == 410:
+                break
+            await asyncio.sleep(0.1)
+    earliest = answer.json()["earliest_offset"]
+    assert 0 < earliest < 20
+    for api in cluster.apis.values():
+        answer = await api.get(f"{topic}/messages?from={earliest}")
+        assert answer.json()["messages"][0]["offset"] == earliest
+        answer = await api.get(topic + "/messages?from=earliest&limit=1")
+        assert answer.json()["messages"][0]["offset"] >= earliest
+        answer = await api.get(topic + "/messages?from=0")
+        assert (answer.status, answer.json()["code"]) == (410, "offset-trimmed")
+        assert answer.headers["Earliest-Offset"] == str(answer.json()["earliest_offset"])
+
+
+async def test_idempotence_and_compare_and_append(cluster: HttpCluster) -> None:
+    path = ONE + "/messages"
+    for api in cluster.apis.values():
+        expected = 200 if api is cluster.api else 204
+        answer = await api.post(path, b'{"value":1}\n' * 2500, NDJSON, headers=producer(0))
+        assert answer.status == expected, answer
+    answer = await cluster.api.post(
+        path, b'{"value":2}', "application/json", headers=producer(9999)
+    )
+    assert (answer.status, answer.json()["expected_sequence"]) == (409, 2500), answer
+    answer = await cluster.api.post(
+        path, b'{"value":2}', "application/json", headers=producer(2500)
+    )
+    assert answer.status == 200
+    answer = await cluster.api.post(path, b"x", "text/plain", headers=producer(0, epoch=1))
+    assert answer.status == 200
+    answer = await cluster.api.post(path, b"x", "text/plain", headers=producer(2501))
+    assert (answer.status, answer.json()["code"]) == (403, "stale-producer-epoch")
+    answer = await cluster.api.post(path, b"x", "text/plain", headers={"If-Match": '"2501"'})
+    assert (answer.status, answer.json()["next_offset"]) == (412, 2502)
+    answer = await cluster.api.post(path, b"x", "text/plain", headers={"If-Match": '"2502"'})
+    assert answer.status == 200
+
+
+async def test_only_one_of_many_wins_a_compare_and_append(cluster: HttpCluster) -> None:
+    answers = await asyncio.gather(
+        *(
+            api.post(ONE + "/messages", b"%d" % n, "text/plain", headers={"If-Match": '"0"'})
+            for n in range(10)
+            for api in cluster.apis.values()
+        )
+    )
+    assert sorted(answer.status for answer in answers) == [200] + [412] * 19
+    assert (await cluster.api.get(ONE + "/offsets")).json()["offsets"][0]["offset"] == 1
+
+
+async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: HttpCluster) -> None:
+    """The client dies in the middle of its stream and sends the whole of it again."""
+    lines = [b'{"value":%d}\n' % n for n in range(30_000)]
+
+    async def dying() -> AsyncIterator[bytes]:
+        for start in range(0, 20_000, 500):
+            yield b"".join(lines[start : start + 500])
+            await asyncio.sleep(0)
+        raise RuntimeError("killed")
+
+    with pytest.raises(aiohttp.ClientError, match="killed"):
+        await cluster.api.post(ONE + "/messages", dying(), NDJSON, headers=producer(0))
+    node = next(iter(cluster.nodes.values()))
+    await until(lambda: not node.server._in_hand, 10)
+    answer = await cluster.api.post(ONE + "/messages", b"".join(lines), NDJSON, headers=producer(0))
+    assert answer.status == 200, answer
+    assert answer.json()["count"] == 30_000
+    at, values = 0, []
+    while True:
+        found = await cluster.api.get(f"{ONE}/messages?from={at}&limit=10000&max_bytes=8000000")
+        if found.status == 204:
+            break
+        at = found.json()["next_offset"]
+        values += [message["value"] for message in found.json()["messages"]]
+    assert values == list(range(30_000))
+
+
+async def test_cursors_over_http(cluster: HttpCluster) -> None:
+    sub = ONE + "/subscriptions/s"
+    assert (await cluster.api.put(sub, json={"ack_timeout": "60s"})).status == 201
+    batch = build_batch([Record(None, b"%d" % n) for n in range(10)])
+    assert (await cluster.api.post(ONE + "/messages", batch, BATCH)).status == 200
+    first, *others = cluster.apis.values()
+    for api in (first, *others):
+        answer = await api.post(sub + "/receive?max=3&consumer=me")
+        messages = answer.json()["messages"]
+        assert [m["offset"] for m in messages] == [0, 1, 2], answer
+        nacked = await api.post(
+            sub + "/ack", json={"nack": [{"ack_id": m["ack_id"]} for m in messages]}
+        )
+        assert nacked.json() == {"acked": 0}
+    answer = await first.post(sub + "/receive?consumer=other")
+    assert (answer.status, answer.json()["code"]) == (409, "subscription-busy")
+    again = (await first.post(sub + "/receive?max=3&consumer=me")).json()["messages"]
+    assert [m["delivery_count"] for m in again] == [3, 3, 3]
+    assert (await first.post(sub + "/ack", json={"up_to": 4})).json() == {"acked": 5}
+    found = (await others[0].get(sub)).json()
+    assert found["backlog"] == 5
+    assert (await first.post(sub + "/seek", json={"to": 2})).json()["partitions"][0]["offset"] == 2
+    stale = await first.post(sub + "/ack", json={"ack_ids": [again[2]["ack_id"]]})
+    assert (stale.status, stale.json()["stale"]) == (409, [again[2]["ack_id"]])
+    answer = await others[0].post(sub + "/receive?max=100&wait=2s&consumer=me")
+    assert [m["offset"] for m in answer.json()["messages"]] == list(range(2, 10))
+    shared = ONE + "/subscriptions/shared"
+    await first.put(shared, json={"type": "shared"})
+    answer = await first.post(shared + "/ack", json={"up_to": 1})
+    assert (answer.status, answer.json()["code"]) == (422, "cumulative-ack-not-allowed")
+    assert (await first.call("DELETE", sub)).status == 204
+    answer = await others[0].post(sub + "/receive")
+    assert answer.status == 404
+
+
+async def test_partitions_grow_and_a_topic_goes(cluster: HttpCluster) -> None:
+    topic = "/v1/topics/public/grows"
+    await cluster.api.put(topic, json={"partitions": 1})
+    await cluster.api.post(topic + "/messages", b"x", "text/plain")
+    answer = await cluster.api.call("PATCH", topic, json={"partitions": 3})
+    assert answer.json()["settings"]["partitions"] == 3
+    for api in cluster.apis.values():
+
+        async def there(api=api) -> bool:
+            return (await api.get(topic + "/partitions/2")).status == 200
+
+        async with asyncio.timeout(10):
+            while not await there():  # noqa: ASYNC110 - each look is a call
+                await asyncio.sleep(0.05)
+        answer = await api.post(topic + "/partitions/2/messages", b"y", "text/plain")
+        assert answer.status == 200, answer
+    assert (await cluster.api.call("DELETE", topic)).status == 204
+    for api in cluster.apis.values():
+        async with asyncio.timeout(10):
+            while (await api.get(topic)).status != 404:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        answer = await api.post(topic + "/messages", b"x", "text/plain")
+        assert answer.status == 404, answer
