@@ -58,7 +58,7 @@ class HttpCluster:
         broker = Broker(
             store,
             ledgers,
-            BrokerConfig(broker_id=name, port=0),
+            BrokerConfig(broker_id=name, port=0, trim_interval_ms=200),
             rng=random.Random(name),
             clock=now_ms,
         )
