@@ -15,7 +15,7 @@ import json
 import random
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -193,7 +193,7 @@ class Breaker:
     """Breaks the members of a supervised cluster, and mends them."""
 
     def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
+        self.supervisor = supervisor
         self._broken: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.log: list[str] = []
@@ -207,7 +207,7 @@ class Breaker:
             self._broken.update(names)
             number = signal.Signals[f"SIG{fault.kind}"]
             for name in names:  # all first: so that they are gone at the same moment
-                self._supervisor.signal(name, number)
+                self.supervisor.signal(name, number)
             for name in names:
                 task = asyncio.create_task(self._mend(name, fault))
                 self._tasks.add(task)
@@ -220,13 +220,13 @@ class Breaker:
                     await asyncio.sleep(0.01)
         await asyncio.sleep(fault.for_s)
         if fault.kind == "STOP":
-            self._supervisor.signal(name, signal.SIGCONT)
+            self.supervisor.signal(name, signal.SIGCONT)
         else:
-            await self._supervisor.resume(name)
+            await self.supervisor.resume(name)
         self._broken.discard(name)
 
     def _member_state(self, name: str) -> str:
-        member = self._supervisor.cluster.member(name)
+        member = self.supervisor.cluster.member(name)
         assert member is not None
         return member.state
 
@@ -304,9 +304,23 @@ class Outcome:
     wrong: list[str]
 
 
-async def run_round(folder: Path, seed: int, fault_count: int, metadata_url: str = "") -> Outcome:
-    """One cluster, its users, `fault_count` faults, and the audit after all is well again."""
-    rng = random.Random(seed)
+Trouble = Callable[[Breaker, Record], Awaitable[None]]
+"""What happens while the users are at work; all is mended when it returns."""
+
+
+def random_faults(rng: random.Random, count: int) -> Trouble:
+    """`count` faults that `rng` draws."""
+
+    async def trouble(breaker: Breaker, record: Record) -> None:
+        await breaker.run(draw_faults(rng, count))
+
+    return trouble
+
+
+async def run_round(
+    folder: Path, rng: random.Random, trouble: Trouble, metadata_url: str = ""
+) -> Outcome:
+    """One cluster, its users, trouble, and the audit after all is well again."""
     partitions = rng.randrange(2, 5)
     plan = Plan(
         folder=folder,
@@ -334,7 +348,7 @@ async def run_round(folder: Path, seed: int, fault_count: int, metadata_url: str
             async with asyncio.TaskGroup() as group:
                 publishing = [group.create_task(one.run(rate=150)) for one in publishers]
                 consuming = [group.create_task(one.run()) for one in consumers]
-                await breaker.run(draw_faults(rng, fault_count))
+                await trouble(breaker, record)
                 for one in publishers:
                     one.stopping = True
                 async with asyncio.timeout(SETTLE_S):

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.chaos import Place, Record, problems, run_round
+from tests.conftest import ZooKeeperServer
+from tests.process.chaos import Place, Record, problems, random_faults, run_round
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "8"))
@@ -24,14 +25,26 @@ SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().getrandbits(32)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
 async def test_promises_hold_under_random_faults(tmp_path: Path, seed: int) -> None:
-    await check_round(tmp_path, seed, "test_promises_hold_under_random_faults")
+    await check_round(tmp_path, seed)
 
 
-async def check_round(folder: Path, seed: int, test: str, metadata_url: str = "") -> None:
+@pytest.mark.slow
+@pytest.mark.zookeeper
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
+async def test_they_hold_over_zookeeper_too(
+    tmp_path: Path, seed: int, zookeeper: ZooKeeperServer
+) -> None:
+    await check_round(tmp_path, seed, zookeeper.new_url())
+
+
+async def check_round(folder: Path, seed: int, metadata_url: str = "") -> None:
+    test = "zookeeper" if metadata_url else "promises"
     replay = f"CHAOS_SEED={seed} CHAOS_FAULTS={FAULTS} pytest {__file__} -k {test} -s"
     print(f"replay: {replay}")
+    rng = random.Random(seed)
     try:
-        outcome = await run_round(folder / "data", seed, FAULTS, metadata_url)
+        outcome = await run_round(folder / "data", rng, random_faults(rng, FAULTS), metadata_url)
     except BaseException as error:
         error.add_note(f"replay: {replay}")
         raise
