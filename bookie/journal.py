@@ -96,7 +96,10 @@ class JournalWriter:
         if self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max and (
             self.offset > FILE_HEADER_BYTES
         ):
-            self.roll()
+            try:
+                self.roll()
+            except DiskFull:
+                self.short_of_space = True  # go on in the margin of the old file, over its END
         file = self._file
         assert file is not None
         start = self.offset

@@ -185,6 +185,22 @@ def test_damage_at_the_end_of_a_file_that_is_not_the_last_is_refused() -> None:
         folder.read()
 
 
+def test_a_retired_file_is_used_again() -> None:
+    folder = Folder(file_bytes_max=10_000).begin().write(*[b"old" * 1000] * 9)
+    assert folder.writer.file_id > 2
+    folder.writer.remove_below(folder.writer.file_id)
+    assert folder.disk.list_directory("/j") == [file_name(folder.writer.file_id), "journal.spare"]
+    kept = folder.disk.names["/j/journal.spare"]
+    size = len(kept.data)
+    mark = Mark(folder.writer.file_id, 24)
+    folder.writer.roll()
+    assert folder.disk.names[f"/j/{file_name(folder.writer.file_id)}"] is kept
+    assert folder.disk.list_directory("/j")[-1].endswith(".journal")
+    folder.write(b"new")
+    assert len(kept.data) == size, "its space is already there"
+    assert folder.read(mark)[-1] == b"new", "the old blocks in it count for nothing"
+
+
 def test_missing_files_are_named() -> None:
     folder = Folder(file_bytes_max=2000).begin().write(*[b"x" * 1500] * 5)
     folder.disk.unlink(f"/j/{file_name(3)}")

@@ -109,6 +109,23 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
         assert bench.storage.is_fenced(2)
 
 
+async def test_a_full_disk_at_the_end_of_a_journal_file_still_takes_fences() -> None:
+    async with Bench(replace(CONFIG, journal_file_bytes_max=64 * 1024)) as bench:
+        number = 0
+        while bench.storage._journal._writer.offset < 60_000:
+            await bench.add(1, number, b"x" * 3000)
+            number += 1
+        bench.disk.capacity = bench.disk.used()
+        assert await bench.add(1, number, b"y" * 9000) is Code.OK, "the margin takes it"
+        assert bench.storage.disk_full
+        assert await bench.add(1, number + 1) is Code.READ_ONLY
+        await bench.storage.fence(1, KEY)
+        bench.disk.capacity = 2**40
+        await bench.crash()
+        assert await bench.storage.entries(1) == [(0, number)]
+        assert bench.storage.is_fenced(1)
+
+
 async def test_a_flush_that_finds_no_space_loses_nothing_and_is_tried_again() -> None:
     async with Bench() as bench:
         await bench.add(1, 0, b"a" * 1000)
