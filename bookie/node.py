@@ -94,7 +94,7 @@ class BookieNode:
         self._free_bytes = 0
         self._total_bytes = 0
         self._stopping = False
-        self._version = importlib.metadata.version("octavo")
+        self._version = _version()
         self.storage = Storage(config, disk=disk, index_opener=index_opener, on_fatal=self._fail)
         self.storage.on_group = self.metrics.group
         self.metrics.lookups(self.storage.lookups)
@@ -361,3 +361,10 @@ class BookieNode:
     @staticmethod
     async def _blocking(call: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, call, *args)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("octavo")
+    except importlib.metadata.PackageNotFoundError:  # run from a bare source tree
+        return "0"

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from protocol.codes import BookieError, Code, OctavoError, ProtocolError, TooManyRequests
+from protocol.codes import (
+    BadRequest,
+    BookieError,
+    Code,
+    OctavoError,
+    ProtocolError,
+    TooManyRequests,
+)
 from protocol.entry import INVALID_ENTRY_ID
 from protocol.extension import Op, Request, bytes_of, encode_answer, int_of
 from protocol.frames import (
@@ -130,6 +137,8 @@ class Requests:
         if not request.flags & _FENCE:
             return
         try:
+            if request.ledger_id < 0:
+                raise BadRequest(f"ledger {request.ledger_id}: ledger ids are not negative")
             await self._storage.fence(request.ledger_id, request.key)
         except OctavoError as error:
             self._metrics.fences.labels(error.name).inc()
@@ -159,6 +168,8 @@ class Requests:
         if request.op is Op.NODE_INFO:
             return self._node_info()
         ledger_id = int_of(body, "ledger")
+        if ledger_id < 0:
+            raise BadRequest(f"ledger {ledger_id}: ledger ids are not negative")
         match request.op:
             case Op.READ_LAC:
                 return await self._lac(ledger_id, entry=True)

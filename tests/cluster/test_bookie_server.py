@@ -187,6 +187,13 @@ async def test_damaged_entry_is_refused_and_the_rest_goes_on(
 async def test_negative_ids_are_refused(client: RawClient) -> None:
     assert await client.add(add_of(-1, 0)) is Code.BAD_REQUEST
     assert await client.add(add_of(1, -0x1000)) is Code.BAD_REQUEST
+    assert await client.fence(-1) is Code.BAD_REQUEST
+    answer = await client.call(Op.WRITE_LAC, ledger=-1, key=KEY, lac=3)
+    assert answer.code is Code.BAD_REQUEST
+    assert (await client.call(Op.WRITE_LAC, ledger=1, key=b"short", lac=3)).code is (
+        Code.UNAUTHORIZED
+    )
+    assert await client.read(-1, 0) is Code.NO_LEDGER
 
 
 async def test_batch_read(client: RawClient) -> None:
