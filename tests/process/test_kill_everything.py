@@ -3,59 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import os
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from octavo import AsyncClient, Client
-from octavo.client.errors import ClientError
-from octavo.client.types import Position
+from tests.process.chaos import (
+    SETTLE_S,
+    SMALL_BOOKIE,
+    SMALL_BROKER,
+    Consumer,
+    Publisher,
+    Record,
+    problems,
+    stored,
+)
+from tests.process.chaos import TOPIC as CHAOS_TOPIC
 from tests.process.cluster import Standalone, standalone, until
 
 TOPIC = "kills"
 PARTITIONS = 2
+KILLS = int(os.environ.get("KILLS", "4"))
 
 
-class Publisher:
-    """Publishes from a thread until told to stop; remembers what was acked."""
-
-    def __init__(self, urls: list[str]) -> None:
-        self.acked: dict[tuple[int, int], str] = {}
-        self.sent = 0
-        self._urls = urls
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    async def _run(self) -> None:
-        async with AsyncClient(self._urls, attempt_s=2.0) as client:
-            producer = await client.producer(
-                TOPIC, batch_bytes=2_000, linger_ms=1, delivery_timeout_ms=1_500
-            )
-            waiting: set[asyncio.Task[None]] = set()
-            while not self._stopping.is_set():
-                text = f"m{self.sent}"
-                receipt = await producer.send(text, key=f"k{self.sent % 50}")
-                self.sent += 1
-                task = asyncio.create_task(self._note(receipt, text))
-                waiting.add(task)
-                task.add_done_callback(waiting.discard)
-                await asyncio.sleep(0)
-            await asyncio.gather(*waiting)
-            await producer.close(flush=False)
-
-    async def _note(self, receipt: object, text: str) -> None:
-        try:
-            position: Position = await receipt  # type: ignore[misc]
-        except ClientError:
-            return  # not acked: it may be there or not
-        self.acked[position.partition, position.offset] = text
+def small() -> Iterator[str]:
+    """Flags that make flushes, roll-overs and checkpoints happen all the time."""
+    for section, settings in (("bookie", SMALL_BOOKIE), ("broker", SMALL_BROKER)):
+        for name, value in settings.items():
+            yield f"--set={section}.{name}={value}"
 
 
 def read_all(urls: list[str]) -> dict[tuple[int, int], str]:
@@ -68,34 +46,49 @@ def read_all(urls: list[str]) -> dict[tuple[int, int], str]:
         }
 
 
-def test_nothing_acked_is_lost(tmp_path: Path) -> None:
-    one = Standalone(tmp_path / "data")
-    acked: dict[tuple[int, int], str] = {}
+@pytest.mark.timeout(300)
+async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
+    """Several times over, the supervisor and all its children at once, in the middle of it.
+
+    The publishers live through it and repeat what was not answered under the same sequences, so
+    in the end every message is there exactly once, in order per key, and was delivered; what was
+    acked before a kill is where its ack said.
+    """
+    rng = random.Random(20131224)
+    one = Standalone(tmp_path / "data", "--session-timeout-ms", "2000", *small())
+    record = Record()
+    interrupted = 0
     try:
-        for round_number in range(2):
-            one.start()
-            urls = one.cluster.urls
-            with Client(urls) as client:
-                client.create_topic(TOPIC, partitions=PARTITIONS)
-            publisher = Publisher(urls)
-            publisher.start()
-            try:
-                until(lambda p=publisher: len(p.acked) > 2_000, "2,000 acked")  # type: ignore[misc]
-                one.kill_everything()
-            finally:
-                publisher.stop()
-            assert publisher.sent > len(publisher.acked), "the kill came while it published"
-            taken = set(acked) & set(publisher.acked)
-            assert not taken, f"round {round_number}: an offset was given out twice: {taken}"
-            acked |= publisher.acked
-        one.start()
-        found = read_all(one.cluster.urls)
-        lost = {place: text for place, text in acked.items() if found.get(place) != text}
-        assert not lost, f"{len(lost)} acked messages lost, for example {sorted(lost)[:5]}"
-        for partition in range(PARTITIONS):
-            offsets = sorted(offset for number, offset in found if number == partition)
-            assert offsets == [*range(len(offsets))]
-        one.stop()
+        await asyncio.to_thread(one.start)
+        async with AsyncClient(one.cluster.urls, attempt_s=5, retry_s=SETTLE_S) as client:
+            await client.create_topic(CHAOS_TOPIC, partitions=PARTITIONS, rollover={"entries": 100})
+            await client.subscribe(CHAOS_TOPIC, "all", type="shared", ack_timeout_s=3)
+            publishers = [Publisher(client, record, f"p{n}", 7) for n in range(2)]
+            consumer = Consumer(client.subscription(CHAOS_TOPIC, "all"), record, rng)
+            async with asyncio.TaskGroup() as group:
+                publishing = [group.create_task(each.run(rate=400)) for each in publishers]
+                consuming = group.create_task(consumer.run())
+                for _ in range(KILLS):
+                    goal = len(record.acked) + rng.randrange(1, 1_000)
+                    async with asyncio.timeout(SETTLE_S):
+                        while len(record.acked) < goal:  # noqa: ASYNC110
+                            await asyncio.sleep(0.005)
+                    await asyncio.to_thread(one.kill_everything)
+                    interrupted += len(record.sent) - len(record.acked)
+                    await asyncio.to_thread(one.start)
+                for each in publishers:
+                    each.stopping = True
+                async with asyncio.timeout(SETTLE_S):
+                    await asyncio.gather(*publishing)
+                    found = await stored(one.cluster.urls, PARTITIONS)
+                    while record.consumed != set(found):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                consuming.cancel()
+        assert interrupted, "the kills came while it published"
+        assert len(record.acked) == len(record.sent)
+        wrong = problems(record, found, PARTITIONS)
+        assert not wrong, "\n".join(wrong[:20])
+        assert "Traceback" not in await asyncio.to_thread(one.stop)
     finally:
         one.clean_up()
 
