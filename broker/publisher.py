@@ -25,13 +25,15 @@ from broker.dedup import ProducerTable
 from broker.entry_index import EntryIndex
 from broker.errors import (
     BrokerError,
+    NotOwner,
     OffsetMismatch,
     Overloaded,
     PartitionUnavailable,
     PublishOutcomeUnknown,
 )
+from broker.partition_record import OwnershipLost
 from broker.types import PartitionName, Published
-from ledger.errors import LedgerClosed, OutcomeUnknown, WriterBusy
+from ledger.errors import LedgerClosed, LedgerFenced, OutcomeUnknown, WriterBusy
 from ledger.writer import LedgerWriter
 from protocol.batch import BatchHeader, with_base_offset
 from protocol.codes import OctavoError
@@ -146,7 +148,7 @@ class Publisher:
     ) -> Published:
         """Store one checked batch. See `Partition.publish`."""
         if self.failed is not None:
-            raise PartitionUnavailable(f"{self._name}: not stored: {self.failed}")
+            raise self._not_stored(self.failed)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         job = _Job(batch, header, expected_offset, future)
         if self._waiting or not self._has_room(job):
@@ -213,7 +215,7 @@ class Publisher:
             if not done.done():
                 done.set_exception(self._unknown(error))
         for job in self._waiting:
-            job.fail(PartitionUnavailable(f"{self._name}: not stored: {error}"))
+            job.fail(self._not_stored(error))
         self._pending.clear()
         self._until_confirmed.clear()
         self._waiting.clear()
@@ -227,6 +229,13 @@ class Publisher:
             f"{self._name}: the batch may or may not be stored: {error.name}: {error}; "
             "repeat it with the same producer sequence"
         )
+
+    def _not_stored(self, error: OctavoError) -> BrokerError:
+        """Nothing of the call took effect: it may be made again, at the new owner if any."""
+        why = f"{self._name}: not stored: {error.name}: {error}"
+        if isinstance(error, NotOwner | LedgerFenced | OwnershipLost):
+            return NotOwner(why)
+        return PartitionUnavailable(why)
 
     def _too_late(self, job: _Job) -> OctavoError:
         waited_ms = self._config.publish_timeout_ms

@@ -12,7 +12,13 @@ from broker.cache import TailCache
 from broker.config import BrokerConfig
 from broker.dedup import ProducerTable
 from broker.entry_index import EntryIndex
-from broker.errors import OffsetMismatch, Overloaded, PartitionUnavailable, PublishOutcomeUnknown
+from broker.errors import (
+    NotOwner,
+    OffsetMismatch,
+    Overloaded,
+    PartitionUnavailable,
+    PublishOutcomeUnknown,
+)
 from broker.publisher import Publisher, Segment
 from broker.types import PartitionName, Published
 from ledger.errors import LedgerFenced, NotEnoughBookies, OutcomeUnknown, WriterBusy
@@ -141,13 +147,20 @@ async def test_a_failure_leaves_everything_pending_unknown_and_the_rest_not_stor
     with pytest.raises(PublishOutcomeUnknown, match="ledger-fenced: ledger 1 was fenced"):
         await pending
     for one in (waiting, duplicate):
-        with pytest.raises(PartitionUnavailable, match="not stored"):
+        with pytest.raises(NotOwner, match="not stored"):
             await one
     assert bench.failed == [cause]
-    with pytest.raises(PartitionUnavailable, match="not stored"):
+    with pytest.raises(NotOwner, match="not stored"):
         await bench.publish()
     bench.publisher.fail(NotEnoughBookies("x", 3, []))
     assert bench.failed == [cause], "it fails once"
+
+
+async def test_too_few_bookies_is_no_reason_to_look_for_another_owner() -> None:
+    bench = Bench()
+    bench.publisher.fail(NotEnoughBookies("a write set", 2, ["b1"]))
+    with pytest.raises(PartitionUnavailable, match=r"2 bookies needed, 1 usable \(b1\)"):
+        await bench.publish()
 
 
 async def test_a_late_answer_after_a_failure_confirms_nothing() -> None:
