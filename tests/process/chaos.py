@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from octavo import AsyncClient
 from octavo.client.errors import ClientError, Conflict
@@ -47,20 +47,24 @@ SMALL_BOOKIE = {
 """Flushes, roll-overs and checkpoints happen all the time, so that kills hit them too."""
 SMALL_BROKER = {"state_ledger_entries_max": 60, "producer_checkpoint_bytes": 40_000}
 
+QUORUMS = ((3, 3, 2), (3, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 1))
+"""(E, Qw, Qa); with E = 4 there is no spare, and entries are striped (bookkeeper #4097)."""
+
 Place = tuple[int, int]
 """Partition and offset."""
 
 
 class Fault(NamedTuple):
-    """`pause_s` after the one before it, `names` suffer `kind` for `for_s`."""
+    """`pause_s` after the one before it, `count` of `names` suffer `kind` for `for_s`.
+
+    The first ones that are not broken already.
+    """
 
     pause_s: float
     kind: str
     names: tuple[str, ...]
+    count: int
     for_s: float
-
-    def __str__(self) -> str:
-        return f"after {self.pause_s:.2f} s {self.kind} {', '.join(self.names)}, {self.for_s:.2f} s"
 
 
 def draw_faults(rng: random.Random, count: int) -> Iterator[Fault]:
@@ -69,16 +73,13 @@ def draw_faults(rng: random.Random, count: int) -> Iterator[Fault]:
     brokers = [f"broker-{n}" for n in range(1, BROKERS + 1)]
     for _ in range(count):
         kind = rng.choices(("KILL", "STOP", "TERM"), (5, 4, 2))[0]
-        who = rng.choices(("one", "some", "brokers", "everything"), (12, 5, 2, 1))[0]
-        names = {
-            "one": lambda: [rng.choice(bookies + brokers)],
-            "some": lambda: rng.sample(bookies + brokers, rng.randrange(2, 4)),
-            "brokers": lambda: brokers,
-            "everything": lambda: bookies + brokers,
-        }[who]()
+        names = rng.sample(bookies + brokers, BOOKIES + BROKERS)
+        count = rng.choices((1, 2, 3, BOOKIES + BROKERS), (12, 4, 2, 1))[0]
+        if rng.random() < 0.15:
+            names, count = brokers, BROKERS
         past_session = kind == "STOP" and rng.random() < 0.7
         for_s = rng.uniform(1.2, 2.5) * SESSION_MS / 1000 if past_session else rng.uniform(0, 2)
-        yield Fault(rng.uniform(0.1, 2.0), kind, tuple(names), for_s)
+        yield Fault(rng.uniform(0.1, 2.0), kind, tuple(names), count, for_s)
 
 
 @dataclass(slots=True)
@@ -102,17 +103,31 @@ class Record:
 class Publisher:
     """An idempotent producer that sends numbered texts under a few keys until told to stop."""
 
-    def __init__(self, client: AsyncClient, record: Record, name: str, keys: int) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        record: Record,
+        name: str,
+        *,
+        keys: int = 7,
+        encoding: Literal["batch", "ndjson"] = "batch",
+    ) -> None:
         self._client = client
         self._record = record
         self._name = name
         self._keys = keys
+        self._encoding = encoding
         self.stopping = False
 
     async def run(self, rate: float) -> None:
         """Send about `rate` messages a second; return when all are answered."""
         producer = await self._client.producer(
-            TOPIC, producer_id=self._name, batch_bytes=1_000, linger_ms=5, pending_bytes_max=100_000
+            TOPIC,
+            producer_id=self._name,
+            encoding=self._encoding,
+            batch_bytes=1_000,
+            linger_ms=5,
+            pending_bytes_max=100_000,
         )
         notes: list[asyncio.Task[None]] = []
         number = 0
@@ -202,8 +217,9 @@ class Breaker:
         """One fault after another; they may overlap, but nobody suffers two at a time."""
         for fault in faults:
             await asyncio.sleep(fault.pause_s)
-            names = [name for name in fault.names if name not in self._broken]
-            self.log.append(str(fault._replace(names=tuple(names))))
+            names = [name for name in fault.names if name not in self._broken][: fault.count]
+            shown = f"{fault.kind} {', '.join(names) or 'nobody'}, {fault.for_s:.2f} s"
+            self.log.append(f"after {fault.pause_s:.2f} s {shown}")
             self._broken.update(names)
             number = signal.Signals[f"SIG{fault.kind}"]
             for name in names:  # all first: so that they are gone at the same moment
@@ -322,6 +338,7 @@ async def run_round(
 ) -> Outcome:
     """One cluster, its users, trouble, and the audit after all is well again."""
     partitions = rng.randrange(2, 5)
+    ensemble, write_quorum, ack_quorum = rng.choice(QUORUMS)
     plan = Plan(
         folder=folder,
         bookies=BOOKIES,
@@ -339,9 +356,19 @@ async def run_round(
     try:
         urls = supervisor.cluster.urls
         async with AsyncClient(urls, attempt_s=5, retry_s=SETTLE_S, rng=rng) as client:
-            await client.create_topic(TOPIC, partitions=partitions, rollover={"entries": 150})
+            await client.create_topic(
+                TOPIC,
+                partitions=partitions,
+                ensemble_size=ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                rollover={"entries": 150},
+            )
             await client.subscribe(TOPIC, SUBSCRIPTION, type="shared", ack_timeout_s=3)
-            publishers = [Publisher(client, record, f"p{n}", 7) for n in range(3)]
+            publishers = [
+                Publisher(client, record, f"p{n}", encoding="ndjson" if n == 2 else "batch")
+                for n in range(3)
+            ]
             consumers = [
                 Consumer(client.subscription(TOPIC, SUBSCRIPTION), record, rng) for _ in range(2)
             ]

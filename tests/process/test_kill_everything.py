@@ -63,7 +63,7 @@ async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
         async with AsyncClient(one.cluster.urls, attempt_s=5, retry_s=SETTLE_S) as client:
             await client.create_topic(CHAOS_TOPIC, partitions=PARTITIONS, rollover={"entries": 100})
             await client.subscribe(CHAOS_TOPIC, "all", type="shared", ack_timeout_s=3)
-            publishers = [Publisher(client, record, f"p{n}", 7) for n in range(2)]
+            publishers = [Publisher(client, record, f"p{n}") for n in range(2)]
             consumer = Consumer(client.subscription(CHAOS_TOPIC, "all"), record, rng)
             async with asyncio.TaskGroup() as group:
                 publishing = [group.create_task(each.run(rate=400)) for each in publishers]
