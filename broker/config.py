@@ -45,11 +45,11 @@ class BrokerConfig:
     """How long a publisher waits for room and for the ack quorum."""
 
     # Ledgers
-    state_ledger_entries_max: int = 20_000
+    state_ledger_entries_max: int = 5_000
     """A longer state ledger is replaced by a snapshot in a new one: bounds the replay."""
-    state_ledger_bytes_max: int = 32 * MIB
+    state_ledger_bytes_max: int = 8 * MIB
     """The same in bytes."""
-    producer_checkpoint_bytes: int = 8 * MIB
+    producer_checkpoint_bytes: int = 4 * MIB
     """At most about this much data is scanned at a take-over to rebuild producer sequences."""
     reopen_delay_ms: int = 200
     """First pause before a partition whose ledger failed is opened again; doubles up to …"""

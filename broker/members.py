@@ -68,6 +68,7 @@ class Members:
         """The records as last read; they differ from one start of a broker to the next."""
         self._watch: Watch | None = None
         self._registered = False
+        self._taken = False
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.own = BrokerInfo("", "")
@@ -125,8 +126,12 @@ class Members:
             claim = await self._ownership.claim(path, self._value)
             if not claim.held:
                 # Our former process, whose session has not ended yet, or a namesake.
-                _log.warning("broker_id_taken", broker=self.own.broker_id)
+                if not self._taken:
+                    _log.warning("broker_id_taken", broker=self.own.broker_id)
+                self._taken = True
                 self._spawn(self._again())
+                return
+        self._taken = False
 
     async def _again(self) -> None:
         await asyncio.sleep(_RETRY_S)
