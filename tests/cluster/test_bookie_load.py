@@ -79,9 +79,9 @@ async def test_slow_disk_bounds_memory_and_refuses_nothing(tmp_path: Path) -> No
         # What was read when the pressure came is still taken: one chunk for each connection.
         slack = 4 * bounds["scratch_bytes"]
         assert pending_max <= bounds["journal_queue_bytes_max"] + slack
-        assert cached_max <= (
-            2 * bounds["write_cache_bytes_max"] + bounds["journal_queue_bytes_max"] + 2 * slack
-        )
+        # A half may be over its bound by the group that filled it; what was queued then follows.
+        half_max = bounds["write_cache_bytes_max"] + bounds["journal_group_bytes_max"]
+        assert cached_max <= 2 * half_max + bounds["journal_queue_bytes_max"] + 2 * slack
         assert sample(bookie, "bookie_read_pauses_total", reason="STORAGE") > 0
         assert sample(bookie, "bookie_adds_refused_total", code="TOO_MANY_REQUESTS") == 0
         for number, client in enumerate(clients):
