@@ -256,7 +256,10 @@ class Subscription:
             batches = await self._log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
             for batch in batches:
                 base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
-                records, end = self._log.records_of(batch), batch.next_offset
+                end = batch.next_offset
+                if offsets[at] >= end:
+                    continue  # redeliveries lie far apart: only what is wanted is opened
+                records = self._log.records_of(batch)
                 while at < len(offsets) and (offset := offsets[at]) < end:
                     deliveries.append(
                         Delivery(

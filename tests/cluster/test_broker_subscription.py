@@ -234,3 +234,23 @@ async def test_a_batch_that_cannot_be_opened_does_not_stop_a_subscription(
     assert offsets(got) == [0, 1, 2, 3]
     assert [dict(one.record.headers).keys() for one in got[:2]] == [{"octavo-error"}] * 2
     assert [one.record.value for one in got[2:]] == [b"m-0", b"m-1"]
+
+
+async def test_redeliveries_that_lie_far_apart(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
+    name = await make_topic(broker, rollover_entries=20)
+    partition, subscription = await subscribed(broker, name, type="shared")
+    for number in range(100):
+        await partition.publish(batch(10, tag=f"m{number}"))
+    got = await subscription.receive("c", messages_max=1000)
+    assert offsets(got) == list(range(1000))
+    far = [3, 4, 255, 777, 999]
+    await subscription.acknowledge(
+        [one.ack_id for one in got if one.offset not in far],
+        nacks=[Nack(one) for one in ids(got, *far)],
+    )
+    again = await subscription.receive("c", messages_max=1000)
+    assert offsets(again) == far
+    assert [one.record.value for one in again] == [got[offset].record.value for offset in far]
+    assert await subscription.acknowledge(ids(again)) == 5
+    assert subscription.stats().mark_delete_offset == 1000
