@@ -13,7 +13,6 @@ in memory and dropped by a watch.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -309,22 +308,20 @@ class Owners:
 
     async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
         """Claim an unowned partition that we are preferred for, if it is in use."""
-        with contextlib.suppress(TopicNotFound, PartitionNotFound, RecordNotFound):
-            try:
-                if self._local.get(name) is not None or self._stopping:
-                    await self._verify_own(name)
-                    return
-                if self._members.preferred(name).broker_id != self._members.own.broker_id:
-                    return
-                if await self._look_up(name) is not None:
-                    return
+        try:
+            if name in self._local or self._stopping:
+                await self._verify_own(name)
+            elif (
+                self._members.preferred(name).broker_id == self._members.own.broker_id
+                and await self._look_up(name) is None
+            ):
                 settings = await self._check_exists(name)
                 if used or (await self._records.read_partition(*name))[0].ledgers:
                     self._claim(name, settings)
-            except (TopicNotFound, PartitionNotFound, RecordNotFound):
-                raise
-            except OctavoError as error:
-                _log.warning("owner_not_read", partition=str(name), reason=str(error))
+        except (TopicNotFound, PartitionNotFound, RecordNotFound):
+            return  # deleted meanwhile, or never opened by anybody
+        except OctavoError as error:
+            _log.warning("owner_not_read", partition=str(name), reason=str(error))
 
     async def _verify_own(self, name: PartitionName) -> None:
         """Somebody touched the record of a partition that is served here: is it still ours?"""
