@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from broker.api_read import Position, resolve
+from broker.api_read import Position, answer_type, resolve
 from broker.call import JSON, NDJSON, OFFSET_MAX, Call, bad_parameter
 from broker.partition import Partition
 from broker.payloads import encode, message_out
@@ -29,6 +29,7 @@ from broker.types import AckId, Delivery, MessageId, Nack, TopicName
 
 CONSUMER_CHARS_MAX = 249
 DEFAULT_CONSUMER = "default"
+MESSAGE_TYPES = (JSON, NDJSON)
 ACK_IDS_MAX = 100_000
 NACK_DELAY_MS_MAX = 24 * 3_600_000
 RECEIVE_PARTITIONS_MAX = 128
@@ -47,6 +48,7 @@ async def receive(call: Call) -> web.StreamResponse:
     config = call.services.config
     most = call.integer("max", config.read_messages, 1, config.read_messages_max)
     wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
+    answer_type(call, MESSAGE_TYPES)  # refuse before anything is leased
     consumer = call.text("consumer", DEFAULT_CONSUMER)
     if not 1 <= len(consumer) <= CONSUMER_CHARS_MAX or not consumer.isprintable():
         raise bad_parameter("consumer", consumer, f"1 to {CONSUMER_CHARS_MAX} printable characters")
@@ -90,7 +92,7 @@ def _deliver(call: Call, messages: list[Raw]) -> web.StreamResponse:
     if not messages:
         return web.Response(status=204)
     call.services.metrics.messages_delivered.inc(len(messages))
-    if NDJSON in call.request.headers.get("Accept", "").lower():
+    if answer_type(call, MESSAGE_TYPES) == NDJSON:
         body = b"\n".join([bytes(message) for message in messages]) + b"\n"
         return web.Response(body=body, content_type=NDJSON)
     return web.Response(body=encode({"messages": messages}) + b"\n", content_type=JSON)

@@ -208,7 +208,10 @@ async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
     await call.hold(bound if length is None else min(length, bound))
     rest = b""
     line_number = 0
-    async for chunk in call.stream_body():
+    async for chunk in call.stream_body(idle_ms=call.services.config.stream_idle_ms):
+        if not chunk:
+            publishing.flush()
+            continue
         head, newline, tail = chunk.rpartition(b"\n")
         if not newline:
             rest += tail

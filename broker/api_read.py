@@ -173,21 +173,21 @@ def _several(topic: TopicName, partitions: int, what: str) -> Problem:
 # ---- answers
 
 
-def answer_type(call: Call) -> str:
+def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
     """The media type to answer in: the first of ours that the caller accepts. Raises a 406."""
     accepted = call.request.headers.get("Accept")
     if not accepted:
         return JSON
     wishes = [wish.partition(";")[0].strip().lower() for wish in accepted.split(",")]
     for wish in wishes:
-        if wish in ANSWER_TYPES:
+        if wish in types:
             return wish
     if any(wish in ("*/*", "application/*", "text/html", "text/*") for wish in wishes):
         return JSON
     raise Problem(
         406,
         "not-acceptable",
-        f"none of {accepted[:100]!r} can be had here; {', '.join(ANSWER_TYPES)} can",
+        f"none of {accepted[:100]!r} can be had here; {', '.join(types)} can",
     )
 
 

@@ -210,8 +210,11 @@ class Call:
             self.services.held.give_back(self._held_bytes)
             self._held_bytes = 0
 
-    async def stream_body(self) -> AsyncIterator[bytes]:
-        """The body in pieces as they come. Raises a 408 when it stalls."""
+    async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
+        """The body in pieces as they come. Raises a 408 when it stalls.
+
+        With `idle_ms`: an empty piece, once, when nothing more has come for so long.
+        """
         if self._body is not None:  # read whole for an owner that could not be reached
             yield self._body
             return
@@ -219,11 +222,16 @@ class Call:
         await self.continue_if_asked()
         content = self.request.content
         stall_ms = self.services.config.stall_timeout_ms
+        patience_ms = idle_ms or stall_ms
         while True:
             try:
-                async with asyncio.timeout(stall_ms / 1000):
+                async with asyncio.timeout(patience_ms / 1000):
                     chunk = await content.readany()
             except TimeoutError:
+                if patience_ms < stall_ms:
+                    patience_ms = stall_ms
+                    yield b""
+                    continue
                 raise Problem(
                     408,
                     "body-too-slow",
@@ -233,6 +241,7 @@ class Call:
                 ) from None
             if not chunk:
                 return
+            patience_ms = idle_ms or stall_ms
             yield chunk
 
     async def continue_if_asked(self) -> None:

@@ -46,6 +46,8 @@ class HttpConfig:
 
     body_timeout_ms: int = 60_000
     """A body that is held in memory must have come within this time."""
+    stream_idle_ms: int = 50
+    """A stream of messages that pauses for so long is published as far as it came."""
     stall_timeout_ms: int = 30_000
     """A stream that brings, or an answer that loses, not one byte for so long is cut off."""
     keepalive_timeout_ms: int = 75_000

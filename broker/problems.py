@@ -142,6 +142,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     ledger_errors.RecoveryFailed: 503,
     ledger_errors.ReadFailed: 503,
     ledger_errors.WriteRefused: 503,
+    ledger_errors.ClientClosed: 503,
     # What nobody knows
     broker_errors.PublishOutcomeUnknown: 504,
     broker_errors.AckOutcomeUnknown: 504,

@@ -162,9 +162,7 @@ class Publishing:
         ):
             self._close_batch(lane)
         elif self._open_bytes >= self._config.inflight_bytes_max:
-            for other in self._lanes.values():  # a topic of very many partitions
-                if other.records:
-                    self._close_batch(other)
+            self._close_batches()  # a topic of very many partitions
 
     def add_batch(self, batch: bytes, count: int) -> None:
         """Take one whole, checked batch; the request goes to one partition."""
@@ -179,15 +177,20 @@ class Publishing:
         self.count += count
         self._submit(lane, piece, batch, count)
 
+    def flush(self) -> None:
+        """The input pauses: send what is there. Not for a producer, whose batches must not depend
+        on time."""
+        if self._producer is None and not self.failed:
+            self._close_batches()
+
     async def room(self) -> None:
         """Wait until less is in flight than the bound."""
         await self._has_room.wait()
 
     async def finish(self) -> None:
         """Send what is left and wait until the fate of every piece is known."""
-        for lane in self._lanes.values():
-            if lane.records and not self.failed:
-                self._close_batch(lane)
+        if not self.failed:
+            self._close_batches()
         await self._wait_for_lanes()
         for piece in self.pieces:
             if piece.published is None and piece.error is None:
@@ -204,6 +207,11 @@ class Publishing:
             await asyncio.gather(*tasks)
 
     # ---- batches
+
+    def _close_batches(self) -> None:
+        for lane in self._lanes.values():
+            if lane.records:
+                self._close_batch(lane)
 
     def _close_batch(self, lane: _Lane) -> None:
         piece = lane.open

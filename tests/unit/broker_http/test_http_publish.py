@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from fake_broker import Running
+from fake_broker import Running, until
 
 from protocol.records import Record, build_batch, partition_for
 
@@ -349,3 +349,20 @@ async def test_partial_failure_is_207(one: Running) -> None:
     assert answer.status == 503
     assert answer.headers["Retry-After"]
     assert "bookie" in answer.json()["detail"]
+
+
+async def test_a_stream_that_pauses_is_published_as_far_as_it_came(one: Running) -> None:
+    """`tail -f | curl -T -`: no need to wait until a batch is full."""
+    partition = one.partition("one")
+
+    async def lines():
+        for n in range(3):
+            yield b'{"value":%d}\n{"value":"half' % n
+            await until(lambda n=n: partition.next_offset == 2 * n + 1)
+            yield b' of it"}\n'
+            await until(lambda n=n: partition.next_offset == 2 * n + 2)
+
+    answer = await one.api.post(ONE + "/messages", lines(), NDJSON)
+    assert answer.json()["count"] == 6
+    values = [message["value"] for message in await messages(one)]
+    assert values == [0, "half of it", 1, "half of it", 2, "half of it"]

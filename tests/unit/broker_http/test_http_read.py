@@ -309,6 +309,17 @@ async def test_exclusive_subscription_refuses_another_consumer(two: Running) -> 
     assert (answer.status, answer.json()["code"]) == (409, "subscription-busy")
 
 
+async def test_receive_answers_in_json_or_ndjson(two: Running) -> None:
+    await fill(two, 8, FOUR)
+    sub = FOUR + "/subscriptions/s"
+    await two.api.put(sub, json={"type": "shared"})
+    answer = await two.api.post(sub + "/receive", headers={"Accept": BATCH})
+    assert answer.status == 406, answer
+    answer = await two.apis[1].post(sub + "/receive", headers={"Accept": NDJSON})
+    assert answer.headers["Content-Type"] == NDJSON
+    assert sorted(json.loads(line)["value"] for line in answer.body.splitlines()) == list(range(8))
+
+
 async def test_unknown_subscription(two: Running) -> None:
     for path in (ONE, FOUR):
         for call in (

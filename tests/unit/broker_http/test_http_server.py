@@ -332,6 +332,19 @@ async def test_503_when_the_owner_is_unreachable(two: Running) -> None:
     assert answer.status == 200
 
 
+@pytest.mark.parametrize("kind", [NDJSON, "application/json", "text/plain"])
+async def test_takes_over_a_call_meant_for_an_owner_that_died(two: Running, kind: str) -> None:
+    """Its body was read to be passed on: it is there for the work that is now ours."""
+    await two.api.put(ONE)
+    await two.servers[0].stop()
+    sent = asyncio.ensure_future(two.apis[1].post(ONE + "/messages", b'{"value":1}\n', kind))
+    await asyncio.sleep(0.1)
+    two.cluster.owners[two.partition("one").name] = "b1"
+    answer = await sent
+    assert answer.status == 200, answer
+    assert answer.json()["count"] == 1 == two.partition("one").next_offset
+
+
 async def test_a_forwarded_call_is_not_forwarded_again(two: Running) -> None:
     await two.api.put(ONE)
     answer = await two.apis[1].post(
