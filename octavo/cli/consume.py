@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.options import BadOption, Data, Url, broker_urls
-from octavo.cli.output import emit_json, emit_raw, say
+from octavo.cli.output import Waiting, emit_json, emit_raw, say
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -67,7 +67,7 @@ def consume(
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
-        async with AsyncClient(urls) as client:
+        async with AsyncClient(urls, on_retry=Waiting()) as client:
             if subscription:
                 await _by_subscription(client, topic, subscription, start, follow, printer)
             else:

@@ -76,7 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OctavoError as error:
         if debugging():
             raise
-        fail(str(error) or error.name, _remedy(error))
+        fail(str(getattr(error, "detail", "") or error) or error.name, _remedy(error))
         return 1
     except OSError as error:
         if debugging():
@@ -93,15 +93,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+_REMEDIES = {
+    "unreachable": "is the cluster running? start one with `octavo standalone`, or name a broker "
+    "with --url (or OCTAVO_URL)",
+    "topic-not-found": "`octavo topic list` shows what exists, `octavo topic create` makes one",
+    "metadata-unavailable": "is the metadata store running, and is its URL right (--metadata or "
+    "OCTAVO_METADATA_URL)?",
+}
+
+
 def _remedy(error: OctavoError) -> str:
     """What would help, where the message itself does not say it."""
-    return {
-        "unreachable": "is the cluster running? start one with `octavo standalone`, or name a "
-        "broker with --url (or OCTAVO_URL)",
-        "not-found": "`octavo topic list` shows what exists",
-        "metadata-unavailable": "is the metadata store running, and is its URL right "
-        "(--metadata or OCTAVO_METADATA_URL)?",
-    }.get(error.name, "")
+    return _REMEDIES.get(getattr(error, "code", error.name), "")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+QUIET_S = 2.0
+"""Take-overs end within seconds; nobody needs to hear of them."""
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -62,6 +65,21 @@ def fail(cause: str, remedy: str = "") -> None:
     """One line: what is wrong and what would help."""
     err.print("[bold red]error:[/] ", end="")
     err.print(cause + (f"\n  {remedy}" if remedy else ""), markup=False)
+
+
+class Waiting:
+    """Tells a person why a command does not go on: after a moment, and each reason once."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._told = ""
+
+    def __call__(self, error: Exception) -> None:
+        """A call is going to be repeated because of `error`."""
+        reason = str(getattr(error, "detail", error))
+        if time.monotonic() - self._since > QUIET_S and reason != self._told:
+            self._told = reason
+            err.print(f"waiting: {reason}", markup=False)
 
 
 def debugging() -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
-from octavo.cli.output import emit_json, err
+from octavo.cli.output import Waiting, emit_json, err
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -149,7 +149,7 @@ async def _run(
         TextColumn("{task.completed:,.0f} messages"),
         TimeElapsedColumn(),
     )
-    async with AsyncClient(urls, retry_s=RETRY_S) as client:
+    async with AsyncClient(urls, retry_s=RETRY_S, on_retry=Waiting()) as client:
         await _ensure_topic(client, topic)
         producer = await client.producer(topic, producer_id=producer_id)
         count = 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octavo.standalone.cluster_file import ClusterFile
     from octavo.standalone.supervisor import Plan
 
+TOPIC_ENSEMBLE = 3
 EXAMPLE = """\b
 Examples:
   octavo standalone --data ./octavo-data
@@ -148,6 +149,11 @@ async def _run(plan: Plan, as_json: bool) -> int:
         return 130
     took_s = loop.time() - started
     _announce(supervisor.cluster, took_s, as_json)
+    if plan.bookies < TOPIC_ENSEMBLE:
+        say(
+            f"with {plan.bookies} bookies, topics need --ensemble {plan.bookies} "
+            f"--write-quorum {plan.bookies} (their default is {TOPIC_ENSEMBLE})"
+        )
     await asked
     say("stopping …")
     await supervisor.stop()
@@ -160,7 +166,7 @@ def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
         emit_json({"ready": True, "took_s": round(took_s, 3), **asdict(cluster)})
         return
     rows = [
-        (member.name, member.address, member.pid, Path(member.log).name)
+        (member.name, member.address, str(member.pid), Path(member.log).name)
         for member in cluster.members
     ]
     out.print(f"[bold green]ready[/] after {took_s:.1f} s, data in {cluster.folder}\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls, parse_sets
-from octavo.cli.output import emit_fields, emit_json, emit_table, say
+from octavo.cli.output import Waiting, emit_fields, emit_json, emit_table, err, say
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -31,7 +31,7 @@ def ask(urls: list[str], work: Callable[[AsyncClient], Awaitable[T]]) -> T:
     from octavo.client.client import AsyncClient
 
     async def run() -> T:
-        async with AsyncClient(urls, retry_s=RETRY_S) as client:
+        async with AsyncClient(urls, retry_s=RETRY_S, on_retry=Waiting()) as client:
             return await work(client)
 
     return asyncio.run(run())
@@ -189,3 +189,7 @@ def _show_partitions(parts: list[Any]) -> None:
             row.append(len(value) if isinstance(value, list) else value)
         rows.append(row)
     emit_table(names, rows)
+    for part in parts:
+        if "problem" in part:
+            detail = part["problem"].get("detail", "")
+            err.print(f"partition {part['partition']}: {detail}", markup=False)

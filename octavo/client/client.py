@@ -10,6 +10,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
+from octavo.client.errors import ClientError
 from octavo.client.producer import Producer, ProducerOptions, producer_id_of
 from octavo.client.reading import find_offset, read_messages
 from octavo.client.subscription import Subscription
@@ -30,7 +31,7 @@ class AsyncClient:
     """A client of one cluster; an async context manager. One instance serves many tasks.
 
     `urls` are any of the brokers. A call that fails for a reason that passes is repeated for up
-    to `retry_s`; one try takes at most `attempt_s`.
+    to `retry_s`; one try takes at most `attempt_s`; `on_retry` hears each reason.
     """
 
     def __init__(
@@ -41,10 +42,13 @@ class AsyncClient:
         retry_s: float = 60.0,
         rng: random.Random | None = None,
         clock: Callable[[], int] = _now_ms,
+        on_retry: Callable[[ClientError], None] | None = None,
     ) -> None:
         self._rng = rng or random.SystemRandom()
         self._clock = clock
-        self.transport = Transport(urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng)
+        self.transport = Transport(
+            urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng, on_retry=on_retry
+        )
         self._own_producers: dict[TopicName, Producer] = {}
 
     async def __aenter__(self) -> AsyncClient:

@@ -44,7 +44,8 @@ class ApiError(ClientError):
     """A broker's refusal.
 
     `status` is the HTTP status, `code` the stable word of the problem, `can_retry` whether the
-    same call may succeed later; `problem` holds every member of the problem document.
+    same call may succeed later; `detail` is the broker's sentence about it, `problem` holds every
+    member of the problem document.
     """
 
     name = "api-error"
@@ -54,8 +55,8 @@ class ApiError(ClientError):
         self.problem = dict(problem)
         self.code = str(problem.get("code") or f"http-{status}")
         self.can_retry = bool(problem.get("retryable", status in (429, 503, 504)))
-        detail = str(problem.get("detail") or problem.get("title") or f"status {status}")
-        super().__init__(f"{what}: {detail}")
+        self.detail = str(problem.get("detail") or problem.get("title") or f"status {status}")
+        super().__init__(f"{what}: {self.detail}")
 
 
 class NotFound(ApiError):

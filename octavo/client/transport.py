@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
 
-from octavo.client.errors import ApiError, InvalidCall, Unreachable, api_error
+from octavo.client.errors import ApiError, ClientError, InvalidCall, Unreachable, api_error
 
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
@@ -46,10 +46,19 @@ class Answer(NamedTuple):
 
 
 class Transport:
-    """A session with a cluster. `attempt_s` bounds one try, `retry_s` one call with all tries."""
+    """A session with a cluster. `attempt_s` bounds one try, `retry_s` one call with all tries.
+
+    `on_retry` hears why a call is going to be repeated.
+    """
 
     def __init__(
-        self, urls: str | Sequence[str], *, attempt_s: float, retry_s: float, rng: random.Random
+        self,
+        urls: str | Sequence[str],
+        *,
+        attempt_s: float,
+        retry_s: float,
+        rng: random.Random,
+        on_retry: Callable[[ClientError], None] | None = None,
     ) -> None:
         given = [urls] if isinstance(urls, str) else list(urls)
         self._urls = [_checked_url(url) for url in given]
@@ -58,6 +67,7 @@ class Transport:
         self._attempt_s = attempt_s
         self.retry_s = retry_s
         self._rng = rng
+        self._on_retry = on_retry
         self._current = 0
         self._owners: dict[PartitionKey, str] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -114,7 +124,7 @@ class Transport:
             except _LOST as error:
                 tried[url] = _reason(error)
                 self._distrust(url)
-                last: Exception = Unreachable(f"{shown}: no answer from {_tried(tried)}")
+                last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}")
             except ApiError as error:
                 if not error.can_retry:
                     raise type(error)(error.status, error.problem, shown) from None
@@ -126,6 +136,8 @@ class Transport:
                 pause_s = max(pause_s, min(float(asked), PAUSE_S_MAX)) if asked else pause_s
             if loop.time() + pause_s > deadline:
                 raise last from None
+            if self._on_retry is not None:
+                self._on_retry(last)
             await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 

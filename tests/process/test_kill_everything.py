@@ -85,9 +85,9 @@ async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
                         await asyncio.sleep(0.05)
                 consuming.cancel()
         assert interrupted, "the kills came while it published"
-        assert len(record.acked) == len(record.sent)
         wrong = problems(record, found, PARTITIONS)
         assert not wrong, "\n".join(wrong[:20])
+        assert len(record.acked) == len(record.sent)
         assert "Traceback" not in await asyncio.to_thread(one.stop)
     finally:
         one.clean_up()

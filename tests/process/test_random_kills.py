@@ -84,6 +84,7 @@ async def kill_at_random(one: Standalone, rng: random.Random) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_random_kills(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     with standalone(tmp_path / "data", "--session-timeout-ms", "1500") as one:
