@@ -19,11 +19,13 @@ from tests.process.chaos import Place, Record, problems, random_faults, run_roun
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "8"))
 SEED = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().getrandbits(32))
+ROUND_IDS = [f"round-{number}" for number in range(ROUNDS)]
+"""Without the seed: the workers of pytest-xdist must find tests of the same names."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS), ids=ROUND_IDS)
 async def test_promises_hold_under_random_faults(tmp_path: Path, seed: int) -> None:
     await check_round(tmp_path, seed)
 
@@ -31,7 +33,7 @@ async def test_promises_hold_under_random_faults(tmp_path: Path, seed: int) -> N
 @pytest.mark.slow
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS))
+@pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS), ids=ROUND_IDS)
 async def test_they_hold_over_zookeeper_too(
     tmp_path: Path, seed: int, zookeeper: ZooKeeperServer
 ) -> None:
