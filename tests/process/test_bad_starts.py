@@ -122,11 +122,3 @@ def test_folder_not_writable(tmp_path: Path, metadata: str) -> None:
     if os.geteuid():
         (tmp_path / "locked").mkdir(mode=0o500)
         assert "Permission denied" in refused(*bookie(tmp_path / "locked" / "b", metadata))
-
-
-def test_a_broker_id_that_is_taken(tmp_path: Path, metadata: str) -> None:
-    """Two brokers of one name would each believe what the other promised."""
-    arguments = ["broker", "--metadata", metadata, "--port", "0", "--set", "broker_id=one"]
-    with running("broker_ready", *arguments):
-        reason = refused(*arguments)
-        assert "one" in reason
