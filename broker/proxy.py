@@ -343,7 +343,7 @@ def _unknown(owner: Owner, error: BaseException) -> Problem:
         "outcome-unknown",
         f"broker {owner.broker_id}, which owns the partition, broke off before it answered "
         f"({error or type(error).__name__}); what was asked for may or may not have happened. "
-        "Repeating is safe for an ack, and for a publish with the same Producer-Id, -Epoch and -Seq",
+        "Repeating is safe for an ack, and for a publish with the same Producer-Id, Epoch and Seq",
         retryable=True,
     )
 
