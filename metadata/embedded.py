@@ -19,10 +19,12 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from metadata.paths import check_folder, check_path
 from metadata.record_file import RecordFile, boot_clock_ms
+from metadata.record_schema import is_transient
 from metadata.store import (
     ANY_VERSION,
     MetadataError,
@@ -42,6 +44,8 @@ POLL_INTERVAL_MS = 20
 QUIET_POLLS_MAX = 10
 """How many polls in a row may find the file unchanged without a query: the session needs its beats,
 and those of others an end."""
+CONNECT_TIMEOUT_MS = 6000
+"""A start finds the file's lock free within it. A process stopped inside a transaction holds it."""
 CALL_TIMEOUT_MS = 10_000
 """A call that has no answer by then raises `MetadataUnavailable`."""
 
@@ -55,6 +59,7 @@ class EmbeddedStore:
         *,
         session_timeout_ms: int = 6000,
         busy_timeout_ms: int | None = None,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         poll_interval_ms: int = POLL_INTERVAL_MS,
         executor: Executor | None = None,
         clock: Callable[[], int] = boot_clock_ms,
@@ -62,6 +67,7 @@ class EmbeddedStore:
         assert session_timeout_ms >= 3 * poll_interval_ms
         self._path = path
         self._session_timeout_ms = session_timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
         self._poll_interval_ms = poll_interval_ms
         self._clock = clock
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="metadata")
@@ -103,20 +109,33 @@ class EmbeddedStore:
         """Open the file and a session. Raises `MetadataUnusable` or `MetadataUnavailable`."""
         assert self._loop is None, "a store is started once"
         self._loop = asyncio.get_running_loop()
+        deadline = self._loop.time() + self._connect_timeout_ms / 1000
         try:
-            await self._on_thread(self._open_file)
+            opened = False
+            while not opened:
+                is_last_try = self._loop.time() >= deadline
+                opened = await self._on_thread(partial(self._open_file, is_last_try))
         except BaseException:
             self._give_up_executor()
             raise
         self._poller = asyncio.create_task(self._poll_forever(), name="metadata-poll")
         self._poller.add_done_callback(self._poller_ended)
 
-    def _open_file(self) -> None:
+    def _open_file(self, is_last_try: bool) -> bool:
+        """Open file and session; False when others hold the file's lock and there is time left."""
         try:
             self._file.open()
-            self._open_session()
+            try:
+                self._open_session()
+            except BaseException:
+                self._file.close()
+                raise
         except sqlite3.Error as error:
-            raise MetadataUnavailable(f"{self.url} cannot be opened: {error}") from error
+            if is_transient(error) and not is_last_try:
+                return False  # it waited for the lock already
+            hint = "; is a process that uses it stopped?" if "locked" in str(error) else ""
+            raise MetadataUnavailable(f"{self.url} cannot be opened: {error}{hint}") from error
+        return True
 
     async def close(self) -> None:
         """End the session at once. May be called twice."""

@@ -108,7 +108,7 @@ async def test_a_file_locked_by_others_is_unavailable_not_unusable(path):
         pass
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        store = EmbeddedStore(str(path), session_timeout_ms=150)
+        store = EmbeddedStore(str(path), session_timeout_ms=150, connect_timeout_ms=200)
         with pytest.raises(MetadataUnavailable, match="locked"):
             await store.start()
 
