@@ -381,7 +381,6 @@ class Partition:
         assert self._gone is not None
         if self._publisher is not None:
             self._publisher.fail(self._gone)
-            self._publisher.abandon()
         self._upkeep.close()
         if self._reopening is not None and self._reopening is not asyncio.current_task():
             self._reopening.cancel()
@@ -390,6 +389,8 @@ class Partition:
         if self._state_log is not None:
             await self._state_log.close(drain=drain)
         await self._log.close(self._gone)
+        if self._publisher is not None:
+            await self._publisher.abandon()
 
     async def upkeep(self) -> None:
         """Roll over by age, trim by retention; called now and then."""

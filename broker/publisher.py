@@ -40,6 +40,7 @@ from protocol.codes import OctavoError
 
 _WAITING_FACTOR = 4
 """So many times the bytes in flight may wait for room; more publishers are refused."""
+_LAST_ANSWERS_S = 2.0
 
 
 class Segment:
@@ -141,6 +142,9 @@ class Publisher:
         self._waiting_bytes = 0
         self._until_confirmed: list[tuple[int, asyncio.Future[None]]] = []
         self._draining: asyncio.Task[None] | None = None
+        self._unanswered = 0
+        """Adds whose outcome the ledger writer has not told, also after a failure."""
+        self._all_answered: asyncio.Future[None] | None = None
         self.failed: OctavoError | None = None
 
     async def publish(
@@ -192,10 +196,18 @@ class Publisher:
                 return segment.last_entry
         return -1
 
-    def abandon(self) -> None:
-        """Let go of the ledger without closing it: that is its recovery's business now."""
-        if self.writer.error is None:
-            self.writer.abandon(LedgerClosed(f"{self._name} is no longer written here"))
+    async def abandon(self) -> None:
+        """Let go of the ledger without closing it: that is its recovery's business now.
+
+        Waits a moment for what the bookies say to the adds under way. It changes nothing any more,
+        but an owner that lost its partition unawares then reads in its log that it was fenced.
+        """
+        writer = self.writer
+        if self._unanswered and writer.error is None:
+            self._all_answered = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._all_answered,), timeout=_LAST_ANSWERS_S)
+        if writer.error is None:
+            writer.abandon(LedgerClosed(f"{self._name} is no longer written here"))
 
     def release(self, segment: Segment) -> None:
         """The partition's record names this ledger: what it has confirmed may be answered."""
@@ -298,11 +310,16 @@ class Publisher:
         job.first_offset = self.next_offset
         self.next_offset += job.header.record_count
         self.inflight_bytes += job.size
+        self._unanswered += 1
         segment.entries += 1
         segment.added_bytes += job.size
         self._pending.append(job)
 
     def _added(self, job: _Job, _entry_id: int, error: OctavoError | None) -> None:
+        self._unanswered -= 1
+        waiter = self._all_answered
+        if not self._unanswered and waiter is not None and not waiter.done():
+            waiter.set_result(None)
         if error is not None:
             self.fail(error)
         elif self.failed is None:
