@@ -111,10 +111,11 @@ class EmbeddedStore:
         self._loop = asyncio.get_running_loop()
         deadline = self._loop.time() + self._connect_timeout_ms / 1000
         try:
-            opened = False
-            while not opened:
+            while True:
                 is_last_try = self._loop.time() >= deadline
-                opened = await self._on_thread(partial(self._open_file, is_last_try))
+                if await self._on_thread(partial(self._open_file, is_last_try)):
+                    break
+                await asyncio.sleep(self._poll_interval_ms / 1000)
         except BaseException:
             self._give_up_executor()
             raise
@@ -132,7 +133,7 @@ class EmbeddedStore:
                 raise
         except sqlite3.Error as error:
             if is_transient(error) and not is_last_try:
-                return False  # it waited for the lock already
+                return False
             hint = "; is a process that uses it stopped?" if "locked" in str(error) else ""
             raise MetadataUnavailable(f"{self.url} cannot be opened: {error}{hint}") from error
         return True
