@@ -17,7 +17,6 @@ from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_json, err
 
 if TYPE_CHECKING:
-    from octavo.client.client import AsyncClient
     from octavo.client.types import Position
 
 RETRY_S = 60.0
@@ -150,7 +149,6 @@ async def _run(
         TimeElapsedColumn(),
     )
     async with AsyncClient(urls, retry_s=RETRY_S, on_retry=Waiting()) as client:
-        await _ensure_topic(client, topic)
         producer = await client.producer(topic, producer_id=producer_id)
         count = 0
         last = None
@@ -164,16 +162,3 @@ async def _run(
                         bar.update(task, completed=count)
                         await asyncio.sleep(0)
         return count, await last if last is not None else None
-
-
-async def _ensure_topic(client: AsyncClient, topic: str) -> None:
-    """A topic is made when it is first published to, as `curl` users may expect of a first try."""
-    from octavo.client.errors import NotFound
-
-    try:
-        await client.topic(topic)
-    except NotFound as error:
-        if error.code != "topic-not-found":
-            raise
-        await client.create_topic(topic)
-        err.print(f"created {topic} with 1 partition (octavo topic create makes others)")

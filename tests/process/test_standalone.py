@@ -88,6 +88,10 @@ def test_publish_and_consume_by_command(running: Standalone) -> None:
 
 def test_ledgers_and_bookies_by_command(running: Standalone) -> None:
     data = str(running.folder)
+    missing = octavo("publish", "led", "x", "--data", data)
+    assert missing.returncode == 1, "a typo must not make a topic"
+    assert "`octavo topic create` makes one" in missing.stderr
+    assert octavo("topic", "create", "led", "--data", data).returncode == 0
     assert octavo("publish", "led", "x", "--data", data).returncode == 0
     table = octavo("bookies", "--data", data, "--json")
     assert [one["state"] for one in json.loads(table.stdout)] == ["writable"] * 3
