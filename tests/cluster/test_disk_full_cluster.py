@@ -1,0 +1,121 @@
+"""Full disks under a whole cluster: publishing is refused clearly, reading and what was acked stay.
+
+Real brokers, ledgers and bookies in one process; the disks are real, with a switch that makes
+writes fail as a full one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookie.disk import DiskFull
+from tests.http_cluster import HttpCluster, running_brokers
+from tests.raw_bookie import TroubledDisk
+
+TOPIC = "/v1/topics/public/full"
+
+
+class Disks:
+    """Those of all bookies; `full` are the names whose writes fail."""
+
+    def __init__(self) -> None:
+        self.full: set[str] = set()
+        self._lock = threading.Lock()
+
+    def of(self, name: str) -> TroubledDisk:
+        disk = TroubledDisk()
+
+        def hook(call: str, path: str) -> None:
+            if name in self.full and call in ("pwritev", "preallocate"):
+                raise DiskFull(f"{call} {path}: no space left on device")
+
+        disk.hook = hook
+        return disk
+
+
+@pytest.fixture
+async def disks() -> Disks:
+    return Disks()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, disks: Disks) -> AsyncIterator[HttpCluster]:
+    async with running_brokers(tmp_path, bookies=0) as found:
+        for name in ("b1", "b2", "b3"):
+            await found.cluster.start_bookie(
+                name, disk=disks.of(name), disk_check_interval_ms=50, flush_interval_ms=100
+            )
+        assert (await found.api.put(TOPIC)).status == 201
+        yield found
+
+
+async def publish(cluster: HttpCluster, text: str) -> tuple[int, dict[str, object]]:
+    answer = await cluster.api.post(TOPIC + "/messages", text.encode(), "text/plain")
+    return answer.status, answer.json()
+
+
+async def read_all(cluster: HttpCluster) -> list[str]:
+    found: list[str] = []
+    while True:
+        answer = await cluster.api.get(f"{TOPIC}/messages?from={len(found)}&limit=1000")
+        if answer.status == 204:
+            return found
+        assert answer.status == 200, answer
+        found += [message["value"] for message in answer.json()["messages"]]
+
+
+async def read_only_ones(cluster: HttpCluster) -> set[str]:
+    bookies = (await cluster.api.get("/v1/bookies")).json()["bookies"]
+    return {one["id"] for one in bookies if one["read_only"]}
+
+
+async def acked(cluster: HttpCluster, text: str) -> None:
+    """Publish until it is acked; until then only clear refusals may come."""
+    async with asyncio.timeout(40):
+        while True:
+            status, said = await publish(cluster, text)
+            if status == 200:
+                return
+            assert status in (503, 504), said
+            assert said["retryable"] is True
+            assert said["detail"]
+            await asyncio.sleep(0.05)
+
+
+async def test_one_full_disk_of_three_stops_nobody(cluster: HttpCluster, disks: Disks) -> None:
+    for n in range(5):
+        await acked(cluster, f"a{n}")
+    disks.full = {"b2"}
+    for n in range(5):
+        await acked(cluster, f"b{n}")
+    async with asyncio.timeout(20):
+        while await read_only_ones(cluster) != {"b2"}:
+            await asyncio.sleep(0.02)
+    found = await read_all(cluster)
+    wanted = [f"{group}{n}" for group in "ab" for n in range(5)]
+    assert [text for text in found if text in wanted] == wanted
+
+
+async def test_full_disks_below_the_ack_quorum(cluster: HttpCluster, disks: Disks) -> None:
+    """Refused with a reason, never acked; by itself again when there is room. Reads go on."""
+    for n in range(5):
+        await acked(cluster, f"before-{n}")
+    disks.full = {"b1", "b2", "b3"}
+    status, said = await asyncio.wait_for(publish(cluster, "lost or not"), 40)
+    assert status in (503, 504), said
+    assert said["retryable"] is True
+    status, said = await asyncio.wait_for(publish(cluster, "refused"), 40)
+    assert status in (503, 504), said
+    assert (await read_all(cluster))[:5] == [f"before-{n}" for n in range(5)]
+    disks.full = set()
+    for n in range(5):
+        await acked(cluster, f"after-{n}")
+    found = await read_all(cluster)
+    wanted = [f"{when}-{n}" for when in ("before", "after") for n in range(5)]
+    assert [text for text in found if text in wanted] == wanted
+    assert {*found} - {*wanted} <= {"lost or not", "refused"}
