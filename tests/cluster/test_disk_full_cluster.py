@@ -94,7 +94,7 @@ async def test_one_full_disk_of_three_stops_nobody(cluster: HttpCluster, disks: 
     for n in range(5):
         await acked(cluster, f"b{n}")
     async with asyncio.timeout(20):
-        while await read_only_ones(cluster) != {"b2"}:
+        while await read_only_ones(cluster) != {"b2"}:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     found = await read_all(cluster)
     wanted = [f"{group}{n}" for group in "ab" for n in range(5)]
