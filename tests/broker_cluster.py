@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.broker import Broker
 from broker.config import BrokerConfig
+from broker.errors import PartitionMoving
 from broker.partition import Partition
 from broker.types import PartitionName, TopicName, TopicSettings
 from ledger.ledgers import LedgerClient
@@ -131,9 +132,15 @@ async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -
 
 async def owned(broker: Broker, name: PartitionName) -> Partition:
     """The partition, claimed and opened here whatever the preference."""
-    owner = await broker.owner_of(name, forwarded=True)
-    assert owner.local, owner
-    return await broker.partition(name)
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                owner = await broker.owner_of(name, forwarded=True)
+            except PartitionMoving:
+                await asyncio.sleep(0.01)
+            else:
+                assert owner.local, owner
+                return await broker.partition(name)
 
 
 def batch(count: int = 1, *, tag: str = "m", time_ms: int = 1_000, **producer: int) -> bytes:
