@@ -204,6 +204,37 @@ class Consumer:
         }
 
 
+class Follower:
+    """The consumer of an exclusive subscription: takes each partition in order, acks up to."""
+
+    def __init__(self, subscription: Subscription, partitions: int, record: Record) -> None:
+        self._subscription = subscription
+        self._record = record
+        self.done = [0] * partitions
+        """Per partition the offset before which all is acked, durably."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            for partition in range(len(self.done)):
+                try:
+                    received = await self._subscription.receive(60, partition=partition)
+                    self._take(partition, [one.offset for one in received])
+                    if received:
+                        await self._subscription.ack_up_to(received[-1])
+                        self.done[partition] = received[-1].offset + 1
+                except ClientError as error:
+                    self._record.failed.append(f"following {partition}: {error}")
+            await asyncio.sleep(0.02)
+
+    def _take(self, partition: int, offsets: list[int]) -> None:
+        """They must go on right behind what is acked, without a gap: nobody else takes any."""
+        first = self.done[partition]
+        if offsets and offsets != [*range(first, first + len(offsets))]:
+            shown = f"{offsets[:3]} … {offsets[-1]}"
+            self._record.wrong.append(f"following {partition}: after {first - 1} came {shown}")
+
+
 class Breaker:
     """Breaks the members of a supervised cluster, and mends them."""
 
@@ -372,9 +403,11 @@ async def run_round(
             consumers = [
                 Consumer(client.subscription(TOPIC, SUBSCRIPTION), record, rng) for _ in range(2)
             ]
+            exclusive = await client.subscribe(TOPIC, "follower", ack_timeout_s=1)
+            follower = Follower(exclusive, partitions, record)
             async with asyncio.TaskGroup() as group:
                 publishing = [group.create_task(one.run(rate=150)) for one in publishers]
-                consuming = [group.create_task(one.run()) for one in consumers]
+                consuming = [group.create_task(one.run()) for one in (*consumers, follower)]
                 await trouble(breaker, record)
                 for one in publishers:
                     one.stopping = True
@@ -383,7 +416,10 @@ async def run_round(
                 found = await stored(urls, partitions)
                 loop = asyncio.get_running_loop()
                 deadline = loop.time() + SETTLE_S
-                while record.consumed != set(found) and loop.time() < deadline:  # noqa: ASYNC110
+                ends = [sum(number == n for number, _ in found) for n in range(partitions)]
+                while loop.time() < deadline:
+                    if record.consumed == set(found) and follower.done == ends:
+                        break
                     await asyncio.sleep(0.1)
                 for task in consuming:
                     task.cancel()
@@ -391,6 +427,8 @@ async def run_round(
         if record.consumed != set(found):
             left = sorted(set(found) - record.consumed)
             wrong.append(f"{len(left)} messages not acked in time, for example {left[:5]}")
+        if follower.done != ends:
+            wrong.append(f"the follower came to {follower.done}, not to {ends}")
         for member in supervisor.cluster.members:  # and once more from what is on the disks
             supervisor.signal(member.name, signal.SIGKILL)
         await _until_dead(supervisor)
