@@ -100,6 +100,7 @@ class Fencing:
         self.supervisor = supervisor
         self.follower = follower
         self.client = client
+        self._stopped_at = 0
         self.ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
 
     async def run(self) -> None:
@@ -155,6 +156,7 @@ class Fencing:
         async with AsyncClient(scene.old.address) as witness:
             for _ in range(2):
                 await witness.brokers()  # it answers later calls: it has begun with the publish
+        self._stopped_at = len(self.follower.events)
         self.supervisor.signal(scene.old.name, signal.SIGSTOP)
         screen.event("demo", f"SIGSTOP {scene.old.name} (pid {scene.old.pid})", "bold red")
         await in_flight.finish()
@@ -176,6 +178,7 @@ class Fencing:
         taken = await self.follower.wait_for(
             lambda event: event.event == "partition_taken_over" and event.node == new,
             EVENT_TIMEOUT_S,
+            since=self._stopped_at,
         )
         self.follower.listeners.clear()
         screen.check(taken is not None, f"{new} took the partition over")

@@ -36,7 +36,7 @@ EVENT_TIMEOUT_S = 40.0
 CONSUME_TIMEOUT_S = 20.0
 """Nothing came for so long: what is missing is lost."""
 RECEIVE_MAX = 2_000
-SEND_BURST = 200
+SEND_BURST_MAX = 200
 FORMS = ("NDJSON", "record batches")
 
 
@@ -191,6 +191,7 @@ class Demo:
     async def _send_all(self, ndjson: Producer, batch: Producer, gates: Gates) -> None:
         """Every row once, in order; an aircraft always goes the same way."""
         flights = self.flights
+        burst = min(SEND_BURST_MAX, max(1, len(flights) // 50))
         for row in range(len(flights)):
             key = flights.key(row)
             producer = ndjson if _by_ndjson(key, row) else batch
@@ -200,7 +201,7 @@ class Demo:
                 flights.value(row), key=key, timestamp_ms=flights.timestamp_ms(row)
             )
             self._sent = row + 1
-            if row % SEND_BURST == 0:
+            if row % burst == 0:
                 await asyncio.sleep(0)  # let answers in
                 await gates.pass_at(row)
 
