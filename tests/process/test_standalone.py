@@ -204,3 +204,54 @@ def test_a_bookie_and_a_broker_by_hand(tmp_path: Path) -> None:
         process.wait(10)
         assert process.stderr is not None
         process.stderr.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
+    """Nothing is left, and the folder is as good as before."""
+    folder = tmp_path / "data"
+    process = subprocess.Popen(
+        [*OCTAVO, "standalone", "--data", str(folder), "--port-base", "0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+    one = Standalone(folder)
+    one.process = process
+    try:
+        until(lambda: (folder / "conf" / "bookie-1.json").exists(), "it has begun")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert "Traceback" not in said
+        assert not one.pids()
+        one.start()
+        assert "stopped" in one.stop()
+    finally:
+        one.clean_up()
+
+
+def test_several_settings_reach_the_processes(tmp_path: Path) -> None:
+    """From a file, the environment and the command line."""
+    (tmp_path / "o.toml").write_text("[bookie]\nflush_interval_ms = 1234\n")
+    with standalone(
+        tmp_path / "d", "--config", str(tmp_path / "o.toml"), "--bookies", "1", "--brokers", "1",
+        "--set", "bookie.journal_sync=false", "--set", "broker.claim_wait_ms=777",
+    ) as one:  # fmt: skip
+        told = json.loads((one.folder / "conf" / "bookie-1.json").read_text())
+        assert told["sections"]["bookie"]["flush_interval_ms"] == 1234
+        assert told["sections"]["bookie"]["journal_sync"] is False
+        broker = json.loads((one.folder / "conf" / "broker-1.json").read_text())
+        assert broker["sections"]["broker"]["claim_wait_ms"] == 777
+        assert set(one.pids()) == {"bookie-1", "broker-1"}
+    found = octavo("standalone", "--data", str(tmp_path / "e"), "--set", "bookie.flush=1")
+    assert found.returncode == 1
+    assert "did you mean" in found.stderr or "there are:" in found.stderr
+    found = octavo(
+        "standalone", "--data", str(tmp_path / "e"), "--port-base", "0",
+        "--set", "bookie.flush_interval_ms=0",
+    )  # fmt: skip
+    assert found.returncode == 1
+    assert "flush_interval_ms = 0" in found.stderr
