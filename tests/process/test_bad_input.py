@@ -205,6 +205,7 @@ def test_places_that_do_not_exist(cluster: Standalone, topic: str) -> None:
     for arguments in (
         ["consume", topic, "--partition", "7"],
         ["consume", "nope"],
+        ["publish", "nope", "x"],
         ["consume", topic, "--from", "4000"],
     ):
         found = octavo(*arguments, "--url", url)
