@@ -126,6 +126,8 @@ class Transport:
                 self._distrust(url)
                 last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}")
             except ApiError as error:
+                if method == "DELETE" and error.status == 404 and tried:
+                    return Answer(204, {}, b"")  # an earlier try did it, its answer was lost
                 if not error.can_retry:
                     raise type(error)(error.status, error.problem, shown) from None
                 if partition:
@@ -156,6 +158,7 @@ class Transport:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
             )
+            self._session._retry_connection = False  # it would repeat a DELETE behind our back
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         async with self._session.request(
             method, url + path, params=params, data=body, headers=headers, timeout=timeout

@@ -50,6 +50,9 @@ class FakeBroker:
         if request.method == "GET" and len(parts) == 4:
             settings = {"partitions": len(self.log.partitions)}
             return self._reply({"name": f"{parts[2]}/{parts[3]}", "settings": settings})
+        if request.method == "DELETE" and not self.log.deleted:
+            self.log.deleted = True
+            return self._cut(request) if self.fault() == "store-drop" else web.Response(status=204)
         if request.method == "POST" and parts[-1] == "messages":
             return await self._publish(request, int(parts[5]), body)
         return self._problem(404, "not-found", retryable=False)
@@ -122,6 +125,7 @@ class SharedLog:
 
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[Record]] = [[] for _ in range(partitions)]
+        self.deleted = False
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
 
     def expected(self, partition: int, producer: int) -> int:

@@ -11,7 +11,14 @@ import pytest
 
 from octavo.client import transport
 from octavo.client.client import AsyncClient
-from octavo.client.errors import ApiError, InvalidCall, OutcomeUnknown, ProducerFailed, Unreachable
+from octavo.client.errors import (
+    ApiError,
+    InvalidCall,
+    NotFound,
+    OutcomeUnknown,
+    ProducerFailed,
+    Unreachable,
+)
 from octavo.client.producer import producer_id_of
 from octavo.client.sync import Client
 from protocol.records import Record, partition_for
@@ -181,6 +188,15 @@ async def test_keyless_messages_fill_batches_and_spread(broker: FakeBroker) -> N
     assert all(counts)
     publishes = [path for method, path in broker.requests if method == "POST"]
     assert len(publishes) < 30
+
+
+async def test_a_deletion_whose_answer_was_lost_is_done(broker: FakeBroker) -> None:
+    broker.fault = lambda: "store-drop"
+    async with AsyncClient(broker.url) as client:
+        await client.delete_topic("t")
+        assert broker.log.deleted
+        with pytest.raises(NotFound):
+            await client.delete_topic("t")
 
 
 async def test_nobody_there_says_who_was_asked() -> None:
