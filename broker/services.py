@@ -18,9 +18,8 @@ from metadata.bookies import BookieRegistry
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
-    from ledger.ledgers import LedgerClient
-
     from broker.router import Route
+    from ledger.ledgers import LedgerClient
 
 ROOM_WAIT_S = 2.0
 """How long a body waits for room before its sender is told to come back."""

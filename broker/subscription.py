@@ -84,12 +84,14 @@ class Subscription:
             leased_max=leased_max,
         )
         self._waiters: set[asyncio.Future[None]] = set()
+        self._answered: OrderedDict[str, tuple[str, HandOut]] = OrderedDict()
+        """By consumer the last numbered request, and what it was given."""
         self._receiving = 0
         """Calls that have not got a message yet."""
         self._closed: NotOwner | None = None
 
     async def receive(
-        self, consumer: str, *, messages_max: int, wait_s: float = 0.0
+        self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
     ) -> list[Delivery]:
         """Up to `messages_max` messages, leased to `consumer` for the subscription's ack timeout.
 
