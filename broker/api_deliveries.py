@@ -28,6 +28,7 @@ from broker.topic_body import time_ms
 from broker.types import AckId, Delivery, MessageId, Nack, TopicName
 
 CONSUMER_CHARS_MAX = 249
+REQUEST_CHARS_MAX = 64
 DEFAULT_CONSUMER = "default"
 MESSAGE_TYPES = (JSON, NDJSON)
 ACK_IDS_MAX = 100_000
@@ -52,6 +53,9 @@ async def receive(call: Call) -> web.StreamResponse:
     consumer = call.text("consumer", DEFAULT_CONSUMER)
     if not 1 <= len(consumer) <= CONSUMER_CHARS_MAX or not consumer.isprintable():
         raise bad_parameter("consumer", consumer, f"1 to {CONSUMER_CHARS_MAX} printable characters")
+    request = call.text("request")
+    if len(request) > REQUEST_CHARS_MAX or not request.isprintable():
+        raise bad_parameter("request", request, f"at most {REQUEST_CHARS_MAX} printable characters")
     partition = call.partition
     partitions = 1
     if partition is None:
@@ -61,7 +65,7 @@ async def receive(call: Call) -> web.StreamResponse:
     if partition is not None:
 
         async def here(open_here: Partition) -> web.StreamResponse:
-            found = await _receive_here(call, open_here, name, consumer, most, wait_s)
+            found = await _receive_here(call, open_here, name, consumer, most, wait_s, request)
             return _deliver(call, found)
 
         return await at_owner(call, partition, here)
@@ -70,10 +74,18 @@ async def receive(call: Call) -> web.StreamResponse:
 
 
 async def _receive_here(
-    call: Call, partition: Partition, name: str, consumer: str, most: int, wait_s: float
+    call: Call,
+    partition: Partition,
+    name: str,
+    consumer: str,
+    most: int,
+    wait_s: float,
+    request: str = "",
 ) -> list[Raw]:
     subscription = await partition.subscription(name)
-    deliveries = await subscription.receive(consumer, messages_max=most, wait_s=wait_s)
+    deliveries = await subscription.receive(
+        consumer, messages_max=most, wait_s=wait_s, request=request
+    )
     if deliveries and call.client_is_gone:
         # Nobody will ack these: give them to somebody else now, not after the ack timeout.
         await subscription.acknowledge(nacks=[Nack(one.ack_id) for one in deliveries])

@@ -129,6 +129,18 @@ class Dispatcher:
         self._grant(_Lease(self._numbers, self.consumers[consumer], deadline_ms, offsets))
         return HandOut(self._numbers, offsets, counts)
 
+    def again(self, found: HandOut, now_ms: int) -> HandOut | None:
+        """What is still out of an earlier hand-out, its lease begun anew; None when nothing is.
+
+        For a consumer whose answer was lost: not a new delivery, so nothing is counted.
+        """
+        self.expire(now_ms)
+        left = [offset for offset in found.offsets if self.holds(offset, found.number)]
+        if not left:
+            return None
+        self.extend(left, now_ms)
+        return HandOut(found.number, left, found.counts)
+
     def holds(self, offset: int, number: int) -> bool:
         """Whether the lease `number` still covers `offset`."""
         lease = self._lease_of.get(offset)

@@ -288,6 +288,12 @@ _SUBSCRIPTIONS = (
                 _query("max", "messages", {"type": "integer", "minimum": 1}, 10),
                 _WAIT,
                 _query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
+                _query(
+                    "request",
+                    "any text, another one for each call: when the answer was lost, the same call "
+                    "again gets the same messages. Of one partition; several do not look at it",
+                    {"type": "string", "maxLength": 64}, "7f3a-1",
+                ),
             ),
             answers=(_ok("Messages", "Messages"), Answer(204, "Nothing to receive")),
             problems=(404, 409),

@@ -8,6 +8,7 @@ memory only: after a take-over they are void and unacked messages are delivered 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -38,6 +39,8 @@ _READ_BYTES = 1024 * 1024
 _MESSAGES_MAX = 10_000
 """One receive gives no more, whatever it asks for."""
 _STALE_SHOWN = 10
+_ANSWERS_REMEMBERED = 256
+"""Of so many consumers the last hand-out is known, should its answer get lost."""
 
 
 class SubscribedLog(Protocol):
@@ -96,17 +99,20 @@ class Subscription:
         """Up to `messages_max` messages, leased to `consumer` for the subscription's ack timeout.
 
         Waits up to `wait_s` for the first one; [] when none came, or when the consumers hold too
-        many unacked ones already. Redeliveries come first. Raises `SubscriptionBusy` when the
-        subscription is exclusive and another consumer holds it, `NotOwner`.
+        many unacked ones already. Redeliveries come first. A call that repeats the `request` of
+        the consumer's last one gets the same messages again, as far as they are unacked: its answer
+        was lost, and what came after them would leave a gap that a cumulative ack acks unseen.
+        Raises `SubscriptionBusy` when the subscription is exclusive and another consumer holds it,
+        `NotOwner`.
         """
         until_s = self._loop.time() + wait_s
         messages_max = min(messages_max, _MESSAGES_MAX)
         self._receiving += 1
         try:
-            found = self._hand_out(consumer, messages_max)
+            found = self._hand_out(consumer, messages_max, request)
             while found is None and self._loop.time() < until_s:
                 await self._wait(until_s)
-                found = self._hand_out(consumer, messages_max)
+                found = self._hand_out(consumer, messages_max, request)
         finally:
             self._receiving -= 1
         return [] if found is None else await self._deliver(found)
@@ -204,14 +210,29 @@ class Subscription:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def _hand_out(self, consumer: str, messages_max: int) -> HandOut | None:
+    def _hand_out(self, consumer: str, messages_max: int, request: str) -> HandOut | None:
         if self._closed is not None:
             raise self._closed
         now_ms = self._now_ms()
         self._dispatcher.enter(consumer, now_ms)
         self._skip_trimmed()
+        last_request, last_found = self._answered.get(consumer, ("", None))
+        if request and request == last_request and last_found is not None:
+            again = self._dispatcher.again(last_found, now_ms)
+            if again is not None:
+                return again
         end = self._log.next_offset
-        return self._dispatcher.hand_out(consumer, now_ms, end, self._share(messages_max, end))
+        found = self._dispatcher.hand_out(consumer, now_ms, end, self._share(messages_max, end))
+        if found is not None:
+            self._note_answer(consumer, request, found)
+        return found
+
+    def _note_answer(self, consumer: str, request: str, found: HandOut) -> None:
+        self._answered.pop(consumer, None)
+        if request:
+            self._answered[consumer] = (request, found)
+            if len(self._answered) > _ANSWERS_REMEMBERED:
+                self._answered.popitem(last=False)
 
     def _share(self, messages_max: int, end: int) -> int:
         """When several consumers wait for the same messages, each gets a part of them."""

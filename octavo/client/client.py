@@ -258,7 +258,13 @@ class AsyncClient:
     def subscription(self, topic: str, name: str, *, consumer: str | None = None) -> Subscription:
         """A consumer of a subscription that exists."""
         who = consumer or f"consumer-{self._rng.getrandbits(32):08x}"
-        return Subscription(self.transport, TopicName.of(topic), quote(name, safe=""), who)
+        return Subscription(
+            self.transport,
+            TopicName.of(topic),
+            quote(name, safe=""),
+            who,
+            nonce=self._rng.getrandbits(64),
+        )
 
     # ---- inner
 

@@ -7,6 +7,7 @@ again (`delivery_count` grows).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -21,11 +22,15 @@ Handed = Delivery | str
 class Subscription:
     """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`."""
 
-    def __init__(self, transport: Transport, topic: TopicName, name: str, consumer: str) -> None:
+    def __init__(
+        self, transport: Transport, topic: TopicName, name: str, consumer: str, nonce: int
+    ) -> None:
         self.topic = topic
         self.name = name
         self.consumer = consumer
         self._transport = transport
+        # A call to receive is repeated under its own number, so that it gets the same messages.
+        self._requests = (f"{nonce:016x}-{number}" for number in itertools.count())
         self._path = self._base(None)
 
     async def receive(
@@ -34,13 +39,18 @@ class Subscription:
         """Up to `messages_max` messages; empty when none came within `wait_s`.
 
         Naming a partition goes straight to its owner: for consumers that share the work by
-        partition.
+        partition, and for those that need its order: an answer that gets lost leaves no gap then.
         """
         wait_s = min(wait_s, WAIT_S_MAX)
         answer = await self._transport.call(
             "POST",
             f"{self._base(partition)}/receive",
-            query={"max": messages_max, "wait": wait_s, "consumer": self.consumer},
+            query={
+                "max": messages_max,
+                "wait": wait_s,
+                "consumer": self.consumer,
+                "request": next(self._requests),
+            },
             headers={"Accept": JSON_TYPE},
             partition=self._key(partition),
             wait_s=wait_s,

@@ -43,6 +43,25 @@ def test_nobody_gets_a_message_that_another_holds() -> None:
     assert (dispatcher.consumers["a"].leased, dispatcher.consumers["b"].leased) == (6, 4)
 
 
+def test_a_hand_out_given_again_is_no_new_delivery() -> None:
+    dispatcher = make()
+    dispatcher.enter("a", 0)
+    found = dispatcher.hand_out("a", 0, 10, 4)
+    assert found is not None
+    ack(dispatcher, 1)
+    again = dispatcher.again(found, TIMEOUT - 1)
+    assert again is not None
+    assert (again.number, again.offsets, dispatcher.leased) == (found.number, [0, 2, 3], 3)
+    dispatcher.expire(2 * TIMEOUT - 2)
+    assert dispatcher.holds(0, found.number), "its lease began anew"
+    assert dispatcher.again(found, 3 * TIMEOUT) is None, "it is over"
+    dispatcher.enter("a", 3 * TIMEOUT)
+    late = dispatcher.hand_out("a", 3 * TIMEOUT, 10, 4)
+    assert late is not None
+    assert late.offsets == [0, 2, 3, 4]
+    assert late.counts == {0: 2, 2: 2, 3: 2}
+
+
 def test_what_is_acked_already_is_not_handed_out() -> None:
     dispatcher = make(floor=2)
     dispatcher.cursor.ack(4, 6)

@@ -59,7 +59,7 @@ class FakeSubscription:
         self.holder: str | None = None
 
     async def receive(
-        self, consumer: str, *, messages_max: int, wait_s: float = 0.0
+        self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
     ) -> list[Delivery]:
         if self.info.settings.type == "exclusive":
             if self.holder not in (None, consumer):
