@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import signal
 from collections import Counter, defaultdict
@@ -332,14 +331,12 @@ def _holes(offsets: list[int]) -> list[int]:
 
 def errors_in_logs(folder: Path) -> list[str]:
     """Log lines with a stack trace: mistakes in the program, whatever the faults were."""
-    found = []
-    for path in sorted((folder / "logs").glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            if not line.startswith("{"):
-                found.append(f"{path.name}: {line}")
-            elif "exception" in (event := json.loads(line)):
-                found.append(f"{path.name}: {event}")
-    return found
+    return [
+        f"{path.name}: {line}"
+        for path in sorted((folder / "logs").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+        if not line.startswith("{") or "Traceback" in line
+    ]
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ def refused(*arguments: str) -> str:
     events = [json.loads(line) for line in found.stderr.splitlines() if line.startswith("{")]
     errors = [event for event in events if event["level"] == "error"]
     assert [event["event"] for event in errors] == ["process_failed"], found.stderr
-    assert "exception" not in errors[0]
+    assert "trace" not in errors[0]
     return str(errors[0]["reason"])
 
 
