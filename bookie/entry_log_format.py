@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from bookie.file_names import number_in, numbered_name
 from protocol.entry import Buffer
 
 MAGIC = b"OctvELog"
@@ -61,18 +62,12 @@ class Record(NamedTuple):
 
 def file_name(log_id: int) -> str:
     """The name of entry log `log_id`."""
-    return f"{log_id:016x}{SUFFIX}"
+    return numbered_name(log_id, SUFFIX)
 
 
 def log_id_of(name: str) -> int | None:
     """The id in an entry log's name; None for other files."""
-    stem, dot, suffix = name.partition(".")
-    if dot + suffix != SUFFIX or len(stem) != 16:
-        return None
-    try:
-        return int(stem, 16)
-    except ValueError:
-        return None
+    return number_in(name, SUFFIX)
 
 
 def encode_file_header(log_id: int) -> bytes:

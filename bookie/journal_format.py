@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from bookie.file_names import number_in, numbered_name
 from protocol.codes import OctavoError, Scope
 from protocol.entry import Buffer
 
@@ -86,18 +87,12 @@ class Meta(NamedTuple):
 
 def file_name(file_id: int) -> str:
     """The name of journal file `file_id`."""
-    return f"{file_id:016x}{SUFFIX}"
+    return numbered_name(file_id, SUFFIX)
 
 
 def file_id_of(name: str) -> int | None:
     """The id in a journal file's name; None for other files."""
-    stem, dot, suffix = name.partition(".")
-    if dot + suffix != SUFFIX or len(stem) != 16:
-        return None
-    try:
-        return int(stem, 16)
-    except ValueError:
-        return None
+    return number_in(name, SUFFIX)
 
 
 def encode_file_header(file_id: int) -> bytes:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from crc32c import crc32c
 
 from bookie.disk import Disk, File
+from bookie.file_names import number_in, numbered_name
 from protocol.codes import OctavoError, Scope
 from protocol.entry import INVALID_ENTRY_ID
 
@@ -93,18 +94,12 @@ def encode_block(records: list[bytes], offset: int) -> bytes:
 
 def file_name(file_id: int) -> str:
     """The name of state file `file_id`."""
-    return f"{file_id:016x}{SUFFIX}"
+    return numbered_name(file_id, SUFFIX)
 
 
 def file_id_of(name: str) -> int | None:
     """The id in a state file's name; None for other files."""
-    stem, dot, suffix = name.partition(".")
-    if dot + suffix != SUFFIX or len(stem) != 16:
-        return None
-    try:
-        return int(stem, 16)
-    except ValueError:
-        return None
+    return number_in(name, SUFFIX)
 
 
 class LedgerStates:
