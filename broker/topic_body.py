@@ -8,6 +8,7 @@ that is accepted is one that works.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -91,11 +92,12 @@ def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
     if body.retention is None:
         changes.update(retention_ms=None, retention_bytes=None)
     elif body.retention is not UNSET:
-        _set_time(changes, "retention_ms", "retention.time", body.retention.time)
-        _set_size(changes, "retention_bytes", "retention.size", body.retention.size)
+        _set(changes, "retention_ms", "retention.time", body.retention.time, time_ms)
+        _set(changes, "retention_bytes", "retention.size", body.retention.size, size_bytes)
     if body.rollover is not UNSET:
-        _set_time(changes, "rollover_age_ms", "rollover.time", body.rollover.time, nullable=False)
-        _set_size(changes, "rollover_bytes", "rollover.size", body.rollover.size, nullable=False)
+        time, size = body.rollover.time, body.rollover.size
+        _set(changes, "rollover_age_ms", "rollover.time", time, time_ms, nullable=False)
+        _set(changes, "rollover_bytes", "rollover.size", size, size_bytes, nullable=False)
         if body.rollover.entries is not UNSET:
             changes["rollover_entries"] = body.rollover.entries
     return replace(base, **changes)
@@ -120,7 +122,7 @@ def subscription_settings(body: SubscriptionBody) -> SubscriptionSettings:
                 "offset, a message id or a time, create the subscription and then seek",
             )
         changes["start"] = body.start
-    _set_time(changes, "ack_timeout_ms", "ack_timeout", body.ack_timeout, nullable=False)
+    _set(changes, "ack_timeout_ms", "ack_timeout", body.ack_timeout, time_ms, nullable=False)
     return SubscriptionSettings(**changes)
 
 
@@ -139,50 +141,34 @@ def time_ms(name: str, value: int | float | str) -> int:
     return found
 
 
-def _set_time(
-    changes: dict[str, Any],
-    field: str,
-    name: str,
-    value: Time | UnsetType,
-    *,
-    nullable: bool = True,
-) -> None:
-    if value is UNSET:
-        return
-    if value is None:
-        if not nullable:
-            raise Problem(422, "invalid-settings", f"{name} cannot be null; leave it away")
-        changes[field] = None
-    else:
-        changes[field] = time_ms(name, value)
-
-
-def _set_size(
-    changes: dict[str, Any],
-    field: str,
-    name: str,
-    value: Size | UnsetType,
-    *,
-    nullable: bool = True,
-) -> None:
-    if value is UNSET:
-        return
-    if value is None:
-        if not nullable:
-            raise Problem(422, "invalid-settings", f"{name} cannot be null; leave it away")
-        changes[field] = None
-        return
+def size_bytes(name: str, value: int | str) -> int:
+    """A size from JSON in bytes. Raises a 422."""
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
-        changes[field] = int(float(found[1]) * _UNIT_BYTES[(found[2] or "").lower()])
-    elif isinstance(value, int) and 0 <= value < 2**63:
-        changes[field] = value
-    else:
-        raise Problem(
-            422,
-            "invalid-settings",
-            f"{name} is {value!r}; it must be a number of bytes, or text such as '256MiB'",
-        )
+        return int(float(found[1]) * _UNIT_BYTES[(found[2] or "").lower()])
+    if isinstance(value, int) and 0 <= value < 2**63:
+        return value
+    raise Problem(
+        422,
+        "invalid-settings",
+        f"{name} is {value!r}; it must be a number of bytes, or text such as '256MiB'",
+    )
+
+
+def _set(
+    changes: dict[str, Any],
+    field: str,
+    name: str,
+    value: Any,
+    parse: Callable[[str, Any], int],
+    *,
+    nullable: bool = True,
+) -> None:
+    if value is UNSET:
+        return
+    if value is None and not nullable:
+        raise Problem(422, "invalid-settings", f"{name} cannot be null; leave it away")
+    changes[field] = None if value is None else parse(name, value)
 
 
 def seconds(milliseconds: int | None) -> int | float | None:
