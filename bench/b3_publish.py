@@ -37,7 +37,6 @@ import uvloop
 from protocol.records import Record, build_batch
 
 TOPIC = "/v1/topics/public/b3"
-READY_S = 60.0
 WARM_UP_S = 1.0
 
 

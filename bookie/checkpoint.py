@@ -68,11 +68,6 @@ class Checkpointer:
         self.mark = mark
         """The mark on disk."""
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a checkpoint is under way."""
-        return self._lock.locked()
-
     def forget_ledger(self, ledger_id: int) -> None:
         """A ledger was deleted: the next checkpoint removes it from the index."""
         self._removed.append(ledger_id)

@@ -39,8 +39,6 @@ VALUE = struct.Struct(">QQQI")
 COVERED_KEY = b"\xff" * 8 + b"covered\0"
 COVERED = struct.Struct(">QQ")
 
-ROCKSDB_VERSION = 1
-
 
 class IndexRun(NamedTuple):
     """Entries `first … last` lie in the log run at `location`."""

@@ -223,10 +223,6 @@ class Dispatcher:
         times = [queue[0][0] for queue in (self._deadlines, self._delayed) if queue]
         return min(times, default=None)
 
-    def has_work(self, end: int) -> bool:
-        """Whether a hand-out might find something before `end`."""
-        return bool(self._ready) or self.cursor.next_unacked(self._fresh) < end
-
     def reset(self) -> None:
         """After a seek: every lease is void, all that is unacked is fresh."""
         self._fresh = self.cursor.mark_delete

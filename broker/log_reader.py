@@ -105,10 +105,6 @@ class LogReader:
             self._read_ahead(following)
         return taken
 
-    async def batch_at(self, offset: int) -> StoredBatch:
-        """The one batch that contains `offset`."""
-        return (await self._load(offset, 1))[0]
-
     async def batch_of(self, message_id: MessageId) -> StoredBatch:
         """The batch that a message id names. Raises `MessageNotFound`."""
         link = self._record.chain.link_of(message_id.ledger_id)

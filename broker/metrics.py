@@ -34,9 +34,6 @@ class Metrics:
             buckets=SECONDS_BUCKETS,
             registry=self.registry,
         )
-        self.in_progress = Gauge(
-            "octavo_http_requests_in_progress", "Requests being answered", registry=self.registry
-        )
         self.held_bytes = Gauge(
             "octavo_http_held_body_bytes", "Request bodies in memory", registry=self.registry
         )

@@ -162,11 +162,6 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ requests
 
     @property
-    def is_lost(self) -> bool:
-        """Whether it can no longer be used."""
-        return self._lost is not None
-
-    @property
     def writable(self) -> bool:
         """Whether adds may be handed over now, rather than held back."""
         return not self._paused and self._lost is None and self._out_bytes < self._buffer_bytes_max

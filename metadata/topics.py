@@ -104,10 +104,6 @@ class TopicStore:
         """The record and its version."""
         return await self._read(NamespaceRecord, join(NAMESPACES_ROOT, namespace))
 
-    async def write_namespace(self, namespace: str, record: NamespaceRecord, version: int) -> int:
-        """Compare-and-set; return the new version."""
-        return await self._write(join(NAMESPACES_ROOT, namespace), record, version)
-
     async def delete_namespace(self, namespace: str, version: int = ANY_VERSION) -> None:
         """Raises `RecordExists` when there are topics in it."""
         if await self.list_topics(namespace):
@@ -156,10 +152,6 @@ class TopicStore:
         """The namespace's topics, sorted."""
         return await self._store.children(join(TOPICS_ROOT, namespace))
 
-    def watch_topics(self, namespace: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after a topic was made or deleted."""
-        return self._store.watch_children(join(TOPICS_ROOT, namespace), on_change)
-
     def watch_topic(self, namespace: str, topic: str, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after the topic's record changed."""
         return self._store.watch(topic_path(namespace, topic), on_change)
@@ -195,12 +187,6 @@ class TopicStore:
         names = await self._store.children(join(topic_path(namespace, topic), "partitions"))
         return sorted(int(name) for name in names)
 
-    def watch_partition(
-        self, namespace: str, topic: str, partition: int, on_change: Callable[[], None]
-    ) -> Watch:
-        """Call `on_change` after the partition's record changed."""
-        return self._store.watch(partition_path(namespace, topic, partition), on_change)
-
     # -- subscriptions
 
     async def create_subscription(
@@ -215,18 +201,6 @@ class TopicStore:
         """The record and its version."""
         path = subscription_path(namespace, topic, subscription)
         return await self._read(SubscriptionRecord, path)
-
-    async def write_subscription(
-        self,
-        namespace: str,
-        topic: str,
-        subscription: str,
-        record: SubscriptionRecord,
-        version: int,
-    ) -> int:
-        """Compare-and-set; return the new version."""
-        path = subscription_path(namespace, topic, subscription)
-        return await self._write(path, record, version)
 
     async def delete_subscription(
         self, namespace: str, topic: str, subscription: str, version: int = ANY_VERSION

@@ -170,12 +170,3 @@ def unpack_lac(digest: Digest, ledger_id: int, data: Buffer) -> int:
     if view[LAC_HEADER.size :] != digest.compute(front, b""):
         raise DigestMismatch(f"ledger {ledger_id}: the digest of its explicit LAC does not match")
     return int(lac)
-
-
-def crc32c_matches(entry: Buffer) -> bool:
-    """Whether an entry protected by CRC32C is intact. The bookie's check on arrival."""
-    view = memoryview(entry)
-    if len(view) < HEADER_BYTES + 4:
-        return False
-    found: int = _CRC32C.unpack_from(view, HEADER_BYTES)[0]
-    return crc32c(view[HEADER_BYTES + 4 :], crc32c(view[:HEADER_BYTES])) == found

@@ -87,15 +87,6 @@ def debugging() -> bool:
     return os.environ.get("OCTAVO_DEBUG", "") not in ("", "0")
 
 
-def human_bytes(count: float) -> str:
-    """`3.4 MB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -12,8 +12,6 @@ from typing import Any
 
 from octavo.demo.flights import Flights
 
-EXAMPLES_MAX = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
