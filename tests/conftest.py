@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from metadata.zookeeper_server import ZooKeeperNotInstalled, server_command, write_config
+from octavo.standalone.ports import free_port
 
 # A test is right or wrong, not late: machines that run tests are busy with others.
 hypothesis.settings.register_profile("octavo", deadline=None)
@@ -38,14 +39,6 @@ class ZooKeeperServer:
 
 
 ZooKeeperRun = contextlib.AbstractContextManager[ZooKeeperServer]
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers_ruok(port: int) -> bool:
@@ -92,7 +85,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
                 running_zookeeper(tmp_path_factory.mktemp("zookeeper"), free_port())
             )
         except ZooKeeperNotInstalled as error:
-            if os.environ.get("OCTAVO_REQUIRE_ZOOKEEPER"):
+            if os.environ.get("REQUIRE_ZOOKEEPER"):
                 raise  # CI installs it: there these tests are never skipped
             pytest.skip(str(error))
         yield server
