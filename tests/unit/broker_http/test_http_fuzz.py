@@ -56,6 +56,7 @@ def test_bodies_give_messages_or_a_problem(body: bytes) -> None:
     st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=10)), max_size=4),
 )
 @settings(max_examples=1000, deadline=None)
+@example(None, b"\t0", [])
 def test_what_is_shown_can_be_published_again(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
@@ -68,7 +69,13 @@ def test_what_is_shown_can_be_published_again(
     record = record_of(decode_message(encode(again)), 0)
     assert record.key == key
     assert sorted(name for name, _ in record.headers) == sorted(name for name, _ in headers)
-    assert encode(message_out(3, 5, MessageId(1, 2, 0), record)) == text
+    # Blanks around a JSON value belong to the text that it stands in, not to the value.
+    assert plain(encode(message_out(3, 5, MessageId(1, 2, 0), record))) == plain(text)
+
+
+def plain(text: bytes) -> bytes:
+    """JSON without its blanks; numbers and strings as they are written."""
+    return msgspec.json.format(text, indent=-1)
 
 
 @given(st.text(max_size=40))
