@@ -30,6 +30,7 @@ from typing import Any, cast
 import structlog
 import uvloop
 
+from octavo.clock import wall_clock_ms
 from protocol.answers import Added, AddRefused, parse_answers
 from protocol.entry import HEADER_BYTES, DigestType, digest_for, master_key, pack_entry
 from protocol.frames import ADD_PREFIX_BYTES, Flag, FrameReceiver, add_prefix
@@ -194,9 +195,7 @@ async def serve(folder: str) -> None:
         journal_directories=(f"{folder}/journal",),
         ledger_directories=(f"{folder}/ledgers",),
     )
-    node = BookieNode(
-        config, store, disk=RealDisk(), rng=random.Random(1), clock=lambda: int(time.time() * 1000)
-    )
+    node = BookieNode(config, store, disk=RealDisk(), rng=random.Random(1), clock=wall_clock_ms)
     await node.start()
     print(node.port, flush=True)
     ended = asyncio.Event()

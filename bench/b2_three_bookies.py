@@ -39,6 +39,7 @@ from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from ledger.writer import LedgerWriter
 from metadata.opening import open_store
+from octavo.clock import wall_clock_ms
 
 BURST_BYTES = 64 * 1024
 TICK_S = 120.0
@@ -59,7 +60,7 @@ async def serve(folder: str, name: str, url: str) -> None:
         store,
         disk=RealDisk(),
         rng=random.Random(name),
-        clock=lambda: time.time_ns() // 1_000_000,
+        clock=wall_clock_ms,
     )
     await node.start()
     stop = asyncio.Event()

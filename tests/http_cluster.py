@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,11 @@ from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
 from metadata.store import MetadataStore
+from octavo.clock import wall_clock_ms
 from tests.ledger_cluster import QUICK, Cluster, running_cluster
 from tests.unit.broker_http.fake_broker import Answer, Api, until
 
 __all__ = ["Answer", "Api", "HttpCluster", "running_brokers", "until"]
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 class Node:
@@ -52,7 +48,7 @@ class HttpCluster:
         store = open_store(self.cluster.store.url, session_timeout_ms=2000)
         await store.start()
         ledgers = LedgerClient(
-            store, rng=random.Random(name), options=LedgerOptions(**QUICK), clock=now_ms
+            store, rng=random.Random(name), options=LedgerOptions(**QUICK), clock=wall_clock_ms
         )
         await ledgers.start()
         broker = Broker(
@@ -60,10 +56,10 @@ class HttpCluster:
             ledgers,
             BrokerConfig(broker_id=name, port=0, trim_interval_ms=200),
             rng=random.Random(name),
-            clock=now_ms,
+            clock=wall_clock_ms,
         )
         server = BrokerServer(
-            broker, store=store, ledgers=ledgers, clock=now_ms, http=HttpConfig(**http)
+            broker, store=store, ledgers=ledgers, clock=wall_clock_ms, http=HttpConfig(**http)
         )
         await server.start()
         self.nodes[name] = Node(store, ledgers, broker, server)

@@ -34,8 +34,8 @@ def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
     """Run `work` with a ledger client on the metadata store at `url`."""
     from ledger.ledgers import LedgerClient
     from metadata.opening import open_store
+    from octavo.clock import wall_clock_ms
     from octavo.logs import configure_logging
-    from octavo.process.life import wall_clock_ms
 
     configure_logging(form="console", level="error")
 

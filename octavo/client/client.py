@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
@@ -16,15 +15,12 @@ from octavo.client.reading import find_offset, read_messages
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
 from octavo.client.types import Message, Position, Topic, TopicName, Value
+from octavo.clock import wall_clock_ms
 from protocol.compression import Compression
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 READ_MESSAGES_MAX = 1_000
 FOLLOW_WAIT_S = 20.0
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class AsyncClient:
@@ -41,7 +37,7 @@ class AsyncClient:
         attempt_s: float = 15.0,
         retry_s: float = 60.0,
         rng: random.Random | None = None,
-        clock: Callable[[], int] = _now_ms,
+        clock: Callable[[], int] = wall_clock_ms,
         on_retry: Callable[[ClientError], None] | None = None,
     ) -> None:
         self._rng = rng or random.SystemRandom()

@@ -22,10 +22,10 @@ from metadata.opening import open_store
 from metadata.store import MetadataStore
 from octavo.client.client import AsyncClient
 from octavo.client.transport import BATCH_TYPE
+from octavo.clock import wall_clock_ms
 from octavo.demo.following import LogEvent, LogFollower
 from octavo.demo.screen import Screen
 from octavo.logs import configure_logging
-from octavo.process.life import wall_clock_ms
 from octavo.standalone.cluster_file import Member
 from octavo.standalone.supervisor import Plan, Supervisor
 from octavo.words import in_words, recovery_step_in_words

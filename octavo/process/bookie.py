@@ -14,7 +14,8 @@ from bookie.config import BookieConfig
 from bookie.disk import RealDisk
 from bookie.node import BookieNode
 from metadata.opening import open_store
-from octavo.process.life import Life, run_process, wall_clock_ms
+from octavo.clock import wall_clock_ms
+from octavo.process.life import Life, run_process
 from octavo.process.spec import ProcessSpec, read_spec
 
 

@@ -13,7 +13,8 @@ from broker.server import BrokerServer
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
-from octavo.process.life import Life, run_process, wall_clock_ms
+from octavo.clock import wall_clock_ms
+from octavo.process.life import Life, run_process
 from octavo.process.recovery_log import log_recovery_step
 from octavo.process.spec import ProcessSpec, read_spec
 

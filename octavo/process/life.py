@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,6 @@ log = structlog.get_logger()
 
 STOP_TIMEOUT_S = 40.0
 """Longer than every graceful stop below it; then the process leaves without."""
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch: the clock that processes inject into the layers."""
-    return time.time_ns() // 1_000_000
 
 
 class Life:
