@@ -53,7 +53,7 @@ def find_class_path() -> str:
     )
 
 
-def write_config(folder: str, *, port: int, host: str = "127.0.0.1", tick_ms: int = TICK_MS) -> str:
+def write_config(folder: str, *, port: int, tick_ms: int = TICK_MS) -> str:
     """Write `zoo.cfg` into `folder`, where the data go too; return its path."""
     data = Path(folder, "data")
     data.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def write_config(folder: str, *, port: int, host: str = "127.0.0.1", tick_ms: in
     config.write_text(
         f"tickTime={tick_ms}\n"
         f"dataDir={data}\n"
-        f"clientPortAddress={host}\n"
+        "clientPortAddress=127.0.0.1\n"
         f"clientPort={port}\n"
         "maxClientCnxns=0\n"
         "admin.enableServer=false\n"

@@ -28,8 +28,8 @@ LINE_EVERY_S = 3.0
 class Screen:
     """A context manager around one demonstration."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
         self._started = time.monotonic()
         self._live = self.console.is_terminal
         self._bar = Progress(
