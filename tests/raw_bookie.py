@@ -11,6 +11,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+import uvloop
+
 from bookie.config import BookieConfig
 from bookie.disk import Disk, File, RealDisk, RealFile
 from bookie.node import BookieNode
@@ -36,6 +39,17 @@ CRC32C = digest_for(DigestType.CRC32C, b"")
 OURS = int(Flag.CRC32C | Flag.RANGE_ACK)
 FRAME_BYTES_MAX = 5 * 1024 * 1024
 DEADLINE_S = 20.0
+LOOPS = [asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()]
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+def on_both_loops(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """Production runs on uvloop, the simulation on asyncio's transports.
+
+    A module that says `event_loop_policy = on_both_loops` runs each of its tests on both.
+    """
+    policy: asyncio.AbstractEventLoopPolicy = request.param
+    return policy
 
 
 def entry_of(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -2) -> bytes:

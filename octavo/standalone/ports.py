@@ -53,7 +53,7 @@ def check_port(host: str, port: int, name: str) -> None:
             ) from None
 
 
-def free_port(host: str) -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on right now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from bookie.node import BookieNode
 from protocol.answers import ReadAnswer
@@ -24,20 +23,13 @@ from tests.raw_bookie import (
     add_of,
     adds_of,
     entry_of,
+    on_both_loops,
     running_bookie,
     until,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
-LOOPS = [asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()]
-
-
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """Production runs on uvloop, the simulation on asyncio's transports."""
-    policy: asyncio.AbstractEventLoopPolicy = request.param
-    return policy
-
+event_loop_policy = on_both_loops
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from bookie.config import BookieConfigError
 from bookie.cookies import CookieRefused, FolderUnusable
@@ -31,21 +30,14 @@ from tests.raw_bookie import (
     config_in,
     entry_of,
     new_node,
+    on_both_loops,
     open_metadata,
     running_bookie,
     until,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
-LOOPS = [asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()]
-
-
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """Production runs on uvloop, the simulation on asyncio's transports."""
-    policy: asyncio.AbstractEventLoopPolicy = request.param
-    return policy
-
+event_loop_policy = on_both_loops
 
 RECOVERY = int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY | Flag.CRC32C)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +17,7 @@ from broker.errors import (
 )
 from broker.types import MessageId, SubscriptionSettings
 from protocol.batch import InvalidBatch, read_header
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, values
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
-        yield brokers
+from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, values
 
 
 async def test_published_messages_have_dense_offsets_and_are_read_back(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,16 +17,9 @@ from tests.broker_cluster import (
     batch,
     make_topic,
     owned,
-    running_brokers,
     until,
     values,
 )
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
-        yield brokers
 
 
 async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +20,7 @@ from broker.partition import Partition
 from broker.subscription import Subscription
 from broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
 from protocol.batch import HEADER_BYTES, with_base_offset
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
-        yield brokers
+from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, until
 
 
 async def subscribed(

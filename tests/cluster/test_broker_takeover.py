@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -27,16 +25,9 @@ from tests.broker_cluster import (
     batch,
     make_topic,
     owned,
-    running_brokers,
     until,
     values,
 )
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
-        yield brokers
 
 
 async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -21,14 +19,7 @@ from broker.errors import (
 )
 from broker.partition import PartitionState
 from broker.types import SubscriptionSettings, TopicName, TopicSettings
-from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, until
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
-        yield brokers
-
+from tests.broker_cluster import BrokerCluster, batch, owned, until
 
 NAME = TopicName("public", "flights")
 

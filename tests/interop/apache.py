@@ -13,7 +13,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from processes import Process, free_port
+from processes import Process
+
+from octavo.standalone.ports import free_port
 
 VERSION = "4.18.0"
 CACHE = Path(__file__).resolve().parents[2] / ".cache/interop"

@@ -14,13 +14,6 @@ from protocol.frames import read_request
 START_S = 60
 
 
-def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Process:
     """One process. What it says goes to `<name>.log` in `folder`."""
 

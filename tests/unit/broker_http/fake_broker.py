@@ -7,7 +7,6 @@ what, and a test moves a partition by changing it.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -470,13 +469,6 @@ async def until(check: Callable[[], Any], seconds: float = 5.0) -> None:
             if check():
                 return
             await asyncio.sleep(0.005)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Running:

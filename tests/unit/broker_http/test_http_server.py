@@ -7,10 +7,11 @@ import json
 from contextlib import suppress
 
 import pytest
-from fake_broker import FakeBroker, FakeCluster, Running, free_port, running, until
+from fake_broker import FakeBroker, FakeCluster, Running, running, until
 
 from broker.config import BrokerConfig
 from broker.server import BrokerServer, CannotListen
+from octavo.standalone.ports import free_port
 from protocol.records import Record, build_batch, partition_for
 
 ONE = "/v1/topics/public/one"
