@@ -76,9 +76,12 @@ class State:
             case ["b", str(name), list(chunks)]:
                 self.cursors[name].cursor.load((index, bits) for index, bits in chunks)
             case ["a", str(name), list(packed)]:
-                cursor = self.cursors[name].cursor
-                for start, end in unpack_ranges(packed):
-                    cursor.ack(start, end)
+                ranges = unpack_ranges(packed)
+                # A snapshot may be ahead of the operations after it: one that was written while
+                # an ack and then the deletion were queued does not know the cursor any more.
+                if (held := self.cursors.get(name)) is not None:
+                    for start, end in ranges:
+                        held.cursor.ack(start, end)
             case ["d", str(name)]:
                 self.cursors.pop(name, None)
             case ["p", int(upto), list(producers)]:

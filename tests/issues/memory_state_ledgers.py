@@ -1,0 +1,100 @@
+"""State ledgers in memory, for tests of what a restart would find in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+from broker.config import BrokerConfig
+from broker.state_format import State
+from broker.state_log import StateLog
+from broker.types import PartitionName, TopicSettings
+from metadata.topics import PartitionRecord
+
+NAME = PartitionName("default", "orders", 0)
+
+
+class MemoryWriter:
+    """A ledger whose adds are durable at once, or when `go_on` is set."""
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.entries: list[bytes] = []
+        self.length = 0
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self.entries) - 1
+
+    async def append(self, payload: bytes) -> int:
+        await self.go_on.wait()
+        self.entries.append(payload)
+        return self.last_add_confirmed
+
+    async def close(self) -> None:
+        pass
+
+
+class MemoryLedgers:
+    """Makes them; `may_create` holds a creation up."""
+
+    def __init__(self) -> None:
+        self.writers: dict[int, MemoryWriter] = {}
+        self.may_create = asyncio.Event()
+        self.may_create.set()
+
+    async def create(self, **_: Any) -> MemoryWriter:
+        await self.may_create.wait()
+        writer = MemoryWriter(len(self.writers) + 1)
+        self.writers[writer.ledger_id] = writer
+        return writer
+
+    async def delete(self, ledger_id: int) -> None:
+        del self.writers[ledger_id]
+
+
+class MemoryRecord:
+    """The partition's record, as `PartitionRecordKeeper` keeps it."""
+
+    def __init__(self) -> None:
+        self.value = PartitionRecord()
+
+    async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
+        self.value = make(self.value)
+        return self.value
+
+
+class Served:
+    """A partition's state ledger as its owner drives it, and as its successor finds it."""
+
+    def __init__(self, snapshot: Callable[[], Iterable[bytes]], **config: Any) -> None:
+        self.ledgers = MemoryLedgers()
+        self.record = MemoryRecord()
+        self.lost: list[Exception] = []
+        self.log = StateLog(
+            cast(Any, self.ledgers),
+            cast(Any, self.record),
+            NAME,
+            replace(BrokerConfig(), **config),
+            TopicSettings,
+            snapshot,
+            self.lost.append,
+        )
+
+    @property
+    def writer(self) -> MemoryWriter:
+        """The ledger that the record names."""
+        state_ledger = self.record.value.state_ledger
+        assert state_ledger is not None
+        return self.ledgers.writers[state_ledger]
+
+    def after_a_restart(self) -> State:
+        """What a successor replays."""
+        state = State()
+        for entry in self.writer.entries:
+            state.apply(entry)
+        return state
