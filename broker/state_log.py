@@ -95,6 +95,8 @@ class StateLog:
         self._waiting: list[tuple[Op, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
+        self._behind = False
+        """The state in memory has a change that was refused here: only a snapshot tells it."""
 
     @property
     def exists(self) -> bool:
@@ -109,6 +111,7 @@ class StateLog:
         if self._closed:
             raise NotOwner(f"{self._name} is not served here any more")
         if len(self._waiting) >= _WAITING_MAX:
+            self._behind = True
             raise Overloaded(f"{self._name}: {_WAITING_MAX} acks are waiting to be written")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((op, done))
@@ -158,7 +161,7 @@ class StateLog:
 
     async def _write(self, ops: list[Op]) -> None:
         writer = self._writer
-        if writer is not None and not self._is_long(writer):
+        if writer is not None and not self._behind and not self._is_long(writer):
             try:
                 async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
                     await writer.append(encode(ops))
@@ -182,6 +185,7 @@ class StateLog:
         self._writer = None
         new = await create_ledger(self._ledgers, self._settings(), self._name, "state")
         try:
+            self._behind = False
             await write_snapshot(new, self._snapshot())
             await self._record.change(lambda r: replace(r, state_ledger=new.ledger_id))
         except OwnershipLost as error:
