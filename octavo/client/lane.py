@@ -109,6 +109,8 @@ class Lane:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sequence = 0
         self._epoch = options.epoch
+        self._ended: ProducerFailed | None = None
+        """Why nothing can be sent any more."""
 
     def add(self, item: Record | bytes, size: int) -> tuple[Batch, int]:
         """Put a message into the open batch; return the batch and its place there."""
@@ -139,7 +141,9 @@ class Lane:
             self._timer.cancel()
             self._timer = None
         batch, self._open = self._open, None
-        if batch is not None:
+        if batch is not None and self._ended is not None:
+            self._fail(batch, self._ended)
+        elif batch is not None:
             batch.sequence, batch.epoch = self._sequence, self._epoch
             self._sequence = (self._sequence + len(batch.items)) % SEQUENCE_MODULUS
             self._sealed.append(batch)
@@ -152,9 +156,16 @@ class Lane:
 
     async def close(self) -> None:
         """Give up what is under way."""
+        self._end("the producer was closed")
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A task that was cancelled before it began has answered nothing.
+        left, self._window = [*self._window, *self._sealed], deque()
+        self._sealed.clear()
+        for batch in left:
+            self._fail(batch, OutcomeUnknown("the producer was closed before the answer came"))
+        self.seal()
 
     def _later(self) -> asyncio.Handle:
         if self._options.linger_ms <= 0:
@@ -185,6 +196,8 @@ class Lane:
         try:
             self._settle(batch, await self._send(batch))
         except asyncio.CancelledError:
+            if not batch.done.done():
+                self._end("the producer was closed")
             self._refuse(batch, OutcomeUnknown("the producer was closed before the answer came"))
             raise
         except OctavoError as error:
@@ -259,26 +272,44 @@ class Lane:
         everything = [*self._window, *self._sealed]
         self._window.clear()
         self._sealed.clear()
-        if batch.epoch == self._epoch:
-            self._epoch = min(self._epoch + 1, EPOCH_MAX)
-            self._sequence = 0
+        self._next_epoch()
+        behind = ProducerFailed(
+            f"{self._topic} partition {self.partition}: not sent on, because sequence "
+            f"{batch.sequence} failed: {error}"
+        )
         for other in everything:
-            if other.done.done():
-                continue
-            other.done.set_exception(
-                error
-                if other is batch
-                else ProducerFailed(
-                    f"{self._topic} partition {self.partition}: not sent on, because sequence "
-                    f"{batch.sequence} failed: {error}"
-                )
-            )
-            self._released(other.bytes, 0)
+            self._fail(other, error if other is batch else behind)
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:
                 task.cancel()
         self._moved.set()
+        self._fill_window()  # what waited open for room in the window need wait no longer
+
+    def _fail(self, batch: Batch, error: OctavoError) -> None:
+        if not batch.done.done():
+            batch.done.set_exception(error)
+            self._released(batch.bytes, 0)
+
+    def _next_epoch(self) -> None:
+        """Sequences begin anew, which only a new epoch allows: in the old one they would be taken
+        for repetitions, and lost.
+        """
+        self._sequence = 0
+        if self._epoch < EPOCH_MAX:
+            self._epoch += 1
+        else:
+            self._end(
+                f"producer {self._options.producer_id} has used its last epoch, {EPOCH_MAX}: "
+                "go on under another producer id"
+            )
+
+    def _end(self, why: str) -> None:
+        """What is not sent yet will not be."""
+        if self._ended is None:
+            self._ended = ProducerFailed(
+                f"{self._topic} partition {self.partition}: not sent: {why}"
+            )
 
 
 def _stored_already(batch: Batch, error: ApiError) -> int:
