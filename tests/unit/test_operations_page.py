@@ -1,0 +1,104 @@
+"""docs/operations.md names every setting with its default, every metric and every log event."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from bookie.config import BookieConfig
+from bookie.metrics import BookieMetrics
+from broker.config import BrokerConfig
+from broker.http_config import HttpConfig
+from broker.metrics import Metrics
+from ledger.options import LedgerOptions
+from octavo.settings import ProcessConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo")
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+EVENTS, REST = PAGE.split("## Log events")[1].split("## Metrics")
+METRICS, SETTINGS = REST.split("## Settings")
+LEVELS = {"debug", "info", "warning", "error", "critical"}
+CHOSEN_BEFORE = {
+    *("partition_taken_over", "partition_reopened", "ledger_fenced", "writer_ended"),
+    "recovery_step",
+}
+"""Events whose names do not stand in the call that logs them."""
+
+
+def names_in(text: str) -> set[str]:
+    """What stands in backquotes in the first column of a table."""
+    firsts = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    return {name for first in firsts for name in re.findall(r"`(\w+)`", first)}
+
+
+def logged_events() -> set[str]:
+    found = set(CHOSEN_BEFORE)
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            owner, _, method = ast.unparse(node.func).rpartition(".")
+            if owner in ("log", "_log") and method in LEVELS:
+                texts = [n.value for n in ast.walk(node.args[0]) if isinstance(n, ast.Constant)]
+                found |= {text for text in texts if re.fullmatch(r"[a-z]+(_[a-z]+)*", str(text))}
+    return found
+
+
+def test_every_log_event_is_on_the_page_and_no_other() -> None:
+    assert names_in(EVENTS) == logged_events()
+
+
+def test_every_metric_is_on_the_page_and_no_other() -> None:
+    found: set[str] = {"bookie_queue_bytes", "bookie_ledgers"}  # node.py adds these
+    bookie = BookieMetrics()
+    bookie.lookups({"write_cache": 0})
+    registries: list[CollectorRegistry] = [bookie.registry, Metrics(list).registry]
+    for registry in registries:
+        for family in registry.collect():
+            found.add(family.name + ("_total" if family.type == "counter" else ""))
+    assert names_in(METRICS) == found
+
+
+def shown(name: str, value: Any) -> str:
+    """A default as the page has it."""
+    if value is None:
+        return "none"
+    if value in ("", ()):
+        return "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"`{value}`"
+    if "bytes" in name:
+        for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+            if value % size == 0:
+                return f"{value // size} {unit}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@pytest.mark.parametrize(
+    ("section", "kind"),
+    [
+        ("process", ProcessConfig),
+        ("bookie", BookieConfig),
+        ("broker", BrokerConfig),
+        ("http", HttpConfig),
+        ("ledger", LedgerOptions),
+    ],
+)
+def test_every_setting_is_on_the_page_with_its_default(section: str, kind: Any) -> None:
+    table = SETTINGS.split(f"### {section}\n")[1].split("\n### ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", table, re.MULTILINE)
+    expected = []
+    for field in dataclasses.fields(kind):
+        made = field.default_factory
+        value = field.default if made is dataclasses.MISSING else made()
+        expected.append((field.name, shown(field.name, value)))
+    assert rows == expected
