@@ -194,7 +194,8 @@ class Replication:
         floor = core.lac
         for position, acked_to in enumerate(core.acks.acked_to):
             if acked_to < floor and position not in core.down:
-                floor = acked_to
+                # What lies before the next entry that it must hold is nothing to wait for.
+                floor = min(floor, core.quorum.next_held(position, acked_to) - 1)
         self.pending.release(floor)
         self._owner.released()
 

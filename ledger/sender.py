@@ -80,7 +80,7 @@ class Sender:
 
     def push(self, chunk: Chunk, frames: tuple[Sequence[Buffer], int] | None, now: float) -> None:
         """A new chunk; `frames` when it goes whole to every bookie."""
-        if self._acked_to[self._position] + 1 >= chunk.first_entry:
+        if self._owed >= chunk.first_entry:
             self._heard_at = now  # nothing was owed until now
         connection = self._connection
         if (
@@ -120,18 +120,18 @@ class Sender:
 
     def _due(self) -> tuple[int, int, bool] | None:
         """The next run to send: (first, last, whether it was refused before)."""
-        acked_to = self._acked_to[self._position]
-        self._next = max(self._next, acked_to + 1)
-        while self._again and self._again[0][1] <= acked_to:
+        owed = self._owed  # what lies before it may have been let go
+        self._next = max(self._next, owed)
+        while self._again and self._again[0][1] < owed:
             del self._again[0]
         if self._again:
             first, last = self._again[0]
-            return max(first, acked_to + 1), last, True
+            return max(first, owed), last, True
         if self._next > self._core.lap:
             return None
         room = self._core.lap
         if self._window is not None:
-            room = self._window - (self._next - 1 - acked_to)
+            room = self._window - (self._next - owed)
             if room <= 0:
                 return None
         return self._next, min(self._core.lap, self._next + room), False
@@ -156,7 +156,7 @@ class Sender:
         self._again = _merged(self._again)
         if self._pause is not None:
             return
-        in_flight = self._next - 1 - self._acked_to[self._position]
+        in_flight = self._next - self._owed
         self._window = max(_WINDOW_MIN, in_flight // 2)
         lowest, highest = self._options.busy_backoff_ms_min, self._options.busy_backoff_ms_max
         self._backoff_ms = min(max(self._backoff_ms * 2, lowest), highest)
@@ -169,10 +169,12 @@ class Sender:
 
     def owes(self) -> bool:
         """Whether the bookie has acks to give."""
-        if self.down:
-            return False
-        acked_to = self._acked_to[self._position]
-        return self._core.quorum.next_held(self._position, acked_to) <= self._core.lap
+        return not self.down and self._owed <= self._core.lap
+
+    @property
+    def _owed(self) -> int:
+        """The first entry that it must hold and has not acked: sent, due, or yet to come."""
+        return self._core.quorum.next_held(self._position, self._acked_to[self._position])
 
     def overdue(self, now: float) -> bool:
         """Whether it owes acks and has given no sign of life for too long."""

@@ -1,0 +1,71 @@
+"""In a ledger with E > Qw, entries that a bookie does not hold counted as owed by it.
+
+A bookie whose next entry had yet to be written looked behind: what all others had acked was kept
+for it, so that `drain` could wait for ever; and after an idle hour its first add was found overdue
+at the next tick, the bookie was replaced and its connection dropped. Found by reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.options import LedgerOptions
+from ledger.pending import Pending
+from ledger.sender import Sender
+from ledger.writing import Writing
+from tests.ledger_cluster import Cluster, running_cluster
+from tests.ledger_world import new_ledger
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
+        yield cluster
+
+
+async def test_drain_ends_when_every_holder_has_acked(cluster: Cluster) -> None:
+    client = await cluster.client(pending_bytes_max=1)
+    writer = await client.create(ensemble_size=3, write_quorum=2, ack_quorum=2)
+    async with asyncio.timeout(10):
+        for entry_id in range(7):
+            assert await writer.append(b"x" * 100) == entry_id
+        await writer.drain()
+        assert writer.pending_bytes == 0
+
+
+class _Bookie:
+    """One without a connection: nothing can be sent to it, nor acked by it."""
+
+    bookie_id = "a"
+    connection = None
+
+
+def test_a_bookie_is_not_overdue_for_the_time_in_which_it_was_owed_nothing() -> None:
+    core = Writing(new_ledger(3, 2, 2), 0)
+    pending = Pending(core.metadata, core.quorum)
+    options = LedgerOptions()
+    sink: Any = None
+    bookie: Any = _Bookie()
+    sender = Sender(sink, core, pending, 0, bookie, options)
+    sender.attach(0.0)
+
+    def push(now: float) -> None:
+        chunk, _ = pending.encode([b"x"], 0, core.lac)
+        core.push(1)
+        sender.push(chunk, None, now)
+
+    push(0.0)
+    push(0.0)
+    for position, first, last in ((0, 0, 0), (1, 0, 1), (2, 1, 1)):
+        core.acked(core.ensemble[position], first, last)
+    assert core.lac == 1
+    assert not sender.owes()  # position 0 does not hold entry 1
+    push(3_600.0)
+    assert sender.owes()
+    assert not sender.overdue(3_600.1)
+    assert sender.overdue(3_600.0 + options.add_timeout_s)
