@@ -47,9 +47,11 @@ _NOWHERE = PartitionName("", "", -1)
 class _Lookup:
     """Who owns a partition, as last read. `known` is False when it must be read again."""
 
-    __slots__ = ("known", "owner", "watch")
+    __slots__ = ("known", "owner", "turn", "watch")
 
     def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        """Held while it is being read: whoever asks meanwhile waits for the answer."""
         self.known = False
         self.owner: BrokerInfo | None = None
         self.watch: Watch | None = None
@@ -281,15 +283,16 @@ class Owners:
             lookup = self._lookups[name] = _Lookup()
             path = owner_path(*name)
             lookup.watch = self._ownership.watch(path, lambda: self._owner_changed(name))
-        if not lookup.known:
-            lookup.known = True  # an alarm during the read makes it unknown again
-            try:
-                value = await self._ownership.owner(owner_path(*name))
-            except BaseException:
-                lookup.known = False
-                raise
-            lookup.owner = None if value is None else decode_broker(value)
-        return lookup.owner
+        async with lookup.turn:
+            if not lookup.known:
+                lookup.known = True  # an alarm during the read makes it unknown again
+                try:
+                    value = await self._ownership.owner(owner_path(*name))
+                except BaseException:
+                    lookup.known = False
+                    raise
+                lookup.owner = None if value is None else decode_broker(value)
+            return lookup.owner
 
     def _forget_lookup(self, name: PartitionName) -> None:
         lookup = self._lookups.pop(name)
