@@ -165,7 +165,12 @@ class Dispatcher:
         self._fresh = max(self._fresh, offset + 1)
 
     def nack(self, offset: int, now_ms: int, delay_ms: int) -> None:
-        """Give a leased message back, to be delivered again after the delay."""
+        """Give a leased message back, to be delivered again after the delay.
+
+        Nothing happens to one that is not leased: a call may name a message twice.
+        """
+        if offset not in self._lease_of:
+            return
         self._release(offset)
         if delay_ms <= 0:
             heapq.heappush(self._ready, offset)
