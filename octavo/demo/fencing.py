@@ -222,10 +222,11 @@ class Fencing:
         )
         back = [one for one in steps if one.fields["what"] == "WrittenBack"]
         if back:
-            entries = f"{back[0].fields['first_entry']} to {back[-1].fields['last_entry']}"
+            first, last = back[0].fields["first_entry"], back[-1].fields["last_entry"]
+            entries = f"Entry {last} was" if first == last else f"Entries {first} to {last} were"
             screen.note(
-                f"Entries {entries} were found, though no bookie knew them to be confirmed: they\n"
-                "may have been acked, so they were written back and belong to the ledger now."
+                f"{entries} found, though no bookie knew this to be confirmed: it may have\n"
+                "been acked, so it was written back and belongs to the ledger now."
             )
 
     def _show_step(self, event: LogEvent, scene: Scene) -> None:
