@@ -1,6 +1,7 @@
 """The cluster seen from one broker: ledgers, bookies, brokers, health, metrics, the API itself.
 
-Everything here is read from the metadata store and from this process; nothing needs an owner.
+Answered from the metadata store, from the bookies (an entry, a ledger's recovery) and from this
+process; nothing needs a partition's owner.
 """
 
 from __future__ import annotations

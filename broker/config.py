@@ -24,7 +24,7 @@ class BrokerConfigError(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """All settings of one broker process. Topic defaults stand in `TopicSettings`."""
+    """All settings of a broker's core. HTTP: `HttpConfig`; topic defaults: `TopicSettings`."""
 
     # Identity and address
     broker_id: str = ""
