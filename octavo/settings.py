@@ -2,10 +2,10 @@
 
 The frozen dataclasses of the layers (`BookieConfig`, `BrokerConfig`, `HttpConfig`,
 `LedgerOptions`) and `ProcessConfig` here are the only list of what can be set: every field is a
-setting, with the field's default. What wins: a flag,
-then the environment (`OCTAVO_BOOKIE_PORT`), then the file (`port` in `[bookie]`), then the
-default. A value that does not fit, and a name that does not exist, are errors that say where they
-came from and what would be right; nothing is ignored silently.
+setting, with the field's default. What wins: a flag, then the environment (`OCTAVO_BOOKIE_PORT`),
+then the file (`port` in `[bookie]`), then the default. A value that does not fit, and a name that
+does not exist, are errors that say where they came from and what would be right; nothing is
+ignored silently.
 """
 
 from __future__ import annotations
