@@ -201,10 +201,14 @@ class Owners:
                 self._forget(name, local, NotOwner(f"{name}: {error}"))
                 await self._release_quietly(path)
                 return
-            except OctavoError as error:
-                local.error = PartitionUnavailable(f"{name} cannot be opened: {error}")
+            except Exception as error:  # a bug must not leave everybody waiting in silence
+                reason = str(error) if isinstance(error, OctavoError) else repr(error)
+                local.error = PartitionUnavailable(f"{name} cannot be opened: {reason}")
                 local.opened.set()
-                _log.warning("partition_not_opened", partition=str(name), reason=str(error))
+                bug = None if isinstance(error, OctavoError) else error
+                _log.warning(
+                    "partition_not_opened", partition=str(name), reason=reason, exc_info=bug
+                )
             await asyncio.sleep(delay_ms / 1000)
             delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
 

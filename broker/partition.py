@@ -352,9 +352,15 @@ class Partition:
             except OwnershipLost as error:
                 self._lost(error)
                 return
-            except (OctavoError, TimeoutError) as error:
+            except Exception as error:  # a bug must not end the trying in silence
                 failed.failed = PartitionUnavailable(str(error) or "its ledger cannot be closed")
-                _log.warning("partition_unavailable", partition=str(self.name), reason=str(error))
+                bug = None if isinstance(error, OctavoError | TimeoutError) else error
+                _log.warning(
+                    "partition_unavailable",
+                    partition=str(self.name),
+                    reason=str(error),
+                    exc_info=bug,
+                )
                 await asyncio.sleep(delay_ms / 1000)
                 delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
             else:

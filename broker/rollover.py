@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from broker.chain import RolloverPolicy
+from broker.errors import PartitionUnavailable
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper, with_chain
 from broker.publisher import Publisher, Segment
 from broker.state_log import create_ledger, delete_quietly
@@ -80,9 +81,14 @@ class Rollover:
     async def _run(self) -> None:
         try:
             new = await create_ledger(self._ledgers, self._settings(), self._name, "data")
-        except OctavoError as error:
+        except Exception as error:
             self._not_before_s = asyncio.get_running_loop().time() + _RETRY_S
-            _log.warning("rollover_delayed", partition=str(self._name), reason=str(error))
+            _log.warning(
+                "rollover_delayed",
+                partition=str(self._name),
+                reason=str(error),
+                exc_info=None if isinstance(error, OctavoError) else error,
+            )
             self._task = None
             return
         publisher, old = self._publisher, self._publisher.segment
@@ -103,6 +109,10 @@ class Rollover:
             if isinstance(error, OwnershipLost) and error.refused:
                 self._spawn(delete_quietly(self._ledgers, new.ledger_id))
             publisher.fail(error)
+            return
+        except Exception as error:  # a bug must not keep the answers back for ever
+            _log.exception("rollover_failed", partition=str(self._name))
+            publisher.fail(PartitionUnavailable(f"{self._name}: its roll-over failed: {error!r}"))
             return
         finally:
             self._task = None
