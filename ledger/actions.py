@@ -102,7 +102,6 @@ WritingAction = (
 class Fence:
     """A fencing read of the last entry; answer with `fenced` or `fence_failed`."""
 
-    position: int
     bookie_id: str
 
 

@@ -77,7 +77,7 @@ class Found:
 class _Poll:
     """What the write set said of one entry."""
 
-    asked: int
+    asked: tuple[str, ...]
     found: Found | None = None
     denied: set[str] = field(default_factory=set)
     unknown: dict[str, str] = field(default_factory=dict)
@@ -166,29 +166,36 @@ class Recovering:
     def _fence(self) -> list[RecoveringAction]:
         self.state = State.FENCING
         ensemble = self._metadata.fragments[-1].bookies
-        return [Fence(position, bookie) for position, bookie in enumerate(ensemble)]
+        return [Fence(bookie) for bookie in ensemble]
 
-    def fenced(self, position: int, last_add_confirmed: int) -> list[RecoveringAction]:
-        """The bookie is fenced, durably; −1 also when it never heard of the ledger."""
-        if self.state is not State.FENCING:
+    def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveringAction]:
+        """The bookie is fenced, durably; −1 also when it never heard of the ledger.
+
+        Answers count by who gave them: one that was asked before the recovery started over says
+        nothing about the bookie that stands at its position now.
+        """
+        ensemble = self._metadata.fragments[-1].bookies
+        if self.state is not State.FENCING or bookie_id not in ensemble:
             return []
-        self._fences[position] = last_add_confirmed
+        self._fences[ensemble.index(bookie_id)] = last_add_confirmed
         if not self._quorum.covers(self._fences.keys()):
             return []
         # A newest fragment whose bookies know nothing yet still proves where it starts (#2615).
         start = max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)
         return [FenceHolds(start), *self._start_reading(start)]
 
-    def fence_failed(self, position: int, error: OctavoError) -> list[RecoveringAction]:
+    def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
         """No answer, or an error: this bookie is not known to be fenced."""
-        if self.state is State.READING and self._writing is not None:
+        back = self._writing
+        if self.state is State.READING and back is not None and bookie_id in back.ensemble:
             # Too late to matter for the fence; known to be down when something is written back.
-            self._writing.down.setdefault(position, error)
-        if self.state is not State.FENCING:
+            back.down.setdefault(back.ensemble.index(bookie_id), error)
+        ensemble = self._metadata.fragments[-1].bookies
+        if self.state is not State.FENCING or bookie_id not in ensemble:
             return []
         if isinstance(error, Unauthorized):
             return self._fail(error)
-        self._fence_failures[position] = error
+        self._fence_failures[ensemble.index(bookie_id)] = error
         reachable = set(range(self._quorum.ensemble_size)) - set(self._fence_failures)
         if self._quorum.covers(reachable):
             return []
@@ -224,7 +231,7 @@ class Recovering:
             entry_id = self._next_read
             bookies = self._metadata.fragment_of(entry_id).bookies
             asked = tuple(bookies[p] for p in self._quorum.write_set(entry_id))
-            self._polls[entry_id] = _Poll(len(asked))
+            self._polls[entry_id] = _Poll(asked)
             actions.append(Read(entry_id, asked))
             self._next_read += 1
         return actions
@@ -240,7 +247,7 @@ class Recovering:
     def entry_absent(self, entry_id: int, bookie_id: str) -> list[RecoveringAction]:
         """One replica, fenced and with its disk intact, denies the entry."""
         poll = self._polls.get(entry_id)
-        if self.state is not State.READING or poll is None:
+        if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
         poll.denied.add(bookie_id)
         return self._decide()
@@ -248,7 +255,7 @@ class Recovering:
     def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[RecoveringAction]:
         """No answer, a damaged copy, a disk error: never a denial (P29)."""
         poll = self._polls.get(entry_id)
-        if self.state is not State.READING or poll is None:
+        if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
         poll.unknown[bookie_id] = reason
         return self._decide()
@@ -268,7 +275,7 @@ class Recovering:
                 self._end = entry_id - 1
                 self._polls.clear()
                 actions.append(EndFound(self._end))
-            elif len(poll.denied) + len(poll.unknown) == poll.asked:
+            elif len(poll.denied) + len(poll.unknown) == len(poll.asked):
                 return self._fail(self._undecided(entry_id, poll))
             else:
                 break

@@ -153,8 +153,8 @@ class Recovery:
             match action:
                 case WriteMetadata(metadata, version):
                     self._spawn(self._change(metadata, version))
-                case Fence(position, bookie_id):
-                    self._spawn(self._fence(position, bookie_id))
+                case Fence(bookie_id):
+                    self._spawn(self._fence(bookie_id))
                 case FenceHolds(last_add_confirmed):
                     self._tell(FenceHeld(last_add_confirmed))
                 case Read(entry_id, bookies):
@@ -206,21 +206,21 @@ class Recovery:
 
     # ------------------------------------------------------------------ fencing reads
 
-    async def _fence(self, position: int, bookie_id: str) -> None:
+    async def _fence(self, bookie_id: str) -> None:
         answered = self._loop.create_future()
         self._ask(bookie_id, INVALID_ENTRY_ID, partial(_settle, answered))
         answer = await answered
         if isinstance(answer, OctavoError):
             if isinstance(answer, NoSuchEntry | NoSuchLedger):
                 self._tell(FenceAnswered(bookie_id, answer.name, -1))
-                self._perform(self._core.fenced(position, -1))
+                self._perform(self._core.fenced(bookie_id, -1))
             else:
                 self._tell(FenceAnswered(bookie_id, str(answer), None))
-                self._perform(self._core.fence_failed(position, answer))
+                self._perform(self._core.fence_failed(bookie_id, answer))
             return
         entry_id, lac = answer
         self._tell(FenceAnswered(bookie_id, f"last entry {entry_id}", lac))
-        self._perform(self._core.fenced(position, lac))
+        self._perform(self._core.fenced(bookie_id, lac))
 
     def _read(self, entry_id: int, bookie_id: str) -> None:
         self._ask(bookie_id, entry_id, partial(self._entry_answered, entry_id, bookie_id))

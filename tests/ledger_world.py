@@ -153,7 +153,7 @@ class Recoverer(Agent):
         """A read or fence that only fences, where the fence stands already."""
         if envelope.method not in ("read", "fence"):
             return False
-        entry_id, bookie = envelope.args if envelope.method == "read" else (-2, envelope.args[1])
+        entry_id, bookie = envelope.args if envelope.method == "read" else (-2, envelope.args[0])
         if not self.world.bookies[bookie].fenced and self.world.reads_fence:
             return False
         if envelope.method == "fence":
@@ -181,8 +181,8 @@ class Recoverer(Agent):
             match action:
                 case wanted.WriteMetadata(metadata, version):
                     self.post(f"cas {version}", "cas", metadata, version)
-                case wanted.Fence(position, bookie):
-                    self.post(f"fence {bookie}", "fence", position, bookie)
+                case wanted.Fence(bookie):
+                    self.post(f"fence {bookie}", "fence", bookie)
                 case wanted.Read(entry_id, bookies):
                     for bookie in bookies:
                         self.post(f"read {entry_id} {bookie}", "read", entry_id, bookie)
@@ -205,14 +205,14 @@ class Recoverer(Agent):
             return self.core.written(self.world.version)
         return self.core.conflict(self.world.metadata, self.world.version)
 
-    def fence(self, position: int, bookie: str) -> list[wanted.RecoveringAction]:
+    def fence(self, bookie: str) -> list[wanted.RecoveringAction]:
         found = self.world.bookies[bookie]
         if not found.up:
-            return self.core.fence_failed(position, BookieUnavailable(bookie, "down"))
+            return self.core.fence_failed(bookie, BookieUnavailable(bookie, "down"))
         found.fenced = True
         if found.unknown:
-            return self.core.fence_failed(position, BookieUnavailable(bookie, "unknown state"))
-        return self.core.fenced(position, found.lac)
+            return self.core.fence_failed(bookie, BookieUnavailable(bookie, "unknown state"))
+        return self.core.fenced(bookie, found.lac)
 
     def read(self, entry_id: int, bookie: str) -> list[wanted.RecoveringAction]:
         found = self.world.bookies[bookie]

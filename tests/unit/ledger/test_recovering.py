@@ -169,7 +169,7 @@ def test_a_wrong_key_ends_the_recovery_at_once() -> None:
     """P49, no. 26."""
     core = Recovering(7)
     core.metadata_read(new_ledger(state=LedgerState.IN_RECOVERY), 1)
-    (result,) = core.fence_failed(0, Unauthorized("wrong key"))
+    (result,) = core.fence_failed("a", Unauthorized("wrong key"))
     assert isinstance(result, Failed)
 
 
