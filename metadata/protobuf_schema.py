@@ -95,7 +95,7 @@ def _build() -> dict[str, Any]:
     for enum_name, values in _ENUMS.items():
         enum = file.enum_type.add(name=enum_name)
         for name, number in values.items():
-            # Values of all enums of a file share one scope: the enum's name keeps them apart.
+            # Values of all enums of a file share one scope, so their names must differ.
             enum.value.add(name=name, number=number)
     for message_name, fields in _MESSAGES.items():
         message = file.message_type.add(name=message_name)
