@@ -8,7 +8,8 @@
     6. answers of the new one may go out
 
 A crash after 2 leaves a ledger that no record names: nothing in it was answered. If 1 fails the
-old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails.
+old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails, and the new ledger is deleted
+unless a record may name it.
 """
 
 from __future__ import annotations
@@ -94,9 +95,11 @@ class Rollover:
         publisher, old = self._publisher, self._publisher.segment
         segment = Segment(new, publisher.next_offset, self._clock(), released=False)
         publisher.switch_to(segment)
+        may_be_named = False
         try:
             await publisher.confirmed_up_to(segment.base_offset)
             await old.writer.close()
+            may_be_named = True
             await self._record.change(
                 lambda record: with_chain(
                     record,
@@ -106,7 +109,7 @@ class Rollover:
                 )
             )
         except OctavoError as error:
-            if isinstance(error, OwnershipLost) and error.refused:
+            if not may_be_named or (isinstance(error, OwnershipLost) and error.refused):
                 self._spawn(delete_quietly(self._ledgers, new.ledger_id))
             publisher.fail(error)
             return

@@ -118,7 +118,8 @@ class Bookie:
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 connection = await self._open()
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            # The last two: what is registered is no host name, or no port.
             reason = str(error) or f"no connection in {self._options.connect_timeout_s:g} s"
             self._error = BookieUnavailable(self.bookie_id, reason)
             raise self._error from error

@@ -68,6 +68,7 @@ class LedgerWriter:
         self._flush_scheduled = False
         self._drained: list[asyncio.Future[None]] = []
         self._all_answered: asyncio.Future[None] | None = None
+        self._confirming = False
         self._error: OctavoError | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
         self._closed: asyncio.Future[LedgerMetadata] | None = None
@@ -189,8 +190,14 @@ class LedgerWriter:
         return closing.done() and self._core.state is State.ENDED and not self._core.fenced
 
     def abandon(self, error: OctavoError) -> None:
-        """The client is closing: no further ack; the ledger stays open, for its recovery."""
-        self._replication.perform(self._core.abandon(error))
+        """The client is closing: no further ack; the ledger stays open, for its recovery.
+
+        Called by a callback of `add`, it waits for those confirmed together with that one.
+        """
+        if self._confirming:
+            self._loop.call_soon(self.abandon, error)
+        else:
+            self._replication.perform(self._core.abandon(error))
 
     # ------------------------------------------------------------------ adds and their answers
 
@@ -218,6 +225,7 @@ class LedgerWriter:
     def confirmed(self, last_entry: int) -> None:
         """Answer the callers up to `last_entry`, in order."""
         popleft = self._dones.popleft
+        self._confirming = True
         while self._answered < last_entry:
             try:
                 for entry_id in range(self._answered + 1, last_entry + 1):
@@ -225,6 +233,7 @@ class LedgerWriter:
                     popleft()(entry_id, None)
             except Exception as error:  # a caller's bug must not cost the others their answers
                 self._report(error)
+        self._confirming = False
         if self._all_answered is not None and not self._dones:
             self._answer_closer()
 

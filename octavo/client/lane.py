@@ -269,22 +269,27 @@ class Lane:
         """`batch` fails for good, and with it all that is behind it."""
         if batch.done.done():
             return
-        everything = [*self._window, *self._sealed]
+        sent, unsent = [*self._window], [*self._sealed]
         self._window.clear()
         self._sealed.clear()
         self._next_epoch()
-        behind = ProducerFailed(
-            f"{self._topic} partition {self.partition}: not sent on, because sequence "
-            f"{batch.sequence} failed: {error}"
-        )
-        for other in everything:
-            self._fail(other, error if other is batch else behind)
+        unknown = self._beside(batch, error, "sent, but not known to be stored")
+        for other in sent:
+            self._fail(other, error if other is batch else unknown)
+        for other in unsent:
+            self._fail(other, error if other is batch else self._beside(batch, error, "not sent"))
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:
                 task.cancel()
         self._moved.set()
         self._fill_window()  # what waited open for room in the window need wait no longer
+
+    def _beside(self, failed: Batch, error: OctavoError, what: str) -> ProducerFailed:
+        return ProducerFailed(
+            f"{self._topic} partition {self.partition}: {what}, because sequence "
+            f"{failed.sequence} failed: {error}"
+        )
 
     def _fail(self, batch: Batch, error: OctavoError) -> None:
         if not batch.done.done():
