@@ -14,11 +14,13 @@ import struct
 from collections.abc import Callable
 from functools import partial
 
+from bookie import ledger_rules
 from bookie.add_run import AddRun
 from bookie.disk import DiskFull
 from bookie.journal import Journal
 from bookie.journal_format import Meta, MetaOp, encode_meta
 from bookie.lac_watch import LacWatches
+from bookie.ledger_rules import FenceStep
 from bookie.ledger_state import LedgerState, LedgerStates
 from protocol.codes import (
     BookieError,
@@ -54,21 +56,11 @@ class LedgerControl:
 
     def admit(self, run: AddRun, *, read_only: bool) -> Code:
         """Whether a run may be journaled; knows the ledger from then on if so."""
-        if run.ledger_id < 0 or run.first_entry < 0:
-            return Code.BAD_REQUEST
         state = self._states.get(run.ledger_id)
-        if state is not None:
-            if state.key != run.key:
-                return Code.UNAUTHORIZED
-            if state.deleted:
-                return Code.NO_LEDGER if run.recovery else Code.FENCED
-            if state.fenced and not run.recovery:
-                return Code.FENCED
-        if read_only and not run.recovery:
-            return Code.READ_ONLY
-        if state is None:
+        code = ledger_rules.admission(state, run, read_only=read_only)
+        if code is Code.OK and state is None:
             self._states.create(run.ledger_id, run.key)
-        return Code.OK
+        return code
 
     def stored(self, run: AddRun) -> bool:
         """A run is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
@@ -94,13 +86,9 @@ class LedgerControl:
         if isinstance(record, AddRun):
             return self.stored(record)
         self._states.touch(record.ledger_id)
-        match record.op:
-            case MetaOp.FENCE:
-                state.fenced = True
-            case MetaOp.EXPLICIT_LAC:
-                state.explicit_lac = max(state.explicit_lac, record.value)
-            case MetaOp.DELETE:
-                self._forget(record.ledger_id, state)
+        ledger_rules.repeat(state, record)
+        if record.op is MetaOp.DELETE:
+            self._forget(record.ledger_id, state)
         return False
 
     # What is known
@@ -147,15 +135,17 @@ class LedgerControl:
         """
         state = self._authorized(ledger_id, key)
         pending = self._fences.get(ledger_id)
-        if pending is None:
-            if state.fenced and ledger_id not in self._unsure_fences:
-                return
-            state.fenced = True  # also when the journal fails: refusing more is always safe
+        sure = ledger_id not in self._unsure_fences
+        step = ledger_rules.fence(state, sure=sure, under_way=pending is not None)
+        if step is FenceStep.DURABLE:
+            return
+        if step is FenceStep.JOURNAL:
             self._unsure_fences.add(ledger_id)
             self._states.touch(ledger_id)
             pending = self._write(encode_meta(MetaOp.FENCE, ledger_id, key))
             self._fences[ledger_id] = pending
             pending.add_done_callback(partial(self._fenced, ledger_id))
+        assert pending is not None
         await asyncio.shield(pending)
 
     def _fenced(self, ledger_id: int, done: asyncio.Future[None]) -> None:

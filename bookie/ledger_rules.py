@@ -1,0 +1,60 @@
+"""What a bookie may do with a ledger: whose adds it takes, and when a fence counts. Pure.
+
+`ledger_control.py` asks these rules and journals what they say; the model check (tests/model)
+steps the very same ones. The order that the caller must keep: what is admitted before a fence
+stands in the journal before it, and a fence is answered only after its record is durable.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from bookie.add_run import AddRun
+from bookie.journal_format import Meta, MetaOp
+from bookie.ledger_state import LedgerState
+from protocol.codes import Code
+
+
+def admission(state: LedgerState | None, run: AddRun, *, read_only: bool) -> Code:
+    """Whether a run of adds may be journaled; `state` is None for a ledger never heard of."""
+    if run.ledger_id < 0 or run.first_entry < 0:
+        return Code.BAD_REQUEST
+    if state is not None:
+        if state.key != run.key:
+            return Code.UNAUTHORIZED
+        if state.deleted:
+            return Code.NO_LEDGER if run.recovery else Code.FENCED
+        if state.fenced and not run.recovery:
+            return Code.FENCED
+    if read_only and not run.recovery:
+        return Code.READ_ONLY
+    return Code.OK
+
+
+class FenceStep(enum.Enum):
+    """What a fence has to wait for before it is answered."""
+
+    DURABLE = "nothing: it is on the disk"
+    UNDER_WAY = "a record of it that is being journaled"
+    JOURNAL = "a record of it that is to be journaled now"
+
+
+def fence(state: LedgerState, *, sure: bool, under_way: bool) -> FenceStep:
+    """Fence in memory at once; `sure` says that no earlier record of it has failed."""
+    if under_way:
+        return FenceStep.UNDER_WAY
+    if state.fenced and sure:
+        return FenceStep.DURABLE
+    state.fenced = True  # also when the journal fails: refusing more is always safe
+    return FenceStep.JOURNAL
+
+
+def repeat(state: LedgerState, record: Meta) -> None:
+    """Take a journaled record once more; twice does no harm."""
+    match record.op:
+        case MetaOp.FENCE:
+            state.fenced = True
+        case MetaOp.EXPLICIT_LAC:
+            state.explicit_lac = max(state.explicit_lac, record.value)
+        case MetaOp.DELETE:
+            state.deleted = True
