@@ -1,0 +1,113 @@
+"""Thread pools without threads: a blocking call is one step of its process, after a while.
+
+Between the call and the answer that it hands to the event loop time passes too: a process may die
+with the work done and nobody told. A pool of one worker takes its jobs in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.process import PROCESS, Process, ProcessCrashed
+
+if TYPE_CHECKING:
+    from tests.sim.loop import SimLoop
+
+_DEFAULT_WORKERS = 4
+_START_S_MEAN = 30e-6
+_RETURN_S_MEAN = 20e-6
+
+_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", Context]
+
+
+class _Pool:
+    """The workers of one executor."""
+
+    __slots__ = ("busy", "executor", "jobs", "workers")
+
+    def __init__(self, executor: Any, workers: int) -> None:
+        self.executor = executor
+        self.workers = workers
+        self.busy = 0
+        self.jobs: deque[_Job] = deque()
+
+
+class SimExecutors:
+    """All thread pools of a seed."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._rng = loop.stream("executors")
+        self._pools: dict[int, _Pool] = {}
+        self._spent_s = 0.0
+
+    def submit(
+        self, executor: Any, call: Callable[..., Any], args: tuple[Any, ...]
+    ) -> asyncio.Future[Any]:
+        """Have `call` run as the calling process."""
+        process = PROCESS.get() or self._loop.world
+        if executor is not None and executor._shutdown:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        pool = self._pool(executor, process)
+        future = self._loop.create_future()
+        pool.jobs.append((call, args, future, copy_context()))
+        if pool.busy < pool.workers:
+            self._start(pool)
+        return future
+
+    def spend(self, s: float) -> None:
+        """The running job takes that much longer."""
+        self._spent_s += s
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._pools.clear()
+
+    def _pool(self, executor: Any, process: Process) -> _Pool:
+        key = id(process) if executor is None else id(executor)  # kept alive below: never reused
+        pool = self._pools.get(key)
+        if pool is None:
+            workers = _DEFAULT_WORKERS if executor is None else executor._max_workers
+            pool = self._pools[key] = _Pool(executor or process, workers)
+        return pool
+
+    def _start(self, pool: _Pool) -> None:
+        pool.busy += 1
+        job = pool.jobs.popleft()
+        delay_s = self._rng.expovariate(1 / _START_S_MEAN)
+        self._loop.call_later(delay_s, self._run, pool, job, context=job[3])
+
+    def _run(self, pool: _Pool, job: _Job) -> None:
+        call, args, future, context = job
+        result, error = None, None
+        self._spent_s = 0.0
+        try:
+            if not future.cancelled():
+                result = call(*args)
+        except (ProcessCrashed, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as raised:
+            error = raised
+        delay_s = self._spent_s + self._rng.expovariate(1 / _RETURN_S_MEAN)
+        self._loop.call_later(delay_s, self._answer, pool, future, result, error, context=context)
+
+    def _answer(
+        self,
+        pool: _Pool,
+        future: asyncio.Future[Any],
+        result: Any,
+        error: BaseException | None,
+    ) -> None:
+        pool.busy -= 1
+        if pool.jobs and pool.busy < pool.workers:
+            self._start(pool)
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

@@ -1,0 +1,441 @@
+"""The simulated event loop: virtual time, and a scheduler that the seed decides.
+
+    time        jumps to the next timer when nothing is ready; each step costs a microsecond, so
+                that a loop that never waits runs out of time instead of running for ever
+    processes   each has its own queue. Within one process callbacks run in the order in which
+                they were scheduled, as asyncio promises; which process runs next, the seed decides:
+                in turn (fifo), at random (uniform), by priorities that change twice (pct)
+    threads     none: `run_in_executor` runs the function as a step of its process after a while;
+                one that has a single worker takes its jobs in order
+
+Errors that a real loop would only log end up in `errors`: they fail the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from tests.sim.executor import SimExecutors
+from tests.sim.process import PROCESS, Process, ProcessCrashed
+from tests.sim.trace import Trace
+
+STEP_S = 1e-6
+EPOCH_MS = 1_767_225_600_000
+"""What the wall clock says when a seed begins: 2026-01-01."""
+CHECK_STEPS = 64
+"""A condition is looked at when nothing is ready, and after that many steps."""
+_PCT_STEPS = 30_000
+_PCT_CHANGES = 2
+
+
+class SimStuck(AssertionError):
+    """What was waited for did not come: time is over, or nothing is left to do."""
+
+
+class SimHandle(asyncio.TimerHandle):
+    """A callback to come, of one process."""
+
+    __slots__ = ("process",)
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: Context,
+        process: Process,
+        when: float,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self.process = process
+        self._when = when
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
+
+class SimTask(asyncio.Task):  # type: ignore[type-arg]
+    """A task whose place in a set is the same in each run: sets of tasks are common in asyncio."""
+
+    __slots__ = ("number", "process")
+
+    def __init__(self, number: int, process: Process, coro: Any, **kwargs: Any) -> None:
+        self.number = number
+        self.process = process
+        super().__init__(coro, **kwargs)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """One seed's event loop."""
+
+    def __init__(self, seed: int, *, trace: Trace) -> None:
+        self.seed = seed
+        self.trace = trace
+        self.epoch_ms = EPOCH_MS
+        self.steps = 0
+        self.errors: list[str] = []
+        """What a real loop would only log."""
+        self.network: Any = None
+        self._now = 0.0
+        self._timers: list[tuple[float, int, SimHandle]] = []
+        self._sequence = 0
+        self._ready: list[Process] = []
+        self._processes: list[Process] = []
+        self._streams: dict[str, Random] = {}
+        self._rng = self.stream("schedule")
+        self.mode = self._rng.choice(("fifo", "uniform", "pct"))
+        self._changes = {self._rng.randrange(_PCT_STEPS) for _ in range(_PCT_CHANGES)}
+        self._running = False
+        self._discarded = False
+        self.world = Process(self, "world")
+        self.executors = SimExecutors(self)
+
+    # ------------------------------------------------------------------ the seed's own
+
+    def stream(self, name: str) -> Random:
+        """The random stream of one purpose: no part's draws shift another's."""
+        found = self._streams.get(name)
+        if found is None:
+            found = self._streams[name] = Random(f"{self.seed} {name}")
+        return found
+
+    def time(self) -> float:
+        return self._now
+
+    def wall_ms(self) -> int:
+        """True wall-clock time; processes have their own, see `Process.clock_ms`."""
+        return self.epoch_ms + int(self._now * 1000)
+
+    def world_later(self, s: float, call: Callable[..., object], *args: Any) -> SimHandle:
+        """Let the world do something later, whoever asks."""
+        return self._at(self._now + s, call, args, Context(), self.world)
+
+    def run_until(
+        self, done: Callable[[], bool] | asyncio.Future[Any], *, virtual_s_max: float
+    ) -> None:
+        """Run until a future is done or a condition holds. Raises `SimStuck`."""
+        hooks = sys.get_asyncgen_hooks()
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize_generator)
+        self._running = True
+        try:
+            if isinstance(done, asyncio.Future):
+                self._run(done.done, 1, self._now + virtual_s_max)
+            else:
+                self._run(done, CHECK_STEPS, self._now + virtual_s_max)
+        finally:
+            self._running = False
+            sys.set_asyncgen_hooks(*hooks)
+            events._set_running_loop(None)
+
+    def run_until_complete(self, future: Any) -> Any:
+        """As of a real loop, for an hour at most."""
+        task = asyncio.ensure_future(future, loop=self)
+        self.run_until(task, virtual_s_max=3600)
+        return task.result()
+
+    def _run(self, done: Callable[[], bool], check_steps: int, end: float) -> None:
+        ready, timers, ran = self._ready, self._timers, self.trace.steps.append
+        choose = {"fifo": self._next, "uniform": self._any, "pct": self._first}[self.mode]
+        unchecked = 0
+        while True:
+            if timers and timers[0][0] <= self._now:
+                self._move_due()
+            if not ready:
+                if done():
+                    return
+                if not self._jump(end):
+                    raise SimStuck(self._stuck("nothing is left to do"))
+                continue
+            unchecked += 1
+            if unchecked >= check_steps:
+                unchecked = 0
+                if done():
+                    return
+                if self._now > end:
+                    raise SimStuck(self._stuck("time is over"))
+            process = ready[0] if len(ready) == 1 else choose()
+            queue = process.queue
+            handle = queue.popleft()
+            if not queue:
+                ready.remove(process)
+                process.listed = False
+            if handle._cancelled:
+                continue
+            self.steps += 1
+            process.steps += 1
+            ran(process.number & 255)
+            self._now += STEP_S
+            if self.trace.verbose:
+                self.trace.say(self._now, process.name, _what(handle))
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except ProcessCrashed:
+                if process.alive:
+                    self._error(process, "a live process was told that it crashed", None)
+            except BaseException as error:
+                self._error(process, f"unhandled in {_what(handle)}", error)
+            if process.armed:
+                process.after_step()
+
+    def _next(self) -> Process:
+        ready = self._ready
+        process = ready.pop(0)
+        ready.append(process)
+        return process
+
+    def _any(self) -> Process:
+        ready = self._ready
+        return ready[int(self._rng.random() * len(ready))]
+
+    def _first(self) -> Process:
+        process = max(self._ready, key=_priority)
+        if self.steps in self._changes:
+            process.priority = -self._rng.random()
+        return process
+
+    def _move_due(self) -> None:
+        timers, now = self._timers, self._now
+        while timers and timers[0][0] <= now:
+            handle = heappop(timers)[2]
+            if not handle._cancelled:
+                process = handle.process
+                process.queue.append(handle)
+                if not process.listed:
+                    process.listed = True
+                    self._ready.append(process)
+
+    def _jump(self, end: float) -> bool:
+        """Go on to the next timer; false when there is none."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not timers:
+            return False
+        if timers[0][0] > end:
+            raise SimStuck(self._stuck("time is over"))
+        self._now = timers[0][0]
+        self.trace.jumps.append(self._now)
+        return True
+
+    def _stuck(self, why: str) -> str:
+        pending = [
+            f"{task.get_name()} of {process.name}"
+            for process in self._processes
+            if process.alive
+            for task in process.tasks
+            if not task.done()
+        ]
+        return f"{why} at {self._now:.3f} s; pending: {', '.join(pending[:40]) or 'no task'}"
+
+    # ------------------------------------------------------------------ processes
+
+    def join(self, process: Process) -> int:
+        """A process starts; gives its number."""
+        self._processes.append(process)
+        process.priority = self._rng.random()
+        return len(self._processes) - 1
+
+    def list(self, process: Process) -> None:
+        """It has something to run."""
+        if not process.listed:
+            process.listed = True
+            self._ready.append(process)
+
+    def unlist(self, process: Process) -> None:
+        """It may not run at present."""
+        if process in self._ready:
+            self._ready.remove(process)
+
+    def close(self) -> None:
+        """Discard what is left: nothing that unwinds here can be seen or heard any more.
+
+        Tasks whose error nobody ever looked at count as errors of the seed.
+        """
+        for process in self._processes:
+            for task in process.tasks:
+                if process.alive and task.done() and task._log_traceback:  # type: ignore[attr-defined]
+                    self._error(process, f"nobody looked at task {task.get_name()}", _of(task))
+        self._discarded = True
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        try:
+            for process in self._processes:
+                for task in process.tasks:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    if task.done():
+                        task._log_traceback = False  # type: ignore[attr-defined]
+                    else:
+                        _close(task.get_coro())
+                process.tasks.clear()
+                process.queue.clear()
+                process.on_crash.clear()
+            self._timers.clear()
+            self._ready.clear()
+            self.executors.close()
+        finally:
+            sys.unraisablehook = hook
+
+    # ------------------------------------------------------------------ asyncio's
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        if context is None:
+            context = copy_context()
+        process = context.get(PROCESS) or self.world
+        handle = SimHandle(callback, args, self, context, process, self._now)
+        process.queue.append(handle)
+        if not process.listed:
+            process.listed = True
+            self._ready.append(process)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> SimHandle:
+        if context is None:
+            context = copy_context()
+        return self._at(when, callback, args, context, context.get(PROCESS) or self.world)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> SimHandle:
+        if context is None:
+            context = copy_context()
+        process = context.get(PROCESS) or self.world
+        return self._at(self._now + delay, callback, args, context, process)
+
+    def _at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context,
+        process: Process,
+    ) -> SimHandle:
+        handle = SimHandle(callback, args, self, context, process, when)
+        self._sequence += 1
+        heappush(self._timers, (when, self._sequence, handle))
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[Any]:
+        process = (PROCESS.get() if context is None else context.get(PROCESS)) or self.world
+        self._sequence += 1
+        number = self._sequence
+        task = SimTask(
+            number, process, coro, loop=self, name=name or f"task {number}", context=context
+        )
+        process.tasks.append(task)
+        return task
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        return self.executors.submit(executor, func, args)
+
+    def spend(self, s: float) -> None:
+        """The blocking call that is running takes so much longer; disks call it."""
+        self.executors.spend(s)
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any
+    ) -> Any:
+        return await self.network.create_server(protocol_factory, host, port, **kwargs)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any
+    ) -> Any:
+        return await self.network.create_connection(protocol_factory, host, port, **kwargs)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        task = context.get("task") or context.get("future")
+        process = task.process if isinstance(task, SimTask) else PROCESS.get() or self.world
+        self._error(process, context.get("message", "unhandled"), context.get("exception"))
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def _error(self, process: Process, message: str, error: BaseException | None) -> None:
+        if not self._discarded and process.alive:
+            self.errors.append(f"{self._now:.6f} {process.name}: {message}: {error!r}")
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return False
+
+    async def shutdown_asyncgens(self) -> None:
+        """Nothing to do."""
+
+    async def shutdown_default_executor(self) -> None:
+        """Nothing to do."""
+
+    def _finalize_generator(self, generator: Any) -> None:
+        if not self._discarded:
+            self.create_task(generator.aclose(), name="close generator")
+
+
+def _priority(process: Process) -> float:
+    return process.priority
+
+
+def _what(handle: SimHandle) -> str:
+    callback = handle._callback
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"task {owner.get_name()}"
+    return getattr(callback, "__qualname__", None) or type(callback).__name__
+
+
+def _of(task: asyncio.Task[Any]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
+
+
+def _close(coro: Any) -> None:
+    try:
+        coro.close()
+    except BaseException:
+        pass  # what unwinds here has no world to unwind in

@@ -1,0 +1,153 @@
+"""A simulated operating-system process: what belongs to it, and how it dies or stands still.
+
+A callback or task belongs to the process of its `contextvars` context, which asyncio hands on by
+itself. A dead process keeps its queue and its tasks, so that no suspended coroutine is thrown
+`GeneratorExit` and runs its `finally` blocks: `kill -9` runs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from tests.sim.loop import SimHandle, SimLoop
+
+T = TypeVar("T")
+
+PROCESS: ContextVar[Process | None] = ContextVar("PROCESS", default=None)
+"""To which process the running code belongs; none is the world that drives the simulation."""
+
+
+class ProcessCrashed(BaseException):
+    """The process died within a blocking call. Never caught by anything that means well."""
+
+
+def current_process() -> Process | None:
+    """The process whose code is running."""
+    return PROCESS.get()
+
+
+class Process:
+    """One simulated process."""
+
+    def __init__(self, loop: SimLoop, name: str) -> None:
+        self.loop = loop
+        self.name = name
+        self.number = loop.join(self)
+        self.rng = loop.stream(f"process {self.number} {name}")
+        self.alive = True
+        self.paused = False
+        self.skew_ms = 0
+        """How far its wall clock is ahead."""
+        self.drift = 0.0
+        """How much faster its wall clock runs: 0.01 is one per cent."""
+        self.on_crash: list[Callable[[Process], None]] = []
+        """Called when it dies: by the network, its disk, the metadata service."""
+        self.steps = 0
+        """How many callbacks have run."""
+        self.tasks: list[asyncio.Task[Any]] = []
+        """All it ever started, kept to the end of the seed."""
+        # What follows is the loop's.
+        self.queue: deque[SimHandle] = deque()
+        self.listed = False
+        """True keeps the loop from listing it as ready: it is, or it may not run."""
+        self.armed = False
+        """Whether the loop has to look closer after each step."""
+        self.priority = 0.0
+        self._crash_step = -1
+        self._slow_s = 0.0
+        self._pauses = 0
+        self._context = copy_context()
+        self._context.run(PROCESS.set, self)
+
+    def __repr__(self) -> str:
+        state = "" if self.alive else " dead"
+        return f"<{self.name}#{self.number}{state}>"
+
+    @property
+    def context(self) -> Context:
+        """A fresh context of this process."""
+        return self._context.copy()
+
+    def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Start a task in this process."""
+        return self.loop.create_task(coro, name=name, context=self._context.copy())
+
+    def run(self, call: Callable[..., T], *args: Any) -> T:
+        """Call something as this process, now."""
+        return self._context.copy().run(call, *args)
+
+    def clock_ms(self) -> int:
+        """Its wall clock."""
+        now_ms = self.loop.time() * 1000
+        return self.loop.epoch_ms + self.skew_ms + int(now_ms * (1 + self.drift))
+
+    # ------------------------------------------------------------------ faults
+
+    def crash(self) -> None:
+        """Die now: no further step of it ever runs. Who calls this from within it goes on alone."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.loop.unlist(self)
+        self.listed = True
+        if self.loop.trace.verbose:
+            self.loop.trace.say(self.loop.time(), self.name, "crashes")
+        for told in tuple(self.on_crash):
+            told(self)
+
+    def crash_after(self, steps: int) -> None:
+        """Die once that many further steps have run (at least one)."""
+        self._crash_step = self.steps + max(1, steps)
+        self._arm()
+
+    def slow_down(self, step_s: float) -> None:
+        """From now on each step takes that long; 0 makes it quick again."""
+        self._slow_s = step_s
+        self._arm()
+
+    def pause(self, s: float) -> None:
+        """Stand still, as under SIGSTOP: others go on, its timers fire late afterwards."""
+        if not self.alive:
+            return
+        self._pauses += 1
+        if not self.paused:
+            self.paused = True
+            self.loop.unlist(self)
+            self.listed = True
+        self.loop.world_later(s, self._resume, self._pauses)
+
+    def resume(self) -> None:
+        """Go on before the pause is over."""
+        self._resume(self._pauses)
+
+    def _resume(self, pause: int) -> None:
+        if not self.alive or not self.paused or pause != self._pauses:
+            return
+        self.paused = False
+        self._list()
+
+    def _list(self) -> None:
+        self.listed = False
+        if self.queue:
+            self.loop.list(self)
+
+    def _arm(self) -> None:
+        self.armed = self._crash_step >= 0 or self._slow_s > 0
+
+    def after_step(self) -> None:
+        """What is due after a step of it; the loop asks when `armed`."""
+        if self.steps == self._crash_step:
+            self._crash_step = -1
+            self._arm()
+            self.crash()
+        if self._slow_s > 0 and self.alive and not self.paused:
+            self._pauses += 1
+            self.paused = True
+            self.loop.unlist(self)
+            self.listed = True
+            self.loop.world_later(self._slow_s, self._resume, self._pauses)

@@ -1,0 +1,332 @@
+"""The simulated loop keeps asyncio's promises, and its own: virtual time, seeds, processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.sim.loop import SimLoop, SimStuck
+from tests.sim.process import Process, ProcessCrashed, current_process
+from tests.sim.trace import Trace
+
+
+def a_loop(seed: int = 1, mode: str | None = None) -> SimLoop:
+    loop = SimLoop(seed, trace=Trace())
+    if mode is not None:
+        loop.mode = mode
+    return loop
+
+
+def test_time_jumps_and_timers_fire_in_order() -> None:
+    loop = a_loop()
+    fired: list[tuple[str, float]] = []
+
+    async def sleep(name: str, s: float) -> None:
+        await asyncio.sleep(s)
+        fired.append((name, round(loop.time(), 3)))
+
+    async def main() -> None:
+        await asyncio.gather(sleep("b", 2000), sleep("a", 1), sleep("c", 2000.5))
+
+    loop.run_until_complete(main())
+    assert fired == [("a", 1.0), ("b", 2000.0), ("c", 2000.5)]
+    assert loop.wall_ms() == loop.epoch_ms + 2_000_500
+    assert loop.errors == []
+
+
+@pytest.mark.parametrize("mode", ["fifo", "uniform", "pct"])
+def test_callbacks_of_one_process_keep_their_order(mode: str) -> None:
+    loop = a_loop(mode=mode)
+    seen: list[tuple[str, int]] = []
+    for name in ("a", "b", "c"):
+        process = Process(loop, name)
+        for number in range(20):
+            process.run(
+                loop.call_soon, lambda name=name, number=number: seen.append((name, number))
+            )
+    loop.run_until(lambda: len(seen) == 60, virtual_s_max=1)
+    for name in ("a", "b", "c"):
+        assert [number for who, number in seen if who == name] == list(range(20))
+
+
+def test_seeds_make_different_schedules_and_the_same_seed_the_same() -> None:
+    def one(seed: int) -> tuple[str, tuple[str, ...]]:
+        loop = a_loop(seed, "uniform")
+        seen: list[str] = []
+        for name in "abc":
+            process = Process(loop, name)
+            for _ in range(5):
+                process.run(loop.call_soon, seen.append, name)
+        loop.run_until(lambda: len(seen) == 15, virtual_s_max=1)
+        return loop.trace.hash(), tuple(seen)
+
+    assert one(7) == one(7)
+    assert len({one(seed) for seed in range(20)}) > 15
+
+
+def test_everything_of_asyncio_that_the_product_uses_works() -> None:
+    loop = a_loop()
+
+    async def main() -> list[Any]:
+        found: list[Any] = []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.Event().wait()
+        found.append(round(loop.time()))
+        event = asyncio.Event()
+        loop.call_later(1, event.set)
+        await event.wait()
+        done, pending = await asyncio.wait(
+            {asyncio.create_task(asyncio.sleep(s, s)) for s in (1, 2)},
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        found += [task.result() for task in done]
+        await asyncio.gather(*pending)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(loop.create_future()), 1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(1))
+            group.create_task(asyncio.sleep(2))
+        lock, gate = asyncio.Lock(), asyncio.Semaphore(1)
+        async with lock, gate:
+            found.append(await loop.run_in_executor(None, sum, (1, 2)))
+        queue: asyncio.Queue[int] = asyncio.Queue()
+        loop.call_soon_threadsafe(queue.put_nowait, 4)
+        found.append(await queue.get())
+        return found
+
+    assert loop.run_until_complete(main()) == [5, 1, 3, 4]
+    loop.close()
+    assert loop.errors == []
+
+
+def test_one_worker_keeps_the_order_and_errors_come_back() -> None:
+    loop = a_loop()
+    ran: list[int] = []
+    pool = ThreadPoolExecutor(1)
+
+    def job(number: int) -> int:
+        loop.spend(1.0 if number == 0 else 0.0)
+        ran.append(number)
+        if number == 3:
+            raise OSError("disk")
+        return number
+
+    async def main() -> list[Any]:
+        jobs = [loop.run_in_executor(pool, job, number) for number in range(6)]
+        return await asyncio.gather(*jobs, return_exceptions=True)
+
+    found = loop.run_until_complete(main())
+    assert ran == list(range(6))
+    assert [one for one in found if isinstance(one, int)] == [0, 1, 2, 4, 5]
+    assert isinstance(found[3], OSError)
+    assert loop.time() > 1.0
+    pool.shutdown()
+    with pytest.raises(RuntimeError):
+        loop.run_in_executor(pool, job, 1)
+
+
+def test_a_crashed_process_never_runs_again_not_even_its_finally() -> None:
+    loop = a_loop()
+    ran: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            while True:
+                await asyncio.sleep(1)
+                ran.append(name)
+        finally:
+            ran.append(f"finally {name}")
+
+    victim, other = Process(loop, "victim"), Process(loop, "other")
+    told: list[Process] = []
+    victim.on_crash.append(told.append)
+    victim.spawn(work("victim"), "work")
+    other.spawn(work("other"), "work")
+    loop.run_until(lambda: loop.time() > 3.5, virtual_s_max=10)
+    victim.crash()
+    victim.crash()
+    before = ran.count("victim")
+    loop.run_until(lambda: loop.time() > 9.5, virtual_s_max=10)
+    assert ran.count("victim") == before
+    assert ran.count("other") >= 9
+    assert "finally victim" not in ran
+    assert told == [victim]
+    loop.close()
+    assert loop.errors == []
+
+
+def test_a_crash_can_hit_any_step() -> None:
+    reached: set[int] = set()
+    for step in range(1, 12):
+        loop = a_loop()
+        process = Process(loop, "victim")
+        seen: list[int] = []
+
+        async def work(seen: list[int]) -> None:
+            for number in range(10):
+                seen.append(number)
+                await asyncio.sleep(0)
+
+        process.spawn(work(seen), "work")
+        process.crash_after(step)
+        with pytest.raises(SimStuck):
+            loop.run_until(lambda: False, virtual_s_max=1)
+        reached.add(len(seen))
+        loop.close()
+    assert reached == set(range(1, 11))
+
+
+def test_a_crash_within_a_blocking_call_takes_the_process_along() -> None:
+    loop = a_loop()
+    process = Process(loop, "victim")
+    after: list[str] = []
+
+    def job() -> None:
+        process.crash()
+        raise ProcessCrashed
+
+    async def work() -> None:
+        await loop.run_in_executor(None, job)
+        after.append("went on")
+
+    process.spawn(work(), "work")
+    with pytest.raises(SimStuck):
+        loop.run_until(lambda: bool(after), virtual_s_max=1)
+    assert not process.alive
+    assert loop.errors == []
+
+
+def test_a_paused_process_stands_still_and_its_timers_fire_late() -> None:
+    loop = a_loop()
+    at: list[float] = []
+
+    async def work() -> None:
+        while True:
+            await asyncio.sleep(1)
+            at.append(round(loop.time(), 2))
+
+    process = Process(loop, "paused")
+    process.spawn(work(), "work")
+    loop.world_later(1.5, process.pause, 5)
+    loop.run_until(lambda: len(at) >= 2, virtual_s_max=10)
+    assert at == [1.0, 6.5]
+
+
+def test_a_slow_process_takes_its_time() -> None:
+    loop = a_loop()
+    process = Process(loop, "slow")
+    process.slow_down(0.1)
+
+    async def work() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    task = process.spawn(work(), "work")
+    loop.run_until(task, virtual_s_max=10)
+    assert loop.time() >= 1.0
+
+
+def test_code_knows_its_process_through_every_kind_of_callback() -> None:
+    loop = a_loop()
+    process = Process(loop, "mine")
+    seen: list[Process | None] = []
+
+    def note() -> None:
+        seen.append(current_process())
+
+    async def work() -> None:
+        note()
+        loop.call_soon(note)
+        loop.call_later(1, note)
+        await loop.run_in_executor(None, note)
+        await asyncio.gather(asyncio.create_task(noting()))
+        await asyncio.sleep(2)
+
+    async def noting() -> None:
+        note()
+
+    loop.run_until(process.spawn(work(), "work"), virtual_s_max=10)
+    assert seen == [process] * 5
+    assert current_process() is None
+
+
+def fails_in_a_callback(loop: SimLoop) -> None:
+    loop.call_soon(lambda: 1 // 0)
+
+
+def fails_in_a_task(loop: SimLoop) -> None:
+    async def work() -> None:
+        raise ValueError("nobody looks")
+
+    loop.create_task(work())
+
+
+def reports_to_the_loop(loop: SimLoop) -> None:
+    loop.call_soon(loop.call_exception_handler, {"message": "odd"})
+
+
+@pytest.mark.parametrize("fail", [fails_in_a_callback, fails_in_a_task, reports_to_the_loop])
+def test_errors_that_a_loop_would_only_log_are_kept(fail: Callable[[SimLoop], None]) -> None:
+    loop = a_loop()
+    fail(loop)
+    loop.world_later(1, lambda: None)
+    loop.run_until(lambda: loop.time() >= 1, virtual_s_max=2)
+    loop.close()
+    assert len(loop.errors) == 1
+
+
+def test_what_never_comes_is_told_with_who_waits() -> None:
+    loop = a_loop()
+    process = Process(loop, "waiter")
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)  # noqa: ASYNC110
+
+    task = process.spawn(wait(), "for nothing")
+    with pytest.raises(SimStuck, match=r"nothing is left to do.*for nothing of waiter"):
+        loop.run_until(task, virtual_s_max=10)
+    process.spawn(spin(), "busy")
+    with pytest.raises(SimStuck, match="time is over"):
+        loop.run_until(task, virtual_s_max=0.01)
+    loop.close()
+
+
+def test_sets_of_tasks_have_the_same_order_in_each_run() -> None:
+    def one() -> list[str]:
+        loop = a_loop()
+
+        async def main() -> list[str]:
+            tasks = {asyncio.create_task(asyncio.sleep(0), name=str(n)) for n in range(40)}
+            done, _ = await asyncio.wait(tasks)
+            return [task.get_name() for task in done]
+
+        return loop.run_until_complete(main())
+
+    waste = [object() for _ in range(1000)]
+    first = one()
+    del waste[::3]
+    assert one() == first
+
+
+def test_clocks_of_processes_are_skewed_and_drift() -> None:
+    loop = a_loop()
+    process = Process(loop, "ahead")
+    process.skew_ms, process.drift = 3_600_000, 0.01
+    loop.run_until(loop.create_task(asyncio.sleep(100)), virtual_s_max=200)
+    assert 1_000 <= process.clock_ms() - loop.wall_ms() - 3_600_000 <= 1_001
+
+
+def test_streams_do_not_shift_one_another() -> None:
+    first, second = a_loop(5), a_loop(5)
+    first.stream("other").random()
+    assert first.stream("mine").random() == second.stream("mine").random()
+    assert first.stream("mine").random() != first.stream("theirs").random()
