@@ -55,13 +55,16 @@ class Broker:
         clock: Callable[[], int],
     ) -> None:
         self.config = config
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets an exception when this broker must end."""
+        self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._rng = rng
         self._tasks: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
         records = TopicStore(store)
         ownership = Ownership(store)
         self._topics = Topics(records, ledgers, clock, self._spawn, self._topic_deleted)
-        self._members = Members(store, ownership, self._brokers_gone, self._spawn)
+        self._members = Members(store, ownership, self._brokers_gone, self._fail, self._spawn)
         self._around = Surroundings(
             config=config,
             ledgers=ledgers,
@@ -207,6 +210,11 @@ class Broker:
 
     def _brokers_gone(self) -> None:
         self._owners.reconcile()
+
+    def _fail(self, error: OctavoError) -> None:
+        if not self.failed.done():
+            _log.critical("broker_failed", broker=self.broker_id, reason=str(error))
+            self.failed.set_exception(error)
 
     async def _keep_up(self) -> None:
         while True:

@@ -58,6 +58,13 @@ class TopicNotFound(BrokerError):
     name = "topic-not-found"
 
 
+class BrokerIdTaken(BrokerError):
+    """Another living broker has this broker's id; this one must end (503)."""
+
+    name = "broker-id-taken"
+    scope = Scope.PROCESS
+
+
 class PartitionNotFound(BrokerError):
     """The topic has fewer partitions than that (404)."""
 

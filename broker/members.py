@@ -16,6 +16,7 @@ from typing import Any
 import msgpack
 import structlog
 
+from broker.errors import BrokerIdTaken
 from broker.types import BrokerInfo, PartitionName
 from metadata.election import Ownership
 from metadata.store import MetadataError, MetadataStore, RecordNotFound, SessionState, Watch
@@ -23,6 +24,8 @@ from metadata.topics import BROKERS_ROOT, broker_path
 
 _log = structlog.get_logger()
 _RETRY_S = 0.2
+_TAKEN_SESSIONS_MAX = 2
+"""A record that stands for longer than so many session timeouts is no leftover of our past."""
 
 
 def preferred_broker(name: PartitionName, broker_ids: Collection[str]) -> str:
@@ -57,18 +60,22 @@ class Members:
         store: MetadataStore,
         ownership: Ownership,
         on_gone: Callable[[], None],
+        on_taken: Callable[[BrokerIdTaken], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._store = store
         self._ownership = ownership
         self._on_gone = on_gone
+        self._on_taken = on_taken
         self._spawn = spawn
         self._value = b""
         self._values: dict[str, bytes] = {}
         """The records as last read; they differ from one start of a broker to the next."""
         self._watch: Watch | None = None
         self._registered = False
-        self._taken = False
+        self._namesake: bytes | None = None
+        self._namesake_seen_s = 0.0
+        self._namesake_for_s = 0.0
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.own = BrokerInfo("", "")
@@ -125,13 +132,30 @@ class Members:
         if not self._ownership.held(path):
             claim = await self._ownership.claim(path, self._value)
             if not claim.held:
-                # Our former process, whose session has not ended yet, or a namesake.
-                if not self._taken:
-                    _log.warning("broker_id_taken", broker=self.own.broker_id)
-                self._taken = True
-                self._spawn(self._again())
+                self._is_taken(claim.owner)
                 return
-        self._taken = False
+        self._namesake = None
+
+    def _is_taken(self, owner: bytes) -> None:
+        """Our former process, whose session has not ended yet, or a namesake that lives."""
+        now_s = asyncio.get_running_loop().time()
+        if owner != self._namesake:
+            self._namesake, self._namesake_for_s = owner, 0.0
+            _log.warning("broker_id_taken", broker=self.own.broker_id)
+        else:  # only time in which the store answered: while it is away no session ends
+            self._namesake_for_s += min(now_s - self._namesake_seen_s, 2 * _RETRY_S)
+        self._namesake_seen_s = now_s
+        if self._namesake_for_s > _TAKEN_SESSIONS_MAX * self._store.session_timeout_ms / 1000:
+            other = decode_broker(owner)
+            where = other.url if other is not None else "an unknown address"
+            self._on_taken(
+                BrokerIdTaken(
+                    f"broker id {self.own.broker_id} belongs to a living broker at {where}: "
+                    "give this one another broker_id, or stop that one"
+                )
+            )
+        else:
+            self._spawn(self._again())
 
     async def _again(self) -> None:
         await asyncio.sleep(_RETRY_S)

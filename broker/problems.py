@@ -126,6 +126,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.Overloaded: 429,
     codes.TooManyRequests: 429,
     ledger_errors.WriterBusy: 429,
+    broker_errors.BrokerIdTaken: 503,
     broker_errors.NotOwner: 503,
     broker_errors.PartitionMoving: 503,
     broker_errors.PartitionUnavailable: 503,

@@ -90,7 +90,7 @@ class BrokerCluster:
     async def start(self, broker_id: str, **config: Any) -> RunningBroker:
         store = open_store(self._url, session_timeout_ms=SESSION_TIMEOUT_MS)
         await store.start()
-        rng = random.Random(broker_id)
+        rng = random.Random(f"{broker_id} {len(self._running)}")
         ledgers = LedgerClient(store, rng=rng, options=LedgerOptions(**QUICK), clock=self.clock)
         await ledgers.start()
         broker = Broker(

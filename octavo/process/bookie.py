@@ -29,7 +29,7 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
             config, store, disk=RealDisk(), rng=random.SystemRandom(), clock=wall_clock_ms
         )
         await node.start()
-        failed = asyncio.ensure_future(fail_with(node, life))
+        failed = asyncio.ensure_future(life.fail_with(node.failed))
         try:
             life.ready(bookie_id=node.bookie_id, address=node.address)
             await life.until_stopped()
@@ -38,14 +38,6 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
             await node.stop()
     finally:
         await store.close()
-
-
-async def fail_with(node: BookieNode, life: Life) -> None:
-    """End the process when the bookie can promise nothing any more."""
-    try:
-        await asyncio.shield(node.failed)
-    except Exception as error:
-        life.fail(error)
 
 
 def main() -> int:

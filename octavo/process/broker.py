@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from pathlib import Path
@@ -42,10 +43,12 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
                 broker, store=store, ledgers=ledgers, clock=wall_clock_ms, http=http
             )
             await server.start()
+            failed = asyncio.ensure_future(life.fail_with(broker.failed))
             try:
                 life.ready(broker_id=broker.broker_id, url=server.url)
                 await life.until_stopped()
             finally:
+                failed.cancel()
                 await server.stop()
         finally:
             await ledgers.close()

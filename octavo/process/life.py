@@ -64,6 +64,13 @@ class Life:
         if not self._ended.done():
             self._ended.set_exception(error)
 
+    async def fail_with(self, failed: asyncio.Future[None]) -> None:
+        """End the process with the error that `failed` gets, if it ever does."""
+        try:
+            await asyncio.shield(failed)
+        except Exception as error:
+            self.fail(error)
+
     async def until_stopped(self) -> None:
         """Return when asked to stop; raise what `fail` was given."""
         await asyncio.shield(self._ended)
