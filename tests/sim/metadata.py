@@ -1,0 +1,233 @@
+"""The simulated metadata store: one server, its sessions, and what may go wrong on the way to it.
+
+It never lies, as ZooKeeper never does: one linear history of changes, sessions that end after
+silence, ephemeral records that go with them. Everything else may go wrong: requests and replies
+are lost or late, a process is cut off in one direction or both, its server lags behind the others,
+watches are called late, the whole store is away for a while (sessions wait for it to come back).
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Flag
+from typing import TYPE_CHECKING
+
+from metadata.store import SessionExpired
+from metadata.watching import WatchKey
+from tests.sim.metadata_store import SimMetadataStore
+from tests.sim.metadata_tree import Change, Tree
+
+if TYPE_CHECKING:
+    from tests.sim.loop import SimLoop
+    from tests.sim.process import Process
+    from tests.sim.trace import Trace
+
+SESSION_TIMEOUT_MS = 6000
+_TICK_S = 0.5
+"""Sessions end at most this long after their time, like those of a server that counts in ticks."""
+
+
+class Cut(Flag):
+    """Which way is cut between a process and the server."""
+
+    NONE = 0
+    REQUESTS = 1
+    REPLIES = 2
+    BOTH = 3
+
+
+@dataclass
+class MetadataFaults:
+    """How often what goes wrong, for all processes. The nemesis changes it as it likes."""
+
+    delay_ms: float = 1.0
+    """One way, on the average; now and then ten times as much."""
+    lost_request: float = 0.0
+    """Share of the calls that never arrive and raise `MetadataUnavailable` some time later."""
+    lost_reply: float = 0.0
+    """Share of the calls that take effect and raise `MetadataUnavailable` all the same."""
+    watch_delay_ms: float = 2.0
+    """On the average; now and then twenty times as much."""
+    false_alarms: float = 0.0
+    """Share of new watches that are called once for nothing."""
+    lag_ms: float = 0.0
+    """How far a server may be behind the others; each store draws its own lag below it."""
+
+
+class Session:
+    """One session, as the server knows it."""
+
+    __slots__ = ("connection", "ends_s", "id", "store", "timeout_s")
+
+    def __init__(self, number: int, store: SimMetadataStore, timeout_s: float) -> None:
+        self.id = number
+        self.store = store
+        self.timeout_s = timeout_s
+        self.ends_s = 0.0
+        self.connection = 0
+        """What arrives by an older connection is refused: the session has moved on."""
+
+
+class SimMetadata:
+    """The server. Make it outside every process: its work is nobody's but its own."""
+
+    def __init__(self, loop: SimLoop, trace: Trace) -> None:
+        self.loop = loop
+        self.trace = trace
+        self.rng = loop.stream("metadata")
+        self.context = contextvars.Context()
+        self.faults = MetadataFaults()
+        self.tree = Tree(loop.time, self._changed)
+        self.observers: list[Callable[[Change], None]] = []
+        self._sessions: dict[int, Session] = {}
+        self._session_count = 0
+        self._stores: list[SimMetadataStore] = []
+        self._cuts: dict[str, Cut] = {}
+        self._away = False
+        self.resends_reads = self.rng.random() < 0.5
+        """Whether stores send reads again after a lost connection, as one to ZooKeeper does, or
+        give them up, as the embedded one does. Both are within the promise."""
+
+    @property
+    def history(self) -> list[Change]:
+        """Every change that was ever made, in order."""
+        return self.tree.history
+
+    def store(
+        self,
+        process: Process | None = None,
+        *,
+        name: str | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        call_timeout_ms: int = 10_000,
+    ) -> SimMetadataStore:
+        """A store for one process; start it in that process. A restarted process has a new one."""
+        made = SimMetadataStore(
+            self,
+            name or (process.name if process is not None else f"store-{len(self._stores)}"),
+            session_timeout_ms=session_timeout_ms,
+            call_timeout_ms=call_timeout_ms,
+        )
+        self._stores.append(made)
+        if process is not None:
+            process.on_crash.append(lambda _: self.forget(made))
+        return made
+
+    # -- faults
+
+    def partition(self, name: str, cut: Cut = Cut.BOTH) -> None:
+        """Cut the process `name` off; its session ends when that lasts too long."""
+        self.trace.fault(f"metadata.cut_{(cut.name or 'none').lower()}")
+        self._cuts[name] = cut
+
+    def heal(self, name: str | None = None) -> None:
+        """Undo the partition of one, or of all, and bring the store back if it is away."""
+        if name is not None:
+            self._cuts.pop(name, None)
+            return
+        self._cuts.clear()
+        self.come_back()
+
+    def expire(self, name: str) -> None:
+        """End the sessions of the process `name` at once, behind its back."""
+        self.trace.fault("metadata.expire")
+        for session in [s for s in self._sessions.values() if s.store.name == name]:
+            self._end(session)
+
+    def reset(self, name: str) -> None:
+        """Cut the connection of the process `name`: what is under way has an unknown end."""
+        self.trace.fault("metadata.reset")
+        for store in self._stores:
+            if store.name == name:
+                store.reset()
+
+    def go_away(self) -> None:
+        """The whole store is out of reach (no quorum); no session ends meanwhile."""
+        self.trace.fault("metadata.away")
+        self._away = True
+
+    def come_back(self) -> None:
+        """The store serves again; every session has its whole time from now."""
+        if self._away:
+            self._away = False
+            for session in self._sessions.values():
+                session.ends_s = max(session.ends_s, self.loop.time() + session.timeout_s)
+
+    def forget(self, store: SimMetadataStore) -> None:
+        """Call nobody of `store` any more: closed, or its process is dead."""
+        if store in self._stores:
+            self._stores.remove(store)
+
+    # -- for the stores
+
+    def hears(self, name: str) -> bool:
+        """Whether a request of `name` arrives now."""
+        return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REQUESTS
+
+    def is_heard(self, name: str) -> bool:
+        """Whether a reply to `name` arrives now."""
+        return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REPLIES
+
+    def delay_s(self) -> float:
+        """The time that one message takes."""
+        draw = self.rng.random()
+        scale = 10.0 if draw > 0.98 else 2.0
+        return self.faults.delay_ms * scale * self.rng.random() / 1000
+
+    def open_session(self, store: SimMetadataStore) -> int:
+        self._session_count += 1
+        session = Session(self._session_count, store, store.session_timeout_ms / 1000)
+        self._sessions[session.id] = session
+        session.ends_s = self.loop.time() + session.timeout_s
+        self._wait_for_end(session)
+        return session.id
+
+    def session(self, number: int) -> Session:
+        """Raises `SessionExpired`."""
+        session = self._sessions.get(number)
+        if session is None:
+            raise SessionExpired(f"metadata session {number} is over")
+        return session
+
+    def touch(self, session: Session) -> None:
+        """Its process was heard."""
+        session.ends_s = max(session.ends_s, self.loop.time() + session.timeout_s)
+
+    def close_session(self, number: int) -> None:
+        """Its process ends it; no need to tell it."""
+        session = self._sessions.pop(number, None)
+        if session is not None:
+            self.tree.end_session(number, by=session.store.name)
+
+    # -- within
+
+    def _wait_for_end(self, session: Session) -> None:
+        when = session.ends_s + self.rng.random() * _TICK_S
+        self.loop.call_at(when, self._end_if_due, session, context=self.context)
+
+    def _end_if_due(self, session: Session) -> None:
+        if session.id not in self._sessions:
+            return
+        if self._away or session.ends_s > self.loop.time():
+            session.ends_s = max(session.ends_s, self.loop.time() + 0.01)
+            self._wait_for_end(session)
+            return
+        self.trace.probe("metadata.session_timed_out")
+        self._end(session)
+
+    def _end(self, session: Session) -> None:
+        del self._sessions[session.id]
+        self.tree.end_session(session.id, by=session.store.name)
+        session.store.closed_by_server(session.id)
+
+    def _changed(self, change: Change, keys: tuple[WatchKey, ...]) -> None:
+        self.trace.fact(change.path, change.version)
+        self.trace.deliver(change.value or b"")
+        if self.trace.verbose:
+            self.trace.say(change.time_s, change.by, f"metadata {change.path} v{change.version}")
+        for store in self._stores:
+            store.maybe_alarm(keys, change.seq)
+        for observer in self.observers:
+            observer(change)
