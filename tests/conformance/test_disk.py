@@ -1,4 +1,4 @@
-"""What every `Disk` does: the operating system's and the one in memory alike."""
+"""What every `Disk` does: the operating system's, the one in memory, the simulated one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from bookie.disk import Disk, DiskError, RealDisk
 from tests.memory_disk import MemoryDisk
+from tests.sim.disk import SimDisk
 
-DISKS: dict[str, Callable[[], Disk]] = {"real": RealDisk, "memory": MemoryDisk}
+DISKS: dict[str, Callable[[], Disk]] = {"real": RealDisk, "memory": MemoryDisk, "sim": SimDisk}
 
 
 @pytest.fixture(params=DISKS)

@@ -1,4 +1,4 @@
-"""What every index does: RocksDB's and the one in memory alike."""
+"""What every index does: RocksDB's, the one in memory, the simulated one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from bookie.entry_log import Location
 from bookie.index import IndexRun, LedgerIndex, MemoryIndex, RocksIndex
 from protocol.codes import BookieIOError
+from tests.sim.index import KeptIndex, SimIndex
 
 OPENERS: dict[str, Callable[[str], LedgerIndex]] = {
     "rocks": RocksIndex,
     "memory": lambda path: MemoryIndex(),
+    "sim": lambda path: SimIndex(KeptIndex(), path=path),
 }
 
 

@@ -1,0 +1,221 @@
+"""The simulated disk: forgets what was not synced, fails, fills up, dawdles, rots, on demand.
+
+One `SimDisk` is one bookie's disks and outlives its processes; each process works through the
+handle that `attach` gives it, which is dead once the process crashed. Reads see the page cache
+(all that was written); `crash` leaves what a power failure leaves: synced bytes for certain, of
+the rest any subset of sectors (inode.py); creations, renames and removals are lost each for itself
+unless their folder was synced. `kill` is a crash of the process alone: the page cache stays.
+
+It knows no loop. Faults are armed in `disk.faults` (disk_faults.py), choices come from the
+`random.Random` handed in, and what a call would have cost is summed up in `take_delay_s`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import NoReturn
+
+from tests.sim.disk_faults import Damage, DiskFaults
+from tests.sim.disk_handle import NameOp, SimFile, SimHandle, apply_name, folder_of
+from tests.sim.index import SimIndexStore
+from tests.sim.inode import Inode
+from tests.sim.process import Process, ProcessCrashed
+
+
+class SimDisk(SimHandle):
+    """The disk itself. Used directly it is its own handle, for a machine with one process."""
+
+    def __init__(
+        self, capacity: int = 2**40, *, name: str = "disk", rng: random.Random | None = None
+    ) -> None:
+        self.owed_s = 0.0
+        super().__init__(self, name)
+        self.name = name
+        self.capacity = capacity
+        self.rng = rng or random.Random(0)
+        self.used = 0
+        self.names: dict[str, Inode] = {}
+        self.durable_names: dict[str, Inode] = {}
+        self.unsynced_names: dict[str, list[NameOp]] = {}
+        self.folders: dict[str, None] = {"/": None}
+        self.locked: dict[str, SimFile] = {}
+        self.indexes = SimIndexStore()
+        self.handle: SimHandle = self
+        self.process: Process | None = None
+        self.faults = DiskFaults()
+        self.cost_s: dict[str, float] = {}
+        """Virtual seconds that a call of a kind takes; see `slow`."""
+        self.kill_chance = 0.5
+        """How often the machine survives when a process crashes: its page cache then stays."""
+        self.calls = 0
+        self.syncs = 0
+        self.bytes_written = 0
+        self.counts: Counter[str] = Counter()
+        self.on_note: Callable[[str], None] | None = None
+        """Told of every fault that happened, by its kind."""
+        self.on_damage: Callable[[Damage], None] | None = None
+        """Told of bytes that are not what was written and synced, or will not be."""
+
+    def note(self, kind: str) -> None:
+        """A fault happened."""
+        self.counts[kind] += 1
+        if self.on_note is not None:
+            self.on_note(kind)
+
+    def damaged(self, damage: Damage) -> None:
+        """Bytes were hurt that nobody is told of."""
+        if self.on_damage is not None:
+            self.on_damage(damage)
+
+    # Processes
+
+    def attach(self, process: Process) -> SimHandle:
+        """The disk for `process`, as long as it lives; any earlier process's handle is dead."""
+        self.handle.dead = True
+        self.locked.clear()
+        self.process = process
+        self.handle = SimHandle(self, process.name)
+        self.handle.spend = process.loop.spend
+        process.on_crash.append(self._process_crashed)
+        return self.handle
+
+    def _process_crashed(self, process: Process) -> None:
+        if process is self.process:
+            (self.kill if self.rng.random() < self.kill_chance else self.crash)(self.rng)
+
+    def die(self) -> NoReturn:
+        """The process dies within this call."""
+        if self.process is not None:
+            self.process.crash()
+        raise ProcessCrashed(f"{self.name}: died in a call to its disk")
+
+    def kill(self, rng: random.Random) -> None:
+        """The process died and the machine did not: what was written stays written."""
+        self._let_go()
+        for inode in self.inodes():
+            if inode.lost and rng.random() < 0.5:
+                inode.forget_cached()
+        self.recount()
+        self.indexes.crash(rng)
+        self.note("disk: kill")
+
+    def crash(self, rng: random.Random) -> None:
+        """The power fails."""
+        self._let_go()
+        for ops in self.unsynced_names.values():
+            chance = rng.choice((0.0, 0.5, 1.0))
+            for op in ops:
+                if rng.random() < chance:
+                    apply_name(self.durable_names, op)
+                else:
+                    self.note("disk: name lost")
+        self.unsynced_names.clear()
+        self.names = dict(self.durable_names)
+        for inode in self.inodes():
+            inode.crash(rng, self.note)
+        self.recount()
+        self.indexes.crash(rng)
+        self.note("disk: crash")
+
+    def _let_go(self) -> None:
+        """The process is gone: its handle is dead, its locks are free."""
+        self.handle.dead = self.handle is not self
+        self.process = None
+        self.locked.clear()
+        self.owed_s = 0.0
+
+    # Time
+
+    def owe(self, s: float) -> None:
+        """A call without a loop took so long."""
+        self.owed_s += s
+
+    def slow(self, sync_s: float = 0.0, read_s: float = 0.0, write_s: float = 0.0) -> None:
+        """From now on calls take so long; all 0 ends it."""
+        cost_s = {"datasync": sync_s, "sync_directory": sync_s, "pread": read_s, "pwritev": write_s}
+        self.cost_s = {call: s for call, s in cost_s.items() if s}
+        if self.cost_s:
+            self.note("disk: slow")
+
+    # What lies there
+
+    def inodes(self) -> list[Inode]:
+        """Every file once."""
+        return list({id(inode): inode for inode in self.names.values()}.values())
+
+    def store(self, inode: Inode, offset: int, data: bytes) -> None:
+        """Write into the page cache."""
+        if data:
+            before = inode.size
+            inode.write(offset, data)
+            self.used += inode.size - before
+            self.bytes_written += len(data)
+
+    def recount(self) -> None:
+        """Sum up the space in use anew."""
+        self.used = sum(inode.size for inode in self.inodes())
+
+    def list_names(self, path: str) -> list[str]:
+        """Files and folders right below `path`."""
+        start = path.rstrip("/") + "/"
+        length = len(start)
+        found = {
+            one[length:].split("/", 1)[0]
+            for some in (self.names, self.folders)
+            for one in some
+            if one.startswith(start) and one != start
+        }
+        return sorted(found)
+
+    def change_name(self, op: NameOp) -> None:
+        """A create, rename or unlink, not durable before its folder is synced."""
+        before = self.names.get(op.name)
+        if before is not None and before is not op.inode:
+            self.used -= before.size
+        apply_name(self.names, op)
+        self.unsynced_names.setdefault(folder_of(op.name), []).append(op)
+
+    # Damage
+
+    def rot(self, rng: random.Random, path: str = "") -> Damage | None:
+        """Flip a bit of synced data in a file whose path contains `path`; None if there is none."""
+        found = [
+            (name, inode) for name, inode in self.names.items() if path in name and inode.durable
+        ]
+        if not found:
+            return None
+        name, inode = rng.choice(found)
+        at = rng.randrange(len(inode.durable))
+        self.flip(name, at, 1 << rng.randrange(8))
+        damage = Damage("bit rot", self.name, name, at, at + 1)
+        self.note("disk: bit rot")
+        self.damaged(damage)
+        return damage
+
+    def flip(self, path: str, at: int, mask: int) -> None:
+        """Change bits of one byte, on the platter and in the page cache."""
+        inode = self.names[path]
+        for data in (inode.durable, inode.data):
+            if at < len(data):
+                data[at] ^= mask
+
+    def wipe(self) -> None:
+        """Everything is gone: a new, empty disk under the same paths."""
+        self.names, self.durable_names, self.unsynced_names = {}, {}, {}
+        self.folders = {"/": None}
+        self.indexes = SimIndexStore()
+        self.used = 0
+        self.note("disk: wiped")
+        self.damaged(Damage("wiped", self.name, ""))
+
+    def swap(self, other: SimDisk) -> None:
+        """Somebody put the disks of two machines into one another's slot; both are down."""
+        for name in ("names", "durable_names", "unsynced_names", "folders", "indexes", "used"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs)
+            setattr(other, name, mine)
+        self.note("disk: swapped")
+        for disk in (self, other):
+            disk.damaged(Damage("swapped", disk.name, ""))
