@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -16,6 +17,10 @@ from kazoo.client import KazooClient
 from metadata.embedded import EmbeddedStore
 from metadata.store import MetadataStore
 from metadata.zookeeper import CALL_TIMEOUT_MS, ZooKeeperStore
+from tests.sim.loop import SimLoop
+from tests.sim.metadata import SimMetadata
+from tests.sim.metadata_store import SimMetadataStore
+from tests.sim.trace import Trace
 
 SESSION_TIMEOUT_MS = 4000
 DEADLINE_S = 10.0
@@ -177,6 +182,67 @@ class ZooKeeperTree:
         proxy.is_cut = False
 
 
+class LoopWithHandler(SimLoop):
+    """A simulated loop that lets a test look at what a real one would log."""
+
+    handler: Callable[[SimLoop, dict[str, Any]], object] | None = None
+
+    def set_exception_handler(self, handler: Any) -> None:
+        self.handler = handler
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.handler is None:
+            super().call_exception_handler(context)
+        else:
+            self.handler(self, context)
+
+
+class SimulatedTree:
+    """On a loop of its own: see `pytest_pyfunc_call`."""
+
+    def __init__(self) -> None:
+        self.loop = LoopWithHandler(1, trace=Trace())
+        self.server = SimMetadata(self.loop, self.loop.trace)
+
+    async def open(
+        self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, impatient: bool = False
+    ) -> SimMetadataStore:
+        store = self.server.store(
+            session_timeout_ms=session_timeout_ms,
+            call_timeout_ms=300 if impatient else CALL_TIMEOUT_MS,
+        )
+        await store.start()
+        return store
+
+    async def expire(self, store: Any) -> None:
+        self.server.expire(store.name)
+
+    @contextlib.asynccontextmanager
+    async def cut(self, store: Any) -> AsyncIterator[None]:
+        self.server.partition(store.name)
+        yield
+        self.server.heal(store.name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test with a simulated tree runs in virtual time."""
+    found = pyfuncitem.funcargs.get("tree")
+    if not isinstance(found, SimulatedTree):
+        return None
+    wanted = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    found.loop.run_until_complete(inspect.unwrap(pyfuncitem.obj)(**wanted))
+    return True
+
+
+@pytest.fixture
+def simulated_tree() -> Iterator[SimulatedTree]:
+    tree = SimulatedTree()
+    yield tree
+    tree.loop.close()
+    assert not tree.loop.errors
+
+
 @pytest.fixture
 async def embedded_tree(tmp_path: Path) -> AsyncIterator[EmbeddedTree]:
     tree = EmbeddedTree(tmp_path / "octavo.db")
@@ -193,7 +259,9 @@ async def zookeeper_tree(zookeeper: Any) -> AsyncIterator[ZooKeeperTree]:
     await asyncio.gather(*(proxy.close() for proxy in tree.proxies.values()))
 
 
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@pytest.fixture(
+    params=["embedded", "simulated", pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+)
 def tree(request: pytest.FixtureRequest) -> Tree:
     found: Tree = request.getfixturevalue(f"{request.param}_tree")
     return found
