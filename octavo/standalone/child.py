@@ -64,17 +64,27 @@ class Child:
             return f"killed by {signal.Signals(-code).name}"
         return f"killed by signal {-code}"
 
+    @property
+    def command(self) -> list[str]:
+        """What is run; the spec's path and the control socket's number follow."""
+        return [sys.executable, "-m", f"octavo.process.{self.kind}"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Ours without settings: the child was told everything in its spec."""
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("OCTAVO_")}
+        return {**kept, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"}
+
     async def start(self) -> dict[str, Any]:
         """Start and wait until ready; return its facts. Raises `ChildFailed`."""
         self._spec_path.parent.mkdir(parents=True, exist_ok=True)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.spec.write(self._spec_path)
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", f"octavo.process.{self.kind}"]
         try:
             with theirs, self._open_log() as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *command,
+                    *self.command,
                     str(self._spec_path),
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(),),
@@ -82,7 +92,7 @@ class Child:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
-                    env=_environment(),
+                    env=self.environment,
                 )
         except BaseException:
             ours.close()
@@ -143,9 +153,3 @@ def is_child(pid: int) -> bool:
         return b"octavo.process." in Path(f"/proc/{pid}/cmdline").read_bytes() if pid else False
     except OSError:
         return False
-
-
-def _environment() -> dict[str, str]:
-    """The child was told everything in its spec: settings in the environment must not reach it."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("OCTAVO_")}
-    return {**kept, "PYTHONUNBUFFERED": "1", "MALLOC_ARENA_MAX": "2"}

@@ -69,8 +69,14 @@ class Plan:
 class Supervisor:
     """Runs one `Plan`. `on_change` is called after every change of `cluster`."""
 
-    def __init__(self, plan: Plan, on_change: Callable[[Member], None] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        on_change: Callable[[Member], None] | None = None,
+        make_child: Callable[[str, ProcessSpec, Path], Child] = Child,
+    ) -> None:
         self.plan = plan
+        self._make_child = make_child
         folder = plan.folder.absolute()
         self._folder = folder
         self._on_change = on_change
@@ -212,7 +218,7 @@ class Supervisor:
             log_level=plan.log_level,
             sections=sections,
         )
-        child = self._children[name] = Child(kind, spec, self._folder)
+        child = self._children[name] = self._make_child(kind, spec, self._folder)
         self._change(Member(name=name, kind=kind, port=port, log=str(child.log_path)))
         return child
 

@@ -10,23 +10,18 @@ cluster holds in the end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import signal
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from octavo import AsyncClient
-from octavo.client.errors import ClientError, Conflict
-from octavo.client.producer import Receipt
-from octavo.client.subscription import Subscription
-from octavo.client.types import Delivery
 from octavo.standalone.supervisor import Plan, Supervisor
+from tests.process.audit import errors_in_logs, ledger_problems, problems, stored
+from tests.process.users import TOPIC, Consumer, Follower, Publisher, Record
 
-TOPIC = "chaos"
 SUBSCRIPTION = "readers"
 BOOKIES = 4
 BROKERS = 2
@@ -48,9 +43,6 @@ SMALL_BROKER = {"state_ledger_entries_max": 60, "producer_checkpoint_bytes": 40_
 
 QUORUMS = ((3, 3, 2), (3, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 1))
 """(E, Qw, Qa); with E = 4 there is no spare, and entries are striped (bookkeeper #4097)."""
-
-Place = tuple[int, int]
-"""Partition and offset."""
 
 
 class Fault(NamedTuple):
@@ -79,159 +71,6 @@ def draw_faults(rng: random.Random, count: int) -> Iterator[Fault]:
         past_session = kind == "STOP" and rng.random() < 0.7
         for_s = rng.uniform(1.2, 2.5) * SESSION_MS / 1000 if past_session else rng.uniform(0, 2)
         yield Fault(rng.uniform(0.1, 2.0), kind, tuple(names), count, for_s)
-
-
-@dataclass(slots=True)
-class Record:
-    """What the users were told."""
-
-    sent: dict[str, str] = field(default_factory=dict)
-    """Key of each text that was sent."""
-    acked: dict[str, Place] = field(default_factory=dict)
-    """Where each acked text is; the offset is -1 when the broker no longer knew it."""
-    failed: list[str] = field(default_factory=list)
-    """Calls that failed, in words."""
-    delivered: Counter[Place] = field(default_factory=Counter)
-    consumed: set[Place] = field(default_factory=set)
-    """Whose ack was durable."""
-    texts: dict[Place, str] = field(default_factory=dict)
-    """What was delivered at each place."""
-    wrong: list[str] = field(default_factory=list)
-
-
-class Publisher:
-    """An idempotent producer that sends numbered texts under a few keys until told to stop."""
-
-    def __init__(
-        self,
-        client: AsyncClient,
-        record: Record,
-        name: str,
-        *,
-        keys: int = 7,
-        encoding: Literal["batch", "ndjson"] = "batch",
-    ) -> None:
-        self._client = client
-        self._record = record
-        self._name = name
-        self._keys = keys
-        self._encoding = encoding
-        self.stopping = False
-
-    async def run(self, rate: float) -> None:
-        """Send about `rate` messages a second; return when all are answered."""
-        producer = await self._client.producer(
-            TOPIC,
-            producer_id=self._name,
-            encoding=self._encoding,
-            batch_bytes=1_000,
-            linger_ms=5,
-            pending_bytes_max=100_000,
-        )
-        notes: list[asyncio.Task[None]] = []
-        number = 0
-        while not self.stopping:
-            for _ in range(5):
-                text, key = f"{self._name}-{number}", f"{self._name}-k{number % self._keys}"
-                receipt = await producer.send(text, key=key)
-                self._record.sent[text] = key
-                notes.append(asyncio.create_task(self._note(receipt, text)))
-                number += 1
-            await asyncio.sleep(5 / rate)
-        with contextlib.suppress(ClientError):  # each receipt says it too
-            await producer.flush()
-        await asyncio.gather(*notes)
-        await producer.close()
-
-    async def _note(self, receipt: Receipt, text: str) -> None:
-        try:
-            position = await receipt
-        except ClientError as error:
-            self._record.failed.append(f"{text}: {error}")
-            return
-        self._record.acked[text] = (position.partition, position.offset)
-
-
-class Consumer:
-    """A consumer of the shared subscription: receives, dawdles, acks some, lets some time out."""
-
-    def __init__(self, subscription: Subscription, record: Record, rng: random.Random) -> None:
-        self._subscription = subscription
-        self._record = record
-        self._rng = rng
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            done_before = frozenset(self._record.consumed)
-            try:
-                received = await self._subscription.receive(40, wait_s=0.5)
-            except ClientError as error:
-                self._record.failed.append(f"receive: {error}")
-                continue
-            for one in received:
-                self._take(one, done_before)
-            await asyncio.sleep(self._rng.uniform(0, 0.05))
-            kept = [one for one in received if self._rng.random() > 0.03]
-            if kept:
-                await self._ack(kept)
-
-    def _take(self, one: Delivery, done_before: frozenset[Place]) -> None:
-        place = (one.partition, one.offset)
-        self._record.delivered[place] += 1
-        text = self._record.texts.setdefault(place, one.text())
-        if text != one.text():
-            self._record.wrong.append(f"{place} was delivered as {text!r} and as {one.text()!r}")
-        if place in done_before:
-            self._record.wrong.append(f"{place} was delivered after its ack was durable")
-
-    async def _ack(self, kept: list[Delivery]) -> None:
-        stale: set[str] = set()
-        try:
-            await self._subscription.ack(kept)
-        except Conflict as error:
-            # The leases of these ended (take-over, time); everything else took effect.
-            stale = set(error.problem.get("stale", ()))
-            if error.code != "stale-lease" or not stale:
-                self._record.failed.append(f"ack: {error}")
-                return
-        except ClientError as error:
-            self._record.failed.append(f"ack: {error}")
-            return
-        self._record.consumed |= {
-            (one.partition, one.offset) for one in kept if one.ack_id not in stale
-        }
-
-
-class Follower:
-    """The consumer of an exclusive subscription: takes each partition in order, acks up to."""
-
-    def __init__(self, subscription: Subscription, partitions: int, record: Record) -> None:
-        self._subscription = subscription
-        self._record = record
-        self.done = [0] * partitions
-        """Per partition the offset before which all is acked, durably."""
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            for partition in range(len(self.done)):
-                try:
-                    received = await self._subscription.receive(60, partition=partition)
-                    self._take(partition, [one.offset for one in received])
-                    if received:
-                        await self._subscription.ack_up_to(received[-1])
-                        self.done[partition] = received[-1].offset + 1
-                except ClientError as error:
-                    self._record.failed.append(f"following {partition}: {error}")
-            await asyncio.sleep(0.02)
-
-    def _take(self, partition: int, offsets: list[int]) -> None:
-        """They must go on right behind what is acked, without a gap: nobody else takes any."""
-        first = self.done[partition]
-        if offsets and offsets != [*range(first, first + len(offsets))]:
-            shown = f"{offsets[:3]} … {offsets[-1]}"
-            self._record.wrong.append(f"following {partition}: after {first - 1} came {shown}")
 
 
 class Breaker:
@@ -277,68 +116,6 @@ class Breaker:
         return member.state
 
 
-async def stored(urls: list[str], partitions: int) -> dict[Place, tuple[str, str]]:
-    """Text and key of every message that the topic holds."""
-    async with AsyncClient(urls) as client:
-        return {
-            (partition, message.offset): (message.text(), (message.key or b"").decode())
-            for partition in range(partitions)
-            async for message in client.messages(TOPIC, partition=partition)
-        }
-
-
-def problems(record: Record, found: dict[Place, tuple[str, str]], partitions: int) -> list[str]:
-    """All ways in which the cluster broke its promises, in words; [] when it kept them."""
-    wrong = [*record.wrong, *(f"call failed: {text}" for text in record.failed)]
-    places: defaultdict[str, list[Place]] = defaultdict(list)
-    for place, (text, key) in found.items():
-        places[text].append(place)
-        if record.sent.get(text) != key:
-            wrong.append(f"{place} holds {text!r} under key {key!r}, which nobody sent")
-    for text, place in record.acked.items():
-        if text not in places:
-            wrong.append(f"lost: {text} was acked at {place}")
-        elif place[1] >= 0 and places[text] != [place]:
-            wrong.append(f"{text} was acked at {place} and is at {places[text]}")
-    wrong += [f"stored twice: {text} at {at}" for text, at in places.items() if len(at) > 1]
-    for partition in range(partitions):
-        offsets = sorted(offset for number, offset in found if number == partition)
-        if offsets != [*range(len(offsets))]:
-            wrong.append(f"partition {partition} has holes in its offsets: {_holes(offsets)}")
-    wrong += _out_of_order(found)
-    wrong += [f"{place} was never delivered" for place in sorted(set(found) - set(record.texts))]
-    for place, text in record.texts.items():
-        if found.get(place, ("",))[0] != text:
-            wrong.append(f"{place} was delivered as {text!r} and holds {found.get(place)}")
-    return wrong
-
-
-def _out_of_order(found: dict[Place, tuple[str, str]]) -> Iterator[str]:
-    """Per key the numbers of its texts must ascend with the offsets."""
-    latest: dict[str, tuple[int, Place]] = {}
-    for place in sorted(found):
-        text, key = found[place]
-        number = int(text.rpartition("-")[2])
-        before = latest.get(key)
-        if before is not None and (before[0] >= number or before[1][0] != place[0]):
-            yield f"key {key}: {text} at {place} comes after number {before[0]} at {before[1]}"
-        latest[key] = (number, place)
-
-
-def _holes(offsets: list[int]) -> list[int]:
-    return sorted(set(range(offsets[-1] + 1)) - set(offsets))[:10]
-
-
-def errors_in_logs(folder: Path) -> list[str]:
-    """Log lines with a stack trace: mistakes in the program, whatever the faults were."""
-    return [
-        f"{path.name}: {line}"
-        for path in sorted((folder / "logs").glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-        if not line.startswith("{") or "Traceback" in line
-    ]
-
-
 @dataclass(slots=True)
 class Outcome:
     """What a round came to."""
@@ -346,6 +123,7 @@ class Outcome:
     record: Record
     faults: list[str]
     wrong: list[str]
+    stored: int
 
 
 Trouble = Callable[[Breaker, Record], Awaitable[None]]
@@ -362,7 +140,14 @@ def random_faults(rng: random.Random, count: int) -> Trouble:
 
 
 async def run_round(
-    folder: Path, rng: random.Random, trouble: Trouble, metadata_url: str = ""
+    folder: Path,
+    rng: random.Random,
+    trouble: Trouble,
+    metadata_url: str = "",
+    *,
+    bookie: Mapping[str, Any] = SMALL_BOOKIE,
+    make_supervisor: Callable[[Plan], Supervisor] = Supervisor,
+    rate: float = 150,
 ) -> Outcome:
     """One cluster, its users, trouble, and the audit after all is well again."""
     partitions = rng.randrange(2, 5)
@@ -375,9 +160,9 @@ async def run_round(
         metadata_url=metadata_url,
         session_timeout_ms=SESSION_MS,
         restart=False,
-        sections={"bookie": SMALL_BOOKIE, "broker": SMALL_BROKER},
+        sections={"bookie": bookie, "broker": SMALL_BROKER},
     )
-    supervisor = Supervisor(plan)
+    supervisor = make_supervisor(plan)
     breaker = Breaker(supervisor)
     record = Record()
     await supervisor.start()
@@ -403,7 +188,7 @@ async def run_round(
             exclusive = await client.subscribe(TOPIC, "follower", ack_timeout_s=1)
             follower = Follower(exclusive, partitions, record)
             async with asyncio.TaskGroup() as group:
-                publishing = [group.create_task(one.run(rate=150)) for one in publishers]
+                publishing = [group.create_task(one.run(rate)) for one in publishers]
                 consuming = [group.create_task(one.run()) for one in (*consumers, follower)]
                 await trouble(breaker, record)
                 for one in publishers:
@@ -439,7 +224,8 @@ async def run_round(
         raise
     finally:
         await supervisor.stop()
-    return Outcome(record, breaker.log, wrong)
+    wrong += await ledger_problems(folder, supervisor.cluster.metadata_url)
+    return Outcome(record, breaker.log, wrong, len(found))
 
 
 async def _until_dead(supervisor: Supervisor) -> None:

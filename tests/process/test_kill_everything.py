@@ -11,18 +11,11 @@ from pathlib import Path
 import pytest
 
 from octavo import AsyncClient, Client
-from tests.process.chaos import (
-    SETTLE_S,
-    SMALL_BOOKIE,
-    SMALL_BROKER,
-    Consumer,
-    Publisher,
-    Record,
-    problems,
-    stored,
-)
-from tests.process.chaos import TOPIC as CHAOS_TOPIC
+from tests.process.audit import problems, stored
+from tests.process.chaos import SETTLE_S, SMALL_BOOKIE, SMALL_BROKER
 from tests.process.cluster import Standalone, standalone, until
+from tests.process.users import TOPIC as CHAOS_TOPIC
+from tests.process.users import Consumer, Publisher, Record
 
 TOPIC = "kills"
 PARTITIONS = 2

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ZooKeeperServer
-from tests.process.chaos import Place, Record, problems, random_faults, run_round
+from tests.process.audit import problems
+from tests.process.chaos import random_faults, run_round
+from tests.process.users import Place, Record
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "8"))

@@ -23,8 +23,9 @@ from metadata.zookeeper_server import ZooKeeperNotInstalled
 from octavo import AsyncClient, Client
 from octavo.client.errors import ApiError
 from tests.conftest import ZooKeeperRun, ZooKeeperServer
-from tests.process.chaos import BOOKIES, BROKERS, SESSION_MS, TOPIC, Breaker, Record, run_round
+from tests.process.chaos import BOOKIES, BROKERS, SESSION_MS, Breaker, run_round
 from tests.process.cluster import OCTAVO, environment, octavo, standalone, until
+from tests.process.users import TOPIC, Record
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(240)]
 DEADLINE_S = 60.0

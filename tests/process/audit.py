@@ -1,0 +1,147 @@
+"""What a cluster holds in the end, held against what its users were told."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from bookie.config import BookieConfig
+from bookie.disk import RealDisk
+from bookie.storage import Storage
+from ledger.quorum import Quorum
+from metadata.ledgers import LedgerMetadata, LedgerState, LedgerStore
+from metadata.opening import open_store
+from octavo import AsyncClient
+from octavo.process.spec import read_spec
+from protocol.entry import digest_for, unpack_entry
+from tests.process.users import TOPIC, Place, Record
+
+
+async def stored(urls: list[str], partitions: int) -> dict[Place, tuple[str, str]]:
+    """Text and key of every message that the topic holds."""
+    async with AsyncClient(urls) as client:
+        return {
+            (partition, message.offset): (message.text(), (message.key or b"").decode())
+            for partition in range(partitions)
+            async for message in client.messages(TOPIC, partition=partition)
+        }
+
+
+def problems(record: Record, found: dict[Place, tuple[str, str]], partitions: int) -> list[str]:
+    """All ways in which the cluster broke its promises, in words; [] when it kept them."""
+    wrong = [*record.wrong, *(f"call failed: {text}" for text in record.failed)]
+    places: defaultdict[str, list[Place]] = defaultdict(list)
+    for place, (text, key) in found.items():
+        places[text].append(place)
+        if record.sent.get(text) != key:
+            wrong.append(f"{place} holds {text!r} under key {key!r}, which nobody sent")
+    for text, place in record.acked.items():
+        if text not in places:
+            wrong.append(f"lost: {text} was acked at {place}")
+        elif place[1] >= 0 and places[text] != [place]:
+            wrong.append(f"{text} was acked at {place} and is at {places[text]}")
+    wrong += [f"stored twice: {text} at {at}" for text, at in places.items() if len(at) > 1]
+    for partition in range(partitions):
+        offsets = sorted(offset for number, offset in found if number == partition)
+        if offsets != [*range(len(offsets))]:
+            wrong.append(f"partition {partition} has holes in its offsets: {_holes(offsets)}")
+    wrong += _out_of_order(found)
+    wrong += [f"{place} was never delivered" for place in sorted(set(found) - set(record.texts))]
+    for place, text in record.texts.items():
+        if found.get(place, ("",))[0] != text:
+            wrong.append(f"{place} was delivered as {text!r} and holds {found.get(place)}")
+    return wrong
+
+
+def _out_of_order(found: dict[Place, tuple[str, str]]) -> Iterator[str]:
+    """Per key the numbers of its texts must ascend with the offsets."""
+    latest: dict[str, tuple[int, Place]] = {}
+    for place in sorted(found):
+        text, key = found[place]
+        number = int(text.rpartition("-")[2])
+        before = latest.get(key)
+        if before is not None and (before[0] >= number or before[1][0] != place[0]):
+            yield f"key {key}: {text} at {place} comes after number {before[0]} at {before[1]}"
+        latest[key] = (number, place)
+
+
+def _holes(offsets: list[int]) -> list[int]:
+    return sorted(set(range(offsets[-1] + 1)) - set(offsets))[:10]
+
+
+def errors_in_logs(folder: Path) -> list[str]:
+    """Log lines with a stack trace: mistakes in the program, whatever the faults were."""
+    return [
+        f"{path.name}: {line}"
+        for path in sorted((folder / "logs").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+        if not line.startswith("{") or "Traceback" in line
+    ]
+
+
+Copies = dict[int, dict[str, bytes]]
+"""Of one ledger: by entry, each bookie's payload."""
+
+
+async def ledger_problems(folder: Path, metadata_url: str) -> list[str]:
+    """All ways in which what lies on the disks contradicts the ledgers' records.
+
+    The cluster has ended: every bookie's folders are opened here, one after another.
+    """
+    ledgers = await _records(metadata_url)
+    copies: dict[int, Copies] = {ledger_id: defaultdict(dict) for ledger_id in ledgers}
+    for spec_path in sorted((folder / "conf").glob("bookie-*.json")):
+        spec = read_spec(spec_path)
+        storage = Storage(spec.config(BookieConfig, "bookie"), disk=RealDisk())
+        await storage.start()
+        try:
+            for ledger_id in set(ledgers) & set(storage.ledgers()):
+                await _collect(storage, ledgers[ledger_id], spec.name, copies[ledger_id])
+        finally:
+            await storage.close()
+    return [
+        problem
+        for ledger_id, metadata in ledgers.items()
+        for problem in replica_problems(metadata, copies[ledger_id])
+    ]
+
+
+async def _records(metadata_url: str) -> dict[int, LedgerMetadata]:
+    store = open_store(metadata_url)
+    await store.start()
+    try:
+        ledgers = LedgerStore(store)
+        return {number: (await ledgers.read(number))[0] for number in await ledgers.list()}
+    finally:
+        await store.close()
+
+
+async def _collect(storage: Storage, metadata: LedgerMetadata, name: str, into: Copies) -> None:
+    """Every entry's payload; its digest is checked on the way."""
+    digest = digest_for(metadata.digest_type, metadata.password)
+    ledger_id = metadata.ledger_id
+    for first, last in await storage.entries(ledger_id):
+        at = first
+        while at <= last:
+            for data in await storage.read_many(ledger_id, at, last + 1 - at, 1 << 20):
+                entry = unpack_entry(digest, ledger_id, at, data)
+                into[at][name] = bytes(entry.payload)
+                at += 1
+
+
+def replica_problems(metadata: LedgerMetadata, copies: Copies) -> Iterator[str]:
+    """Of a closed ledger: each entry on at least Qa of its write set, the same everywhere."""
+    if metadata.state is not LedgerState.CLOSED:
+        return
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    for entry_id in range(metadata.last_entry + 1):
+        bookies = metadata.fragment_of(entry_id).bookies
+        write_set = [bookies[position] for position in quorum.write_set(entry_id)]
+        held = {name: copies[entry_id][name] for name in write_set if name in copies[entry_id]}
+        shown = f"ledger {metadata.ledger_id} entry {entry_id} of {metadata.last_entry}"
+        if len(held) < metadata.ack_quorum:
+            yield f"{shown}: only {sorted(held)} of {write_set} hold it"
+        if len(set(held.values())) > 1:
+            lengths = Counter(map(len, held.values()))
+            yield f"{shown}: its copies differ: {sorted(held)}, lengths {dict(lengths)}"
