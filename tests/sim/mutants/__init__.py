@@ -1,0 +1,64 @@
+"""Bugs of the field, planted one at a time: the proof that the simulator sees.
+
+`planted(name)` holds while inside it. `python -m tests.sim mutants` searches each with seeds from
+0 on; docs/planted_bugs.md is the table of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.sim.mutants import bookie_bugs, recovery_bugs, topic_bugs, writer_bugs
+from tests.sim.mutants.planting import Absent, EditCameLoose, Mutant, planted_edits
+
+__all__ = ["ABSENT", "MUTANTS", "Absent", "EditCameLoose", "Mutant", "planted"]
+
+_ALL = (
+    *recovery_bugs.MUTANTS,
+    *writer_bugs.MUTANTS,
+    *bookie_bugs.MUTANTS,
+    *topic_bugs.MUTANTS,
+)
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant for mutant in sorted(_ALL, key=lambda m: (m.canon or 99, m.name))
+}
+"""By name: the canon in its order, then the others."""
+
+_NEEDS_COLLECTION = (
+    "Nothing deletes an entry log or reclaims a ledger's space yet: garbage collection and "
+    "compaction come with issue 5, and with them this bug."
+)
+ABSENT = (
+    Absent(
+        10,
+        "BookKeeper #4607",
+        "a damaged entry-log header makes garbage collection delete a live log",
+        _NEEDS_COLLECTION,
+    ),
+    Absent(
+        11,
+        "BookKeeper #870, YBK-183",
+        "garbage collection trusts one incomplete listing and deletes live ledgers",
+        _NEEDS_COLLECTION,
+    ),
+    Absent(
+        13,
+        "BookKeeper #4668",
+        "an admin's recovery races the collection of surplus copies",
+        "There is neither an auditor nor re-replication yet, hence no surplus copy and nothing "
+        "that collects it: issue 5.",
+    ),
+)
+"""Of the canon, what has no code to be planted in yet."""
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """The bug `name` holds inside, and not afterwards; None plants nothing."""
+    if name is None:
+        yield
+        return
+    with planted_edits(MUTANTS[name].edits):
+        yield

@@ -1,0 +1,258 @@
+"""Planted bugs of a bookie: journal, checkpoint, fence, identity, what it denies."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "corruption-answered-absent",
+        3,
+        "BookKeeper #2908",
+        "a damaged entry log is answered with: no such entry",
+        """A log that could not be read was answered like an entry that is not there, and recovery
+        cut the ledger at it: one bad sector became the loss of what other bookies held. The edit
+        takes what cannot be read for absent.""",
+        "P41, S3 (P29)",
+        "bit rot or read errors in an entry log, then reads or a recovery",
+        (
+            Edit(
+                "bookie.reads:ColdReads._read",
+                "data = self._logs.read_bytes(at.log_id, at.offset, end - at.offset)\n"
+                "    return [self._decode(data, at.offset, run) for run in wanted]",
+                "from protocol.codes import BookieIOError\n"
+                "    try:\n"
+                "        data = self._logs.read_bytes(at.log_id, at.offset, end - at.offset)\n"
+                "        return [self._decode(data, at.offset, run) for run in wanted]\n"
+                "    except BookieIOError:\n"
+                "        return []",
+            ),
+        ),
+    ),
+    Mutant(
+        "highest-mark-of-several-folders",
+        8,
+        "BookKeeper #3329",
+        "with several ledger folders the highest mark counts, though one is behind",
+        """Each folder kept a mark of its own and was flushed by itself; replay began at the
+        highest, so what the slower folder had not flushed was in neither journal nor log. The edit
+        moves the mark of the folders that have nothing to flush ahead of the others; the highest
+        one counts, as ever.""",
+        "P39, P38 (S1)",
+        "a crash in the middle of a checkpoint",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer._write",
+                "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
+                "    if self.mark is not None and len(self._directories) > 1:\n"
+                "        ahead = Mark(*where, *self.mark[2:])\n"
+                "        await self._call(write_mark, self._disk, self._directories[1:], ahead)\n"
+                "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
+            ),
+        ),
+    ),
+    Mutant(
+        "checkpoint-skipped",
+        9,
+        "BookKeeper #4844",
+        "a flush is skipped and the journal is trimmed all the same",
+        """Checkpoints that could not be compared were taken for equal, so the flush between them
+        was left out while the journal before the later one was removed. The edit leaves out the
+        entries when the journal has gone on to another file since the last checkpoint.""",
+        "P39, P38 (S1)",
+        "journals that roll over between checkpoints",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer._write",
+                "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
+                "    skipped = self.mark is not None and where[0] != self.mark[0]\n"
+                "    runs = log_runs(Half() if skipped else half, LOG_RUN_BYTES_MAX)",
+            ),
+        ),
+    ),
+    Mutant(
+        "fence-not-replayed",
+        12,
+        "BookKeeper #867",
+        "a restart forgets the fences that only the journal holds",
+        """Fence and master-key records in the journal were passed over at replay. The edit does
+        that: after a crash the bookie takes adds of a writer that it had shut out.""",
+        "P24 (S5, S3)",
+        "a bookie that crashes between a fence and the next checkpoint",
+        (
+            Edit(
+                "bookie.ledger_rules:repeat",
+                "state.fenced = True",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "fence-acked-before-durable",
+        19,
+        "P24, BookKeeper #208",
+        "a fence is answered before it is durable",
+        """The fence is in the journal's queue and the answer is out: a crash in between forgets a
+        promise that the recoverer relies on. The edit does not wait.""",
+        "P24 (S5, S3)",
+        "a bookie that crashes just after it was fenced, with its writer alive",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl.fence",
+                "await asyncio.shield(pending)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "volatile-fence",
+        0,
+        "P24, BP-46",
+        "a fence is not journaled",
+        """The fence holds in memory, and on disk only after the next checkpoint. The edit answers
+        without a journal record.""",
+        "P24 (S5, S3)",
+        "a bookie that crashes after it was fenced, with its writer alive",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl.fence",
+                "self._unsure_fences.add(ledger_id)\n        self._states.touch(ledger_id)",
+                "self._states.touch(ledger_id)\n        return",
+            ),
+        ),
+    ),
+    Mutant(
+        "ack-before-fsync",
+        20,
+        "P38",
+        "adds are acked before they are on the disk",
+        """The write is in the page cache and the ack is out; the sync comes with the next write.
+        The edits sync before the write instead of after it.""",
+        "P38 (S1)",
+        "a power failure",
+        (
+            Edit(
+                "bookie.journal:JournalWriter.write",
+                "    if self._sync:\n        file.datasync()\n        self._synced = end\n",
+                "",
+            ),
+            Edit(
+                "bookie.journal:JournalWriter.write",
+                "    head = encode_block_header(",
+                "    if self._sync:\n        file.datasync()\n        self._synced = start\n"
+                "    head = encode_block_header(",
+            ),
+        ),
+    ),
+    Mutant(
+        "fsync-retried",
+        21,
+        'fsyncgate; ATC\'20 "Can applications recover from fsync failures?"',
+        "a failed fsync is tried again, and believed",
+        """After a failed fsync the kernel holds the pages for clean: the second call succeeds and
+        nothing was written. The edit tries again.""",
+        "P38 (S1)",
+        "an fsync that fails, then a crash",
+        (
+            Edit(
+                "bookie.journal:JournalWriter.write",
+                "        file.datasync()\n",
+                "        from bookie.disk import SyncFailed\n"
+                "        try:\n"
+                "            file.datasync()\n"
+                "        except SyncFailed:\n"
+                "            file.datasync()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "rename-without-directory-fsync",
+        22,
+        "ALICE (OSDI'14)",
+        "a new journal file's name is not made durable",
+        """The file and its content are synced, its name is not: after a power failure the folder
+        does not know it, and the entries in it are gone without a trace. The edit leaves out the
+        sync of the folder.""",
+        "P38 (S1)",
+        "a power failure after the journal has rolled over",
+        (
+            Edit(
+                "bookie.journal:JournalWriter.open",
+                "self._disk.sync_directory(self._directory)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "empty-disk-joins",
+        23,
+        "BookKeeper #4812, CK-1",
+        "an empty disk joins under the old identity",
+        """A bookie whose disk was lost came back under its name and denied, in good faith, what it
+        had acked. The edit lets a folder without a cookie pass.""",
+        "P42 (S3)",
+        "a bookie whose disk is replaced by an empty one",
+        (
+            Edit(
+                "bookie.cookies:check_cookies",
+                "    if cookie is None:\n            raise CookieRefused(\n"
+                '                f"folder {folder} carries no cookie, but',
+                "    if cookie is None:\n            continue\n"
+                "            raise CookieRefused(\n"
+                '                f"folder {folder} carries no cookie, but',
+            ),
+        ),
+    ),
+    Mutant(
+        "state-not-flushed-with-an-empty-cache",
+        0,
+        "BookKeeper PR #4843",
+        "with no entries to flush the ledger state is not flushed, but the mark moves",
+        """When the write cache was empty the flush returned early, before fences and explicit LACs
+        were written, and the mark moved past their journal records. The edit leaves the changed
+        states out when there are no entries.""",
+        "P39, P24 (S5)",
+        "a fence, an idle checkpoint, a crash",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer._write",
+                "    elif records:",
+                "    elif records and half.ledgers:",
+            ),
+        ),
+    ),
+    Mutant(
+        "explicit-lac-not-persisted",
+        0,
+        "BookKeeper #1527, #1533",
+        "a LAC that came alone is lost in a restart",
+        """A reader was told a LAC by a bookie that forgot it in a restart. The edit takes the LAC
+        into memory and answers, without a journal record.""",
+        "P8 (what a bookie told, it still knows)",
+        "an idle writer, a bookie that crashes, tailing readers",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl.set_explicit_lac",
+                "await self._write(encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac), take)",
+                "take()\n    self._states._dirty.discard(ledger_id)",
+            ),
+        ),
+    ),
+    Mutant(
+        "torn-tail-taken-as-good",
+        0,
+        "BookKeeper #4659",
+        "garbage in the torn tail of a journal is replayed",
+        """Journal records carried no checksum: what a power failure left half written was taken
+        for entries. The edit does not look at the checksum of a block's body.""",
+        "P40, P7 (S4)",
+        "a power failure that tears the last write",
+        (
+            Edit(
+                "bookie.journal_reader:JournalReader._blocks_of",
+                "if block is None or not body_is_good(block, body):",
+                "if block is None:",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,185 @@
+"""Planted bugs of a ledger's recovery: fencing, reading on, writing back, closing."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "recovery-reads-do-not-fence",
+        1,
+        "BookKeeper #2614",
+        "recovery reads do not fence",
+        """Up to 4.13 only the read of the LAC fenced. A bookie that this step had not reached
+        denied an entry and then stored it for the old writer, whose caller got its ack: recovery
+        had closed the ledger before that entry. The edit leaves the fence flag off every read of
+        an entry.""",
+        "S3 (P3, P28)",
+        "writers against recoverers, slow or cut links",
+        (
+            Edit(
+                "ledger.recovery:Recovery._ask",
+                "flags=_READ_FLAGS,",
+                "flags=_READ_FLAGS if entry_id < 0 else Flag.HIGH_PRIORITY,",
+            ),
+        ),
+    ),
+    Mutant(
+        "recovery-starts-at-minus-one",
+        2,
+        "BookKeeper #2615",
+        "recovery starts at −1 instead of where the last fragment begins",
+        """When the bookies of a brand-new last fragment know nothing of the ledger they answer LAC
+        −1, and recovery began there: it wrote fragments below the last one, with ensembles that
+        never held those entries. The edit forgets that the start of the last fragment proves what
+        is confirmed.""",
+        "S7 (P10, P32)",
+        "an ensemble change shortly before a recovery",
+        (
+            Edit(
+                "ledger.recovering:Recovering.fenced",
+                "max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)",
+                "max(self._fences.values())",
+            ),
+        ),
+    ),
+    Mutant(
+        "hanging-bookie-blocks-fencing",
+        7,
+        "BookKeeper #1067, BOOKKEEPER-365",
+        "one bookie that never answers blocks fencing for ever",
+        """Recovery waited for the fence of every bookie of the ensemble, so that one hung process
+        kept a ledger open for ever; since then Qw − Qa + 1 of each write set are enough. The edit
+        waits for all of them again.""",
+        "S8 (P35)",
+        "a bookie that is gone for good, or hangs, at a recovery",
+        (
+            Edit(
+                "ledger.recovering:Recovering.fenced",
+                "if not self._quorum.covers(self._fences.keys()):",
+                "if len(self._fences) < self._quorum.ensemble_size:",
+            ),
+        ),
+    ),
+    Mutant(
+        "recovery-adds-without-their-flag",
+        14,
+        "BookKeeper #4163",
+        "recovery adds without the recovery flag are refused by a fenced ledger",
+        """Copies were sent as ordinary adds, and the bookies, fenced by the very recovery that
+        sent them, refused them: the ledger could never be closed. The edit takes the flag off what
+        recovery writes back.""",
+        "S8 (P35, P36)",
+        "any recovery of a ledger with entries above the LAC",
+        (
+            Edit(
+                "ledger.recovery:Recovery._send",
+                "add_prefix(self._key, len(found.data), self._add_flags)",
+                "add_prefix(self._key, len(found.data), self._add_flags & ~Flag.RECOVERY_ADD)",
+            ),
+        ),
+    ),
+    Mutant(
+        "close-by-the-lac-of-a-minority",
+        0,
+        "BOOKKEEPER-355, ledger-protocol",
+        "a ledger is closed at the LAC that one bookie knows",
+        """The LAC that a bookie knows is a lower bound, no more. The edits take the first answer
+        to the fence for the end of the ledger and read no further.""",
+        "S3 (P3)",
+        "writers against recoverers",
+        (
+            Edit(
+                "ledger.recovering:Recovering.fenced",
+                "if not self._quorum.covers(self._fences.keys()):",
+                "if not self._fences:",
+            ),
+            Edit(
+                "ledger.recovering:Recovering._start_reading",
+                "return self._read_on()",
+                "self._end = -1 if start < 0 else None\n"
+                "    return self._read_on() + self._close_if_complete()",
+            ),
+            Edit(
+                "ledger.recovering:Recovering._take",
+                "return  # confirmed before: only its length was wanted",
+                "self._end = self._start\n        self._polls.clear()\n        return",
+            ),
+        ),
+    ),
+    Mutant(
+        "write-back-to-one-bookie",
+        0,
+        "ledger-protocol, P5",
+        "what recovery finds is written back to one bookie only",
+        """An entry that one replica gives may never have been acked; recovery makes it durable
+        before it closes the ledger above it. The edits send it to one bookie of the ensemble and
+        take that one's ack for enough: the entry is part of a closed ledger and one disk holds it.""",
+        "S8 (P5, P1)",
+        "a recovery while adds are under way",
+        (
+            Edit(
+                "ledger.recovering:Recovering._start_reading",
+                "self._writing = Writing(\n        self._metadata,",
+                "self._writing = Writing(\n        replace(self._metadata, ack_quorum=1),",
+            ),
+            Edit(
+                "ledger.recovering:Recovering._write_back",
+                "for p in self._writing.live",
+                "for p in self._writing.live[: 1 if self._quorum.everywhere else None]",
+            ),
+        ),
+    ),
+    Mutant(
+        "fence-coverage-by-count",
+        0,
+        "BookKeeper PR #2281, #2303 (P26)",
+        "fence coverage is counted, not taken per window, with E > Qw",
+        """Qw − Qa + 1 answers were enough, from whatever bookies: with E > Qw a whole write set
+        may be bare of them, and the old writer gets acks from it after the fence. The edit counts.""",
+        "S5 (P19, P26)",
+        "a ledger with E > Qw recovered while its writer lives",
+        (
+            Edit(
+                "ledger.quorum:Quorum.covers",
+                "return self._every_window_has(answered, self.denials)",
+                "return len(answered) >= self.denials",
+            ),
+        ),
+    ),
+    Mutant(
+        "unknown-counted-as-negative",
+        0,
+        "P29",
+        "no answer is counted as: no such entry",
+        """A bookie that is down, or whose disk cannot read, says nothing about an entry. The edit
+        counts its silence among the denials, so that two unreachable bookies cut the ledger.""",
+        "S3 (P29, P3)",
+        "a recovery while bookies are down or their disks fail",
+        (
+            Edit(
+                "ledger.recovering:Recovering.entry_unknown",
+                "poll.unknown[bookie_id] = reason",
+                "poll.denied.add(bookie_id)",
+            ),
+        ),
+    ),
+    Mutant(
+        "recovery-reads-new-ensembles",
+        0,
+        "P31",
+        "recovery reads from ensembles that only it knows",
+        """Bookies that recovery puts in place of failed ones hold only what it wrote back. The
+        edit reads the entries above from the changed ensemble: the newcomer denies them, and with
+        one more denial the ledger is cut.""",
+        "S3 (P31, P3)",
+        "a recovery that replaces a bookie in the middle",
+        (
+            Edit(
+                "ledger.recovering:Recovering._read_on",
+                "bookies = self._metadata.fragment_of(entry_id).bookies",
+                "bookies = self._writing.metadata.fragment_of(entry_id).bookies",
+            ),
+        ),
+    ),
+)

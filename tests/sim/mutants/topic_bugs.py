@@ -1,0 +1,163 @@
+"""Planted bugs of the broker's topic log: ownership, chain, cursors, producers."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "unanswered-record-deletes-its-ledger",
+        15,
+        "BookKeeper #3466",
+        "packet loss: a ledger is deleted that the record names after all",
+        """Under packet loss ledgers were missing that records named. The class is planted: when
+        the answer to the write of the partition's record is lost, the write counts as failed and
+        the new ledger is deleted, though the record may name it. The edit cleans up after every
+        outcome, also an unknown one.""",
+        "S9, P46 (a chain names only ledgers that are there)",
+        "replies of the metadata store that get lost at a take-over",
+        (
+            Edit(
+                "broker.opening:PartitionOpener._open",
+                "    except OwnershipLost as error:\n        if error.refused:\n",
+                "    except BaseException as error:\n        if error:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-beyond-the-last-message",
+        17,
+        "Pulsar #2666, PR #2673",
+        "a cursor stands beyond the last message",
+        """A cursor that was ahead of the last position made its topic unavailable. Here it gets
+        there by way of messages that were handed out before they were durable: acked, then cut off
+        by the next owner's recovery. The edit says that the end is where the publisher is, not
+        what is confirmed.""",
+        "S9 (no phantom, cursor ≤ end)",
+        "consumers at the end of a partition, a take-over with publishes under way",
+        (
+            Edit(
+                "broker.partition_log:PartitionLog.end_offset",
+                "else self._publisher.confirmed_offset",
+                "else self._publisher.next_offset",
+            ),
+        ),
+    ),
+    Mutant(
+        "acks-lost-on-restart",
+        18,
+        "Pulsar #22709, #18236",
+        "acks that were answered are lost on a restart",
+        """Acks were answered when they were in memory; a restart delivered what was acked again.
+        The edit does not wait until they are durable.""",
+        "S9 (an ack that was answered holds)",
+        "consumers, take-overs",
+        (
+            Edit(
+                "broker.subscription:Subscription.acknowledge",
+                "await self._log.persist(ack_op(self.info.name, ranges))",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "cursor-reset-on-restart",
+        18,
+        "Pulsar #22709, #18236",
+        "a take-over begins with fresh cursors",
+        """After a restart subscriptions began anew at their start. The edit drops the cursors that
+        the last owner left.""",
+        "S9 (an ack that was answered holds)",
+        "consumers, take-overs",
+        (
+            Edit(
+                "broker.subscriptions:SubscriptionSet.restore",
+                "self._cursors = cursors",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "late-message-of-an-old-epoch",
+        24,
+        "Kafka KIP-890 (class)",
+        "a message of an older producer epoch is stored",
+        """What an old instance of a producer had sent arrived after a new one had begun, and was
+        taken. The edit lets an older epoch pass as the newest of its producer.""",
+        "S9 (a new epoch shuts out the older one)",
+        "producers that come back under a new epoch while requests are late",
+        (
+            Edit(
+                "broker.dedup:ProducerTable.check",
+                "    if known is not None and epoch < known.epoch:",
+                "    if known is not None and epoch < known.epoch:\n        return None\n"
+                "    if known is not None and epoch < known.epoch:",
+            ),
+        ),
+    ),
+    Mutant(
+        "paused-broker-writes-to-the-chain",
+        25,
+        "LedgerChaining (TLA+); split-brain class",
+        "a broker that was paused past its session writes to the chain",
+        """Its session was over, another broker had taken the partition, and when it woke it
+        changed the record all the same. The edit answers a lost compare-and-set by writing again
+        over what it finds.""",
+        "S9 (of two owners one chain wins)",
+        "a broker paused past its session while it rolls over or takes over",
+        (
+            Edit(
+                "broker.partition_record:PartitionRecordKeeper._put",
+                "    except (VersionConflict, RecordNotFound) as error:\n"
+                "        raise OwnershipLost(\n"
+                '            f"{self._name}: its record was changed elsewhere", refused=True\n'
+                "        ) from error\n",
+                "    except VersionConflict:\n"
+                "        _, version = await self._topics.read_partition(*self._name)\n"
+                "        return await self._topics.write_partition(*self._name, wanted, version)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "dedup-table-not-restored",
+        0,
+        "S9",
+        "a take-over forgets which messages producers have sent",
+        """The table of producers is rebuilt from the state ledger and the batches since. The edit
+        begins with an empty one: a repeat of what the last owner stored is stored again, or the
+        producer is told of a gap.""",
+        "S9 (none twice)",
+        "deduplicating producers, take-overs",
+        (
+            Edit(
+                "broker.opening:PartitionOpener._producers",
+                "    return table\n",
+                "    return ProducerTable(self._config.producers_max)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "claim-without-recovery",
+        0,
+        "LedgerChaining (TLA+)",
+        "a partition is taken over without recovering its last ledger",
+        """A new owner must fence and close the newest ledger before it adds one. The edit believes
+        the LAC that it can read: the old owner's acks go on, into a ledger that the chain counts
+        as ended.""",
+        "S9, S3 (LedgerChaining)",
+        "take-overs with publishes under way",
+        (
+            Edit(
+                "broker.opening:PartitionOpener._close_last",
+                "    return await self._ledgers.recover(last.ledger_id)",
+                "    reader = await self._ledgers.open(last.ledger_id)\n"
+                "    end = await reader.refresh()\n"
+                "    length = 0\n"
+                "    if end >= 0:\n"
+                "        length = (await reader.read(end, end))[0].length\n"
+                "    await reader.close()\n"
+                "    return replace(reader.metadata, last_entry=end, length=length)",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,139 @@
+"""Planted bugs of a ledger's writer: quorums, ensemble changes, the close, lost replies."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "deferred-change-not-stored",
+        4,
+        "BookKeeper #1591",
+        "a deferred ensemble change acks on ensembles that were never stored",
+        """When a bookie failed for an entry that was acked already, its replacement was put in
+        place at once and the record written later, if at all: entries were acked by bookies that
+        no record named, and a recovery did not find them. The edit keeps the change in memory when
+        nothing is pending.""",
+        "P15 (S1, S3)",
+        "a bookie that fails while its writer is idle, then a crash of the writer",
+        (
+            Edit(
+                "ledger.writing:Writing.chosen",
+                "if not self._publish:",
+                "if not self._publish or self.lap == self.lac:",
+            ),
+        ),
+    ),
+    Mutant(
+        "pending-adds-not-rechecked",
+        5,
+        "BookKeeper #4097, #4194, #4651",
+        "an ensemble change with E > Qw keeps acks of the replaced bookie",
+        """When the first pending add has no copy on the replaced bookie, it was answered at once,
+        and with it later ones that had their quorum from the bookie just replaced. Nobody looks
+        for them there: the record names another. The edit forgets the old acks only when the first
+        pending entry belongs on the replaced position.""",
+        "P15 (S1)",
+        "an ensemble change of a ledger with E > Qw",
+        (
+            Edit(
+                "ledger.writing:Writing._apply",
+                "    self.acks.join(position, self.lac)",
+                "    if self.quorum.holds(position, first):\n"
+                "            self.acks.join(position, self.lac)",
+            ),
+        ),
+    ),
+    Mutant(
+        "second-failure-during-a-change",
+        6,
+        "BookKeeper #1886",
+        "a second failure starts a second change while the first is under way",
+        """Two changes of one ledger's ensemble were under way at once; the answer to the first was
+        applied with the plan of the second, and the writer went on with an ensemble that was not
+        the stored one. The edit begins a second change while the first is being published.""",
+        "P15, P17 (S1)",
+        "two bookies failing within one round trip to the metadata store",
+        (
+            Edit(
+                "ledger.writing:Writing.failed",
+                "if self.state in (State.OPEN, State.STALLED):",
+                "if self.state in (State.OPEN, State.STALLED, State.PUBLISHING):",
+            ),
+        ),
+    ),
+    Mutant(
+        "close-after-a-failed-add",
+        16,
+        "HerdDB #100",
+        "a close after a failed add cuts entries that were acked",
+        """A writer whose add had failed was closed, and the close set the end of the ledger before
+        entries that had been acked. The edit closes at the start of the newest fragment when a
+        bookie has failed and was not replaced.""",
+        "S3 (P3)",
+        "a close while a bookie is down and no spare is there",
+        (
+            Edit(
+                "ledger.writing:Writing._closed_record",
+                "last_entry=self.lac,",
+                "last_entry=self.metadata.fragments[-1].first_entry - 1\n"
+                "        if self.down\n"
+                "        else self.lac,",
+            ),
+        ),
+    ),
+    Mutant(
+        "ack-quorum-of-one",
+        0,
+        "ledger-protocol, P1",
+        "one ack confirms an entry",
+        """The edits confirm an entry when one bookie of its write set stored it: the loss of one
+        disk loses it, and a recovery that does not reach that bookie cuts it off.""",
+        "P15 (S1, S3)",
+        "anything",
+        (
+            Edit(
+                "ledger.quorum:Acks.confirmed",
+                "quorum.ensemble_size - quorum.ack_quorum]",
+                "quorum.ensemble_size - 1]",
+            ),
+            Edit("ledger.quorum:Acks._enough", "stored >= self.quorum.ack_quorum", "stored >= 1"),
+        ),
+    ),
+    Mutant(
+        "change-keeps-old-acks",
+        0,
+        "ledger-protocol, P15",
+        "an ensemble change keeps the acks of the replaced bookie",
+        """What the replaced bookie acked above the LAC counts on for the new one, which has not
+        stored it. The edit does not count anew.""",
+        "P15 (S1)",
+        "an ensemble change with adds under way",
+        (
+            Edit(
+                "ledger.writing:Writing._apply",
+                "    self.acks.join(position, self.lac)\n",
+                "    pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "lost-reply-taken-for-success",
+        0,
+        "P51",
+        "a metadata write without an answer is taken for done",
+        """A compare-and-set whose answer was lost may have taken place or not. The edit guesses
+        that it did: writers go on with ensembles that no record names, and both who close a ledger
+        may believe in their own end.""",
+        "P15, S2 (P51)",
+        "requests to the metadata store that get lost",
+        (
+            Edit(
+                "ledger.records:change_record",
+                "except (MetadataUnavailable, SessionExpired):\n                    unsure = True",
+                "except (MetadataUnavailable, SessionExpired):\n"
+                "                    return ChangeWritten(version + 1)",
+            ),
+        ),
+    ),
+)
