@@ -7,7 +7,7 @@ A fragment's ensemble is a ring of E positions. Entry e's *write set* is the Qw 
     a fence holds everywhere        when each window of Qw positions has Qw − Qa + 1 answers
     a ledger can still be written   while each window of Qw positions has Qa live bookies
 
-The coverage is taken over windows, never by counting answers: with E > Qw, E − Qa + 1 answers may
+The coverage is taken over windows, never by counting answers: with E > Qw, Qw − Qa + 1 answers may
 leave a write set bare (BookKeeper PR #2281, #2303). tests/unit/ledger/test_quorum.py holds each
 function against a slow reference that enumerates ack sets.
 """
