@@ -114,7 +114,8 @@ MUTANTS = (
         "what recovery finds is written back to one bookie only",
         """An entry that one replica gives may never have been acked; recovery makes it durable
         before it closes the ledger above it. The edits send it to one bookie of the ensemble and
-        take that one's ack for enough: the entry is part of a closed ledger and one disk holds it.""",
+        take that one's ack for enough: the entry is part of a
+        closed ledger and one disk holds it.""",
         "S8 (P5, P1)",
         "a recovery while adds are under way",
         (
@@ -136,7 +137,8 @@ MUTANTS = (
         "BookKeeper PR #2281, #2303 (P26)",
         "fence coverage is counted, not taken per window, with E > Qw",
         """Qw − Qa + 1 answers were enough, from whatever bookies: with E > Qw a whole write set
-        may be bare of them, and the old writer gets acks from it after the fence. The edit counts.""",
+        may be bare of them, and the old writer gets acks from it after the fence. The edit
+        counts.""",
         "S5 (P19, P26)",
         "a ledger with E > Qw recovered while its writer lives",
         (
