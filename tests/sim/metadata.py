@@ -59,12 +59,15 @@ class MetadataFaults:
 class Session:
     """One session, as the server knows it."""
 
-    __slots__ = ("connection", "ends_s", "id", "store", "timeout_s")
+    __slots__ = ("connection", "ended", "ends_s", "id", "name", "timeout_s")
 
-    def __init__(self, number: int, store: SimMetadataStore, timeout_s: float) -> None:
+    def __init__(
+        self, number: int, name: str, timeout_s: float, ended: Callable[[int], None]
+    ) -> None:
         self.id = number
-        self.store = store
+        self.name = name
         self.timeout_s = timeout_s
+        self.ended = ended
         self.ends_s = 0.0
         self.connection = 0
         """What arrives by an older connection is refused: the session has moved on."""
@@ -133,7 +136,7 @@ class SimMetadata:
     def expire(self, name: str) -> None:
         """End the sessions of the process `name` at once, behind its back."""
         self.trace.fault("metadata.expire")
-        for session in [s for s in self._sessions.values() if s.store.name == name]:
+        for session in [s for s in self._sessions.values() if s.name == name]:
             self._end(session)
 
     def reset(self, name: str) -> None:
@@ -141,7 +144,7 @@ class SimMetadata:
         self.trace.fault("metadata.reset")
         for store in self._stores:
             if store.name == name:
-                store.reset()
+                store.line.reset()
 
     def go_away(self) -> None:
         """The whole store is out of reach (no quorum); no session ends meanwhile."""
@@ -176,9 +179,10 @@ class SimMetadata:
         scale = 10.0 if draw > 0.98 else 2.0
         return self.faults.delay_ms * scale * self.rng.random() / 1000
 
-    def open_session(self, store: SimMetadataStore) -> int:
+    def open_session(self, name: str, timeout_s: float, ended: Callable[[int], None]) -> int:
+        """For the process `name`; `ended` is called when the server ends it."""
         self._session_count += 1
-        session = Session(self._session_count, store, store.session_timeout_ms / 1000)
+        session = Session(self._session_count, name, timeout_s, ended)
         self._sessions[session.id] = session
         session.ends_s = self.loop.time() + session.timeout_s
         self._wait_for_end(session)
@@ -199,7 +203,7 @@ class SimMetadata:
         """Its process ends it; no need to tell it."""
         session = self._sessions.pop(number, None)
         if session is not None:
-            self.tree.end_session(number, by=session.store.name)
+            self.tree.end_session(number, by=session.name)
 
     # -- within
 
@@ -219,8 +223,8 @@ class SimMetadata:
 
     def _end(self, session: Session) -> None:
         del self._sessions[session.id]
-        self.tree.end_session(session.id, by=session.store.name)
-        session.store.closed_by_server(session.id)
+        self.tree.end_session(session.id, by=session.name)
+        session.ended(session.id)
 
     def _changed(self, change: Change, keys: tuple[WatchKey, ...]) -> None:
         self.trace.fact(change.path, change.version)

@@ -1,0 +1,289 @@
+"""The simulated metadata store when things go wrong: it never lies.
+
+What it promises when all goes well: tests/conformance/test_metadata_store.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from metadata.store import (
+    MetadataUnavailable,
+    Record,
+    RecordExists,
+    RecordNotFound,
+    SessionExpired,
+    SessionState,
+)
+from tests.sim.loop import SimLoop
+from tests.sim.metadata import Cut, MetadataFaults, SimMetadata
+from tests.sim.metadata_store import SimMetadataStore
+from tests.sim.process import Process
+from tests.sim.trace import Trace
+
+TIMEOUT_MS = 1000
+CONNECTED, SUSPENDED, EXPIRED = SessionState
+
+
+class World:
+    """A server, and stores each in a process of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.loop = SimLoop(seed, trace=Trace())
+        self.server = SimMetadata(self.loop, self.loop.trace)
+        self.processes: dict[str, Process] = {}
+
+    def open(self, name: str, **limits: int) -> SimMetadataStore:
+        process = self.processes[name] = Process(self.loop, name)
+        store = self.server.store(process, session_timeout_ms=TIMEOUT_MS, **limits)
+        self.run(name, store.start())
+        return store
+
+    def run(self, name: str, coro: Coroutine[Any, Any, Any]) -> Any:
+        """Run `coro` to its end in the process `name`."""
+        task = self.processes[name].spawn(coro, "test")
+        self.loop.run_until(task, virtual_s_max=60)
+        return task.result()
+
+    def wait(self, s: float) -> None:
+        passed = self.loop.create_future()
+        self.loop.world_later(s, passed.set_result, None)
+        self.loop.run_until(passed, virtual_s_max=s + 1)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        self.loop.run_until(condition, virtual_s_max=60)
+
+
+@pytest.fixture(params=range(12))
+def world(request):
+    made = World(request.param)
+    yield made
+    made.loop.close()
+    assert not made.loop.errors
+
+
+def test_a_lost_request_has_no_effect_and_a_lost_reply_has(world):
+    a, b = world.open("a"), world.open("b")
+    world.server.faults = MetadataFaults(lost_request=1.0)
+    with pytest.raises(MetadataUnavailable):
+        world.run("a", a.create("/lost", b""))
+    world.server.faults = MetadataFaults(lost_reply=1.0)
+    with pytest.raises(MetadataUnavailable):
+        world.run("a", a.create("/kept", b""))
+    world.server.faults = MetadataFaults()
+    assert world.run("b", b.children("/")) == ["kept"]
+    with pytest.raises(RecordExists):
+        world.run("a", a.create("/kept", b""))
+    assert world.server.trace.faults["metadata.lost_reply"] == 1
+
+
+@pytest.mark.parametrize("cut", [Cut.BOTH, Cut.REQUESTS])
+def test_who_is_cut_off_too_long_loses_its_session(world, cut):
+    a, b = world.open("a"), world.open("b")
+    states: list[SessionState] = []
+    a.on_session(states.append)
+    world.run("a", a.create("/e", b"", ephemeral=True))
+    world.server.partition("a", cut)
+    world.wait(3 * TIMEOUT_MS / 1000)
+    assert states == [SUSPENDED]
+    assert world.run("b", b.children("/")) == []
+    with pytest.raises((MetadataUnavailable, SessionExpired)):
+        world.run("a", a.create("/e", b"", ephemeral=True))
+    world.server.heal("a")
+    world.until(lambda: a.session_state is CONNECTED)
+    assert states == [SUSPENDED, EXPIRED, CONNECTED]
+    assert world.server.history[-1].value is None
+
+
+def test_a_short_cut_leaves_the_session(world):
+    a = world.open("a")
+    states: list[SessionState] = []
+    a.on_session(states.append)
+    world.run("a", a.create("/e", b"", ephemeral=True))
+    world.server.partition("a")
+    world.until(lambda: states == [SUSPENDED])
+    world.server.heal()
+    world.until(lambda: states == [SUSPENDED, CONNECTED])
+    assert world.run("a", a.get("/e")) == Record(b"", 0)
+
+
+def test_who_is_heard_but_hears_nothing_is_not_sure_of_its_session(world):
+    a, b = world.open("a", call_timeout_ms=500), world.open("b")
+    world.run("a", a.create("/e", b"", ephemeral=True))
+    world.server.partition("a", Cut.REPLIES)
+    with pytest.raises(MetadataUnavailable):
+        world.run("a", a.create("/f", b""))
+    world.until(lambda: a.session_state is SUSPENDED)
+    assert world.run("b", b.children("/")) in (["e", "f"], ["f"])
+
+
+def test_who_was_paused_past_its_session_knows_by_its_own_clock(world):
+    a, b = world.open("a"), world.open("b")
+    states: list[SessionState] = []
+    a.on_session(states.append)
+    world.run("a", a.create("/e", b"mine", ephemeral=True))
+    world.processes["a"].pause(60)
+    world.wait(2 * TIMEOUT_MS / 1000)
+    assert world.run("b", b.children("/")) == []
+    assert a.session_state is not CONNECTED
+
+    async def first_call() -> None:
+        with pytest.raises((SessionExpired, MetadataUnavailable, RecordNotFound)):
+            await a.put("/e", b"still mine?", 0)
+        states_then.extend(states)
+
+    states_then: list[SessionState] = []
+    task = world.processes["a"].spawn(first_call(), "first call")
+    world.processes["a"].resume()
+    world.loop.run_until(task, virtual_s_max=10)
+    assert EXPIRED in states_then or SUSPENDED in states_then
+    world.until(lambda: states[-1] is CONNECTED)
+    assert EXPIRED in states
+
+
+def test_a_dead_process_keeps_its_records_until_its_session_ends(world):
+    a, b = world.open("a"), world.open("b")
+    world.run("a", a.create("/e", b"", ephemeral=True))
+    world.processes["a"].crash()
+    assert world.run("b", b.children("/")) == ["e"]
+    world.wait(2 * TIMEOUT_MS / 1000)
+    assert world.run("b", b.children("/")) == []
+
+
+def test_what_a_dead_process_had_sent_may_still_take_effect(world):
+    a = world.open("a")
+    world.server.faults.delay_ms = 100
+    world.processes["a"].spawn(a.create("/sent", b""), "create")
+    world.wait(0.0005)
+    world.processes["a"].crash()
+    world.wait(1.5)
+    assert list(world.server.tree.records()) == ["/sent"]
+
+
+def test_no_session_ends_while_the_whole_store_is_away(world):
+    a = world.open("a", call_timeout_ms=300)
+    states: list[SessionState] = []
+    a.on_session(states.append)
+    world.run("a", a.create("/e", b"", ephemeral=True))
+    world.server.go_away()
+    world.wait(5 * TIMEOUT_MS / 1000)
+    with pytest.raises(MetadataUnavailable):
+        world.run("a", a.get("/e"))
+    assert a.session_state is SUSPENDED
+    world.server.come_back()
+    world.until(lambda: states[-1] is CONNECTED)
+    assert EXPIRED not in states
+    assert world.run("a", a.get("/e")) == Record(b"", 0)
+
+
+def test_a_connection_that_breaks_leaves_a_write_in_doubt_and_the_next_read_is_sure(world):
+    a = world.open("a")
+    world.server.faults = MetadataFaults(delay_ms=20, lag_ms=5000)
+    outcomes = []
+
+    async def write() -> None:
+        try:
+            await a.create("/w", b"")
+            outcomes.append("made")
+        except MetadataUnavailable:
+            outcomes.append("unknown")
+        try:
+            await a.get("/w")
+            outcomes.append("there")
+        except RecordNotFound:
+            outcomes.append("absent")
+
+    task = world.processes["a"].spawn(write(), "write")
+    world.loop.world_later(0.02, world.server.reset, "a")
+    world.loop.run_until(task, virtual_s_max=30)
+    assert outcomes in (["made", "there"], ["unknown", "there"], ["unknown", "absent"])
+    assert (outcomes[1] == "there") == ("/w" in world.server.tree.records())
+
+
+def test_a_server_that_lags_shows_the_past_until_synced_and_never_goes_back(world):
+    a, b = world.open("a"), world.open("b")
+    world.server.faults.lag_ms = 2000
+    b.line._lag_share = 1.0
+    world.run("a", a.create("/n", b"0"))
+    with pytest.raises(RecordNotFound):
+        world.run("b", b.get("/n"))
+    assert world.run("b", b.children("/")) == []
+    world.run("a", a.put("/n", b"1", 0))
+    assert world.run("a", a.get("/n")) == Record(b"1", 1)
+    world.run("b", b.sync())
+    assert world.run("b", b.get("/n")) == Record(b"1", 1)
+    world.run("a", a.put("/n", b"2", 1))
+    assert world.run("b", b.get("/n")) == Record(b"1", 1)
+    world.run("b", b.create("/own", b""))
+    assert world.run("b", b.children("/")) == ["n", "own"]
+    assert world.run("b", b.get("/n")) == Record(b"2", 2)
+
+
+def test_whoever_watches_and_then_reads_ends_with_the_last_value(world):
+    a, b = world.open("a"), world.open("b")
+    world.server.faults = MetadataFaults(watch_delay_ms=50, lag_ms=300, lost_reply=0.1)
+    seen: list[int] = []
+    due = [True]
+    b.watch("/n", lambda: due.append(True))
+
+    async def read() -> None:
+        while not seen or seen[-1] < 30:
+            if not due:
+                await world_sleep(0.003)
+                continue
+            due.clear()
+            try:
+                seen.append(int((await b.get("/n")).value))
+            except RecordNotFound:
+                pass
+            except MetadataUnavailable:
+                due.append(True)
+
+    async def world_sleep(s: float) -> None:
+        passed = world.loop.create_future()
+        world.loop.call_later(s, passed.set_result, None)
+        await passed
+
+    async def write() -> None:
+        await ensure(lambda: a.create("/n", b"0"))
+        for n in range(1, 31):
+            await ensure(lambda n=n: a.put("/n", str(n).encode(), -1))
+            await world_sleep(0.02)
+
+    async def ensure(call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            await call()
+        except MetadataUnavailable:
+            pass
+
+    reading = world.processes["b"].spawn(read(), "read")
+    world.run("a", write())
+    world.server.heal()
+    world.loop.run_until(reading, virtual_s_max=30)
+    assert seen == sorted(seen)
+
+
+def test_the_history_tells_every_change_in_order_and_observers_hear_it_at_once(world):
+    heard = []
+    world.server.observers.append(heard.append)
+    a = world.open("a")
+    world.run("a", a.create("/p/q", b"x", ephemeral=True))
+    world.run("a", a.put("/p/q", b"y", 0))
+    world.run("a", a.close())
+    told = [(c.path, c.value, c.version, c.by) for c in world.server.history]
+    assert told == [
+        ("/p", b"", 0, "a"),
+        ("/p/q", b"x", 0, "a"),
+        ("/p/q", b"y", 1, "a"),
+        ("/p/q", None, 1, "a"),
+    ]
+    assert heard == world.server.history
+
+
+def test_a_start_without_a_server_says_so(world):
+    world.server.go_away()
+    with pytest.raises(MetadataUnavailable):
+        world.open("a", call_timeout_ms=400)
