@@ -73,8 +73,7 @@ class SimDisk(SimHandle):
 
     def attach(self, process: Process) -> SimHandle:
         """The disk for `process`, as long as it lives; any earlier process's handle is dead."""
-        self.handle.dead = True
-        self.locked.clear()
+        self._let_go()
         self.process = process
         self.handle = SimHandle(self, process.name)
         self.handle.spend = process.loop.spend
@@ -131,6 +130,11 @@ class SimDisk(SimHandle):
     def owe(self, s: float) -> None:
         """A call without a loop took so long."""
         self.owed_s += s
+
+    def take_delay_s(self) -> float:
+        """The virtual seconds that calls without a loop took since the last question."""
+        owed, self.owed_s = self.owed_s, 0.0
+        return owed
 
     def slow(self, sync_s: float = 0.0, read_s: float = 0.0, write_s: float = 0.0) -> None:
         """From now on calls take so long; all 0 ends it."""

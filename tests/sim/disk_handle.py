@@ -60,9 +60,10 @@ class SimFile:
         if disk.faults.rules:
             parts = disk.faults.writing(disk, self._path, inode, offset, data)
         for start, part in parts:
-            more = start + len(part) - inode.size
-            if more > 0 and disk.used + more > disk.capacity:
-                disk.store(inode, start, part[: max(0, len(part) - more)])
+            end = start + len(part)
+            end_max = inode.size + max(0, disk.capacity - disk.used)
+            if end > inode.size and end > end_max:
+                disk.store(inode, start, part[: max(0, end_max - start)])
                 disk.note("disk: full")
                 raise DiskFull(f"pwritev {self._path}: no space left; free some space")
             disk.store(inode, start, part)
