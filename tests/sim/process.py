@@ -40,6 +40,8 @@ class Process:
         self.number = loop.join(self)
         self.rng = loop.stream(f"process {self.number} {name}")
         self.alive = True
+        self.power_lost = False
+        """Dead with its whole machine: the kernel neither ends its connections nor writes pages."""
         self.paused = False
         self.skew_ms = 0
         """How far its wall clock is ahead."""
@@ -59,6 +61,7 @@ class Process:
         """Whether the loop has to look closer after each step."""
         self.priority = 0.0
         self._crash_step = -1
+        self._crash_power = True
         self._slow_s = 0.0
         self._pauses = 0
         self._context = copy_context()
@@ -88,11 +91,16 @@ class Process:
 
     # ------------------------------------------------------------------ faults
 
-    def crash(self) -> None:
-        """Die now: no further step of it ever runs. Who calls this from within it goes on alone."""
+    def crash(self, *, power: bool = True) -> None:
+        """Die now: no further step of it ever runs. Who calls this from within it goes on alone.
+
+        With `power` the machine loses its power (connections fall silent, unsynced writes are
+        lost); otherwise the process is killed and its kernel cleans up.
+        """
         if not self.alive:
             return
         self.alive = False
+        self.power_lost = power
         self.loop.unlist(self)
         self.listed = True
         if self.loop.trace.verbose:
@@ -100,9 +108,10 @@ class Process:
         for told in tuple(self.on_crash):
             told(self)
 
-    def crash_after(self, steps: int) -> None:
+    def crash_after(self, steps: int, *, power: bool = True) -> None:
         """Die once that many further steps have run (at least one)."""
         self._crash_step = self.steps + max(1, steps)
+        self._crash_power = power
         self._arm()
 
     def slow_down(self, step_s: float) -> None:
@@ -144,7 +153,7 @@ class Process:
         if self.steps == self._crash_step:
             self._crash_step = -1
             self._arm()
-            self.crash()
+            self.crash(power=self._crash_power)
         if self._slow_s > 0 and self.alive and not self.paused:
             self._pauses += 1
             self.paused = True

@@ -288,8 +288,8 @@ def test_what_never_comes_is_told_with_who_waits() -> None:
         await asyncio.Event().wait()
 
     async def spin() -> None:
-        while True:
-            await asyncio.sleep(0)  # noqa: ASYNC110
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     task = process.spawn(wait(), "for nothing")
     with pytest.raises(SimStuck, match=r"nothing is left to do.*for nothing of waiter"):
