@@ -106,7 +106,8 @@ class Search:
             after = self._register(state, one)
             if after is IMPOSSIBLE:
                 continue
-            if one.is_ok and (one.call is Call.GET or one.result is False):
+            is_answer_only = one.call is Call.GET or (one.call is Call.CAS and one.result is False)
+            if one.is_ok and is_answer_only:
                 # It has no effect, whenever it comes, and its answer is right now: take it.
                 return iter([(taken | 1 << at, state)])
             if not one.is_ok:
