@@ -44,7 +44,7 @@ class PartitionLog:
         self.tail: PartitionTail = cache.partition()
         self.reader = LogReader(name, ledgers, record, self.index, budget, self._last_entry)
         self._publisher: Publisher | None = None
-        self._growth: set[asyncio.Future[None]] = set()
+        self._growth: dict[asyncio.Future[None], None] = {}
         self._opened: OrderedDict[int, Sequence[Record]] = OrderedDict()
         self._closed: NotOwner | None = None
 
@@ -71,7 +71,7 @@ class PartitionLog:
 
     def grown(self) -> None:
         """The end may have moved: whoever waits looks again."""
-        waiters, self._growth = self._growth, set()
+        waiters, self._growth = self._growth, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -155,13 +155,13 @@ class PartitionLog:
         until_s = self._loop.time() + wait_s
         while offset == self.end_offset and self._loop.time() < until_s:
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._growth.add(waiter)
+            self._growth[waiter] = None
             timer = self._loop.call_at(until_s, _wake, waiter)
             try:
                 await waiter
             finally:
                 timer.cancel()
-                self._growth.discard(waiter)
+                self._growth.pop(waiter, None)
             if self._closed is not None:
                 raise self._closed
 

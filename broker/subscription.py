@@ -86,7 +86,7 @@ class Subscription:
             ack_timeout_ms=info.settings.ack_timeout_ms,
             leased_max=leased_max,
         )
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, tuple[str, HandOut]] = OrderedDict()
         """By consumer the last numbered request, and what it was given."""
         self._receiving = 0
@@ -197,7 +197,7 @@ class Subscription:
 
     def wake(self) -> None:
         """There may be something to hand out: whoever waits looks again."""
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -252,13 +252,13 @@ class Subscription:
         if event_ms is not None:
             until_s = min(until_s, event_ms / 1000 + 0.001)
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         timer = self._loop.call_at(until_s, _wake, waiter)
         try:
             await waiter
         finally:
             timer.cancel()
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
 
     async def _deliver(self, found: HandOut) -> list[Delivery]:
         try:
