@@ -38,15 +38,15 @@ class Cut(Flag):
     BOTH = 3
 
 
-@dataclass
+@dataclass(slots=True)
 class MetadataFaults:
     """How often what goes wrong, for all processes. The nemesis changes it as it likes."""
 
     delay_ms: float = 1.0
     """One way, on the average; now and then ten times as much."""
-    lost_request: float = 0.0
+    request_lost: float = 0.0
     """Share of the calls that never arrive and raise `MetadataUnavailable` some time later."""
-    lost_reply: float = 0.0
+    reply_lost: float = 0.0
     """Share of the calls that take effect and raise `MetadataUnavailable` all the same."""
     watch_delay_ms: float = 2.0
     """On the average; now and then twenty times as much."""

@@ -154,8 +154,8 @@ class MetadataLine:
         call.connection = self._connection
         call.sent_s = self._loop.time()
         self._under_way[call] = None
-        if server.rng.random() < server.faults.lost_request:
-            server.trace.fault("metadata.lost_request")
+        if server.rng.random() < server.faults.request_lost:
+            server.trace.fault("metadata.request_lost")
             self._lose(call)
             return
         self._next_arrival_s = max(self._next_arrival_s, self._loop.time() + server.delay_s())
@@ -201,8 +201,8 @@ class MetadataLine:
             error = failure
         if not server.is_heard(self.name):
             return
-        if server.rng.random() < server.faults.lost_reply:
-            server.trace.fault("metadata.lost_reply")
+        if server.rng.random() < server.faults.reply_lost:
+            server.trace.fault("metadata.reply_lost")
             self._lose(call)
             return
         self._next_reply_s = max(self._next_reply_s, self._loop.time() + server.delay_s())

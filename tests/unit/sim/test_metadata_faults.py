@@ -65,19 +65,19 @@ def world(request):
     assert not made.loop.errors
 
 
-def test_a_lost_request_has_no_effect_and_a_lost_reply_has(world):
+def test_a_request_lost_has_no_effect_and_a_reply_lost_has(world):
     a, b = world.open("a"), world.open("b")
-    world.server.faults = MetadataFaults(lost_request=1.0)
+    world.server.faults = MetadataFaults(request_lost=1.0)
     with pytest.raises(MetadataUnavailable):
         world.run("a", a.create("/lost", b""))
-    world.server.faults = MetadataFaults(lost_reply=1.0)
+    world.server.faults = MetadataFaults(reply_lost=1.0)
     with pytest.raises(MetadataUnavailable):
         world.run("a", a.create("/kept", b""))
     world.server.faults = MetadataFaults()
     assert world.run("b", b.children("/")) == ["kept"]
     with pytest.raises(RecordExists):
         world.run("a", a.create("/kept", b""))
-    assert world.server.trace.faults["metadata.lost_reply"] == 1
+    assert world.server.trace.faults["metadata.reply_lost"] == 1
 
 
 @pytest.mark.parametrize("cut", [Cut.BOTH, Cut.REQUESTS])
@@ -224,7 +224,7 @@ def test_a_server_that_lags_shows_the_past_until_synced_and_never_goes_back(worl
 
 def test_whoever_watches_and_then_reads_ends_with_the_last_value(world):
     a, b = world.open("a"), world.open("b")
-    world.server.faults = MetadataFaults(watch_delay_ms=50, lag_ms=300, lost_reply=0.1)
+    world.server.faults = MetadataFaults(watch_delay_ms=50, lag_ms=300, reply_lost=0.1)
     seen: list[int] = []
     due = [True]
     b.watch("/n", lambda: due.append(True))
