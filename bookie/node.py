@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.metadata
 import random
 from collections.abc import Callable, Coroutine
@@ -363,6 +364,7 @@ class BookieNode:
         return await asyncio.get_running_loop().run_in_executor(None, call, *args)
 
 
+@functools.cache
 def _version() -> str:
     try:
         return importlib.metadata.version("octavo")

@@ -23,7 +23,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_HARMLESS = ("prometheus_client", "logging", "structlog", "warnings", "linecache", "tokenize")
+_HARMLESS = (
+    "importlib",
+    "linecache",
+    "logging",
+    "prometheus_client",
+    "structlog",
+    "tokenize",
+    "warnings",
+)
 """Modules whose use of the real world cannot be seen by what runs in the simulation."""
 
 
