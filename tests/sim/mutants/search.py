@@ -7,6 +7,8 @@ number of processes.
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -32,59 +34,73 @@ class Found:
     seed: int | None
     caught_by: str
     """The first line of what failed."""
-    clean: bool
-    """Whether the same seed passes without the bug."""
+    unclean: tuple[int, ...]
+    """Seeds that fail without the bug too: they prove nothing, and should not be there."""
 
     @property
     def proven(self) -> bool:
         """Found, and by nothing but the bug."""
-        return self.seed is not None and self.clean
+        return self.seed is not None
 
 
-def run_block(name: str, start: int, stop: int) -> tuple[int, str, bool] | None:
-    """The first of these seeds that fails: the seed, why, and whether it passes without the bug."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How some seeds went."""
+
+    stop: int
+    seed: int | None
+    failure: str
+    unclean: tuple[int, ...]
+
+
+def run_block(name: str, start: int, stop: int) -> Block:
+    """Run these seeds up to the first that fails with the bug and passes without it."""
     from tests.sim.run import run_seed
 
+    unclean: list[int] = []
     for seed in range(start, stop):
         failure = run_seed(seed, mutant=name).failure
-        if failure is not None:
-            return seed, failure, run_seed(seed).failure is None
-    return None
+        if failure is None:
+            continue
+        if run_seed(seed).failure is None:
+            return Block(seed + 1, seed, failure, tuple(unclean))
+        unclean.append(seed)
+    return Block(stop, None, "", tuple(unclean))
 
 
 def search(mutant: Mutant, pool: ProcessPoolExecutor | None, jobs: int, seeds_max: int) -> Found:
     """Run seeds under the planted bug until one fails."""
     started = time.perf_counter()
-    for result, stop in _blocks(mutant.name, pool, jobs, seeds_max):
-        if result is not None:
-            seed, failure, clean = result
-            wall_s = time.perf_counter() - started
-            return Found(mutant.name, seed + 1, wall_s, seed, _first_line(failure), clean)
-        seeds_run = stop
-    return Found(mutant.name, seeds_run, time.perf_counter() - started, None, "", True)
+    seeds, seed, failure = 0, None, ""
+    unclean: list[int] = []
+    for block in _blocks(mutant.name, pool, jobs, seeds_max):
+        seeds, seed, failure = block.stop, block.seed, block.failure
+        unclean += block.unclean
+        if seed is not None:
+            break
+    wall_s = time.perf_counter() - started
+    return Found(mutant.name, seeds, wall_s, seed, _first_line(failure), tuple(unclean))
 
 
 def _blocks(
     name: str, pool: ProcessPoolExecutor | None, jobs: int, seeds_max: int
-) -> Iterator[tuple[tuple[int, str, bool] | None, int]]:
-    """The outcome of each block and where it ends, in order."""
+) -> Iterator[Block]:
+    """The outcome of each block, in order."""
     bounds = [(a, min(a + _BLOCK, seeds_max)) for a in range(0, seeds_max, _BLOCK)]
     if pool is None:
         for start, stop in bounds:
-            yield run_block(name, start, stop), stop
+            yield run_block(name, start, stop)
         return
-    waiting: deque[tuple[Future[tuple[int, str, bool] | None], int]] = deque()
+    waiting: deque[Future[Block]] = deque()
     try:
         for start, stop in bounds:
-            waiting.append((pool.submit(run_block, name, start, stop), stop))
+            waiting.append(pool.submit(run_block, name, start, stop))
             if len(waiting) > jobs:
-                future, its_stop = waiting.popleft()
-                yield future.result(), its_stop
+                yield waiting.popleft().result()
         while waiting:
-            future, its_stop = waiting.popleft()
-            yield future.result(), its_stop
+            yield waiting.popleft().result()
     finally:
-        for future, _ in waiting:
+        for future in waiting:
             future.cancel()
 
 
@@ -102,26 +118,22 @@ def find(
 
 
 def _first_line(failure: str) -> str:
-    return failure.strip().splitlines()[0]
+    return next(iter(failure.strip().splitlines()), "")
 
 
-def main(
-    only: str | None = None, *, seeds_max: int = SEEDS_MAX, jobs: int = 1, as_json: bool = False
-) -> int:
+def main(args: argparse.Namespace) -> int:
     """Search and print; 0 when every bug was found by a seed that passes without it."""
-    import json
-
-    if only is not None and only not in MUTANTS:
-        print(f"no planted bug {only!r}; there are: {', '.join(MUTANTS)}")
+    if args.only is not None and args.only not in MUTANTS:
+        print(f"no planted bug {args.only!r}; there are: {', '.join(MUTANTS)}")
         return 2
-    wanted = [MUTANTS[only]] if only is not None else list(MUTANTS.values())
+    wanted = list(MUTANTS.values()) if args.only is None else [MUTANTS[args.only]]
     missed: list[str] = []
-    for found in find(wanted, seeds_max=seeds_max, jobs=jobs):
+    for found in find(wanted, seeds_max=args.seeds_max, jobs=args.jobs):
         if not found.proven:
             missed.append(found.name)
-        print(json.dumps(asdict(found)) if as_json else _line(found), flush=True)
-    if not as_json:
-        for absent in ABSENT if only is None else ():
+        print(json.dumps(asdict(found)) if args.json else _line(found), flush=True)
+    if not args.json:
+        for absent in ABSENT if args.only is None else ():
             print(f"{absent.canon:3}  does not apply yet: {absent.title}")
         print(f"{len(wanted) - len(missed)} of {len(wanted)} planted bugs found")
         if missed:
@@ -130,11 +142,9 @@ def main(
 
 
 def _line(found: Found) -> str:
-    canon = MUTANTS[found.name].canon or ""
-    head = f"{canon:3}  {found.name:<40}"
+    head = f"{MUTANTS[found.name].canon or '':3}  {found.name:<38}"
+    unclean = f"  ({len(found.unclean)} seeds fail without it too)" if found.unclean else ""
     if found.seed is None:
-        return f"{head} NOT FOUND in {found.seeds} seeds, {found.wall_s:.1f} s"
-    if not found.clean:
-        return f"{head} seed {found.seed} fails without it too: {found.caught_by}"
+        return f"{head} NOT FOUND in {found.seeds} seeds, {found.wall_s:.1f} s{unclean}"
     caught_by = found.caught_by[:110]
-    return f"{head} {found.seeds:6} seeds {found.wall_s:8.1f} s  seed {found.seed}: {caught_by}"
+    return f"{head} {found.seeds:6} seeds {found.wall_s:7.1f} s  {caught_by}{unclean}"
