@@ -1,0 +1,177 @@
+"""`python -m tests.sim run SEED` · `many N` · `mutants`: the simulator at the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from tests.sim.run import SeedResult, run_seed
+
+_CHUNK = 25
+_PROGRESS_S = 5.0
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="one seed, with its trace hash")
+    run.add_argument("seed", type=int)
+    run.add_argument("--verbose", action="store_true", help="every fault and protocol event")
+    run.add_argument("--profile", default=None)
+    run.add_argument("--mutant", default=None, help="with this planted bug")
+    many = commands.add_parser("many", help="many seeds, with what they came by")
+    many.add_argument("count", type=int)
+    many.add_argument("--start", type=int, default=0)
+    many.add_argument("--jobs", type=int, default=1)
+    many.add_argument("--profile", default=None)
+    many.add_argument("--mutant", default=None)
+    many.add_argument("--json", action="store_true")
+    mutants = commands.add_parser("mutants", help="each planted bug and the seeds it takes")
+    mutants.add_argument("--only", default=None)
+    mutants.add_argument("--seeds-max", type=int, default=20_000)
+    mutants.add_argument("--jobs", type=int, default=1)
+    mutants.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if args.command == "run":
+        return _run(args)
+    if args.command == "many":
+        return _many(args)
+    from tests.sim.mutants.search import main as search  # the rest does without it
+
+    return search(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    result = run_seed(args.seed, mutant=args.mutant, profile=args.profile, verbose=args.verbose)
+    print(
+        f"seed {result.seed} ({result.profile}): hash {result.trace_hash}, "
+        f"{result.steps} steps, {result.virtual_s:.3f} virtual s, {result.wall_s * 1000:.0f} ms"
+    )
+    print("faults: " + _counts(result.faults))
+    print("probes: " + _counts(result.probes))
+    if result.failure is None:
+        print("no violation")
+        return 0
+    print(explain(result))
+    return 1
+
+
+def explain(result: SeedResult, mutant: str | None = None) -> str:
+    """A failed seed for the person who has to find out why."""
+    more = f" --mutant {mutant}" if mutant else ""
+    return "\n".join(
+        [
+            f"SEED {result.seed} FAILED {result.failure}",
+            *(f"  {line}" for line in result.events),
+            f"  replay: python -m tests.sim run {result.seed} --verbose{more}",
+        ]
+    )
+
+
+def _counts(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
+
+
+def _many(args: argparse.Namespace) -> int:
+    started = time.perf_counter()
+    shown = started
+    total = Total()
+    for results in _results(args):
+        total.take(results)
+        now = time.perf_counter()
+        if not args.json and now - shown > _PROGRESS_S:
+            shown = now
+            rate = total.seeds / (now - started)
+            print(
+                f"{total.seeds} of {args.count} seeds, {rate:.0f}/s, {len(total.failures)} failed",
+                file=sys.stderr,
+            )
+    wall_s = time.perf_counter() - started
+    if args.json:
+        print(json.dumps(total.as_dict(wall_s), indent=1))
+    else:
+        total.show(wall_s)
+    return 1 if total.failures else 0
+
+
+def _results(args: argparse.Namespace) -> Iterator[list[SeedResult]]:
+    chunks = [
+        range(first, min(first + _CHUNK, args.start + args.count))
+        for first in range(args.start, args.start + args.count, _CHUNK)
+    ]
+    jobs = [(list(chunk), args.mutant, args.profile) for chunk in chunks]
+    if args.jobs == 1:
+        yield from map(run_chunk, jobs)
+        return
+    with ProcessPoolExecutor(args.jobs) as pool:
+        yield from pool.map(run_chunk, jobs)
+
+
+def run_chunk(job: tuple[list[int], str | None, str | None]) -> list[SeedResult]:
+    """Some seeds, in a worker process."""
+    seeds, mutant, profile = job
+    return [run_seed(seed, mutant=mutant, profile=profile) for seed in seeds]
+
+
+class Total:
+    """What many seeds came by."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.steps = 0
+        self.virtual_s = 0.0
+        self.cpu_s = 0.0
+        self.faults: Counter[str] = Counter()
+        self.probes: Counter[str] = Counter()
+        self.failures: list[SeedResult] = []
+
+    def take(self, results: list[SeedResult]) -> None:
+        """Add some."""
+        for result in results:
+            self.seeds += 1
+            self.steps += result.steps
+            self.virtual_s += result.virtual_s
+            self.cpu_s += result.wall_s
+            self.faults.update(result.faults)
+            self.probes.update(result.probes)
+            if result.failure is not None:
+                self.failures.append(result)
+                print(explain(result), file=sys.stderr, flush=True)
+
+    def as_dict(self, wall_s: float) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "seeds": self.seeds,
+            "wall_s": round(wall_s, 1),
+            "seeds_per_s": round(self.seeds / wall_s, 1),
+            "seeds_per_core_s": round(self.seeds / self.cpu_s, 1),
+            "steps": self.steps,
+            "virtual_s": round(self.virtual_s),
+            "faults": dict(sorted(self.faults.items())),
+            "probes": dict(sorted(self.probes.items())),
+            "failures": {result.seed: result.failure for result in self.failures},
+        }
+
+    def show(self, wall_s: float) -> None:
+        """For people."""
+        print(
+            f"{self.seeds} seeds in {wall_s:.1f} s: {self.seeds / wall_s:.1f} seeds/s, "
+            f"{self.seeds / self.cpu_s:.1f} a core; {self.steps} steps, "
+            f"{self.virtual_s:.0f} virtual s"
+        )
+        for title, counts in (("faults injected", self.faults), ("probes reached", self.probes)):
+            print(f"{title}:")
+            for name, count in sorted(counts.items()):
+                print(f"  {count:9d}  {name}")
+        print(f"{len(self.failures)} failed" + "".join(f" {r.seed}" for r in self.failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

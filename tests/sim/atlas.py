@@ -1,0 +1,39 @@
+"""Keeps faults survivable: which copies are lost for good, and how many may be.
+
+A promise of the ledger protocol: what was acked survives the loss of Qa − 1 copies. Power losses,
+failed syncs, partitions and all the rest lose no copy of anything acked, however many there are;
+bit rot and a wiped disk do. Nothing re-replicates yet, so a lost copy stays lost, and the losses of
+a seed add up: together they hit fewer bookies than the smallest ack quorum. Beyond that (the
+profile `beyond`) nothing has to survive, but nobody may lie.
+"""
+
+from __future__ import annotations
+
+from tests.sim.cluster import Cluster, SimBookie
+
+
+class Atlas:
+    """What is lost for good."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._damaged = cluster.audit.damaged
+
+    def is_whole(self, bookie: SimBookie) -> bool:
+        """Whether a bookie has all that it ever promised, and did promise something."""
+        return bookie.name not in self._damaged and bookie.was_ready
+
+    def may_damage(self, bookie: SimBookie) -> bool:
+        """Whether this bookie may lose a copy."""
+        if not bookie.was_ready or self._damaged.get(bookie.name, "rotten") != "rotten":
+            return False
+        others = sum(name != bookie.name for name in self._damaged)
+        return others < self._cluster.options.damage_max
+
+    def damaged(self, bookie: SimBookie, how: str) -> None:
+        """This bookie has lost something."""
+        self._damaged[bookie.name] = how
+
+    def whole_again(self, bookie: SimBookie) -> None:
+        """What was taken from it came back."""
+        self._damaged.pop(bookie.name, None)

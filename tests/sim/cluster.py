@@ -1,0 +1,310 @@
+"""The cluster of one seed: bookies on simulated disks, metadata, network, and who watches them.
+
+Everything that promises something is production code; what is here starts it, kills it, and tells
+the referee what each bookie reports as durable, at the moment it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from bookie.add_run import AddRun
+from bookie.config import BookieConfig
+from bookie.cookies import CookieRefused
+from bookie.journal_format import JournalDamaged
+from bookie.ledger_state import LedgerStateDamaged
+from bookie.mark import read_mark
+from bookie.node import BookieNode
+from bookie.storage import Done, Storage
+from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError, TooManyRequests
+from tests.sim.disk import SimDisk
+from tests.sim.events import Events
+from tests.sim.ledger_audit import LedgerAudit
+from tests.sim.loop import SimLoop
+from tests.sim.metadata import SimMetadata
+from tests.sim.metadata_store import SimMetadataStore
+from tests.sim.metadata_tree import Change
+from tests.sim.network import SimNetwork
+from tests.sim.options import SimOptions
+from tests.sim.process import Process
+from tests.sim.trace import Trace
+
+SESSION_TIMEOUT_MS = 1_500
+_CALL_TIMEOUT_MS = 600
+_PORT = 3181
+_REFUSALS = (CookieRefused, JournalDamaged, LedgerStateDamaged)
+"""A bookie that ends so knows that it lost something, and stays away for good."""
+
+
+class SimBookie:
+    """One machine with a bookie on it: it outlives the processes that run there."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.rng = cluster.loop.stream(f"bookie {name}")
+        self.disk = SimDisk(cluster.options.disk_bytes, name=name)
+        self.disk.on_note = cluster.trace.fault
+        self.limits = cluster.options.bookie
+        self.process: Process | None = None
+        self.node: BookieNode | None = None
+        self.serving = False
+        self.was_ready = False
+        """It has served before."""
+        self.refused: BaseException | None = None
+        """Why it will not start again."""
+        self.busy = 0.0
+        """Share of the requests that are answered TooManyRequests."""
+        self.held_down = False
+        """Nobody restarts it at present."""
+        self._mark: tuple[int, ...] = ()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def config(self) -> BookieConfig:
+        return BookieConfig(
+            host=self.name,
+            port=_PORT,
+            bookie_id=self.name,
+            journal_directories=("/j",),
+            ledger_directories=self.cluster.options.ledger_directories,
+            **self.limits,
+        )
+
+    # Life and death
+
+    def start(self) -> None:
+        """Start a process, unless one runs or none can."""
+        if self.is_alive or self.refused is not None or self.held_down:
+            return
+        self.process = self.cluster.new_process(self.name)
+        self.process.on_crash.append(self._died)
+        self.process.spawn(self._live(self.process), self.name)
+
+    def start_later(self, s: float) -> None:
+        """Start after a while."""
+        self.cluster.loop.world_later(s, self.start)
+
+    def kill(self) -> None:
+        """Its process dies; the machine does not."""
+        if self.process is not None:
+            self.disk.kill_chance = 1.0
+            self.process.crash(power=False)
+            self.disk.kill_chance = 0.0
+
+    def power_loss(self) -> None:
+        """Its machine dies: what was not synced is lost."""
+        if self.is_alive and self.process is not None:
+            self.process.crash()
+        else:
+            self.disk.crash(self.rng)
+
+    def stop(self) -> None:
+        """End in good order, soon."""
+        if self.process is not None and self.process.alive and self.serving:
+            self.process.spawn(self._stop(self.process), "stop")
+
+    def _died(self, _: Process) -> None:
+        self.node = None
+        self.serving = False
+
+    async def _live(self, process: Process) -> None:
+        cluster = self.cluster
+        store = cluster.metadata_store(process)
+        handle = self.disk.attach(process)
+        try:
+            await store.start()
+            node = BookieNode(
+                self.config(),
+                store,
+                disk=handle,
+                rng=process.rng,
+                clock=process.clock_ms,
+                index_opener=handle.open_index,
+            )
+            self._watch(node.storage)
+            await node.start()
+        except OctavoError as error:
+            self._exit(process, error)
+            return
+        self.node = node
+        self.serving = self.was_ready = True
+        cluster.events.add("bookie up", self.name)
+        lost = cluster.audit.damaged.get(self.name, "")
+        cluster.audit.check(
+            lost not in ("wiped", "swapped"), f"P42 bookie {self.name} serves, its disk was {lost}"
+        )
+        self._check_reopened(node.storage)
+        try:
+            await node.failed
+        except Exception as error:
+            cluster.trace.probe(f"bookie.failed.{type(error).__name__}")
+            self.serving = False
+            await node.stop()
+            self._exit(process, error)
+
+    def _exit(self, process: Process, error: BaseException) -> None:
+        """The process ends by itself, as a supervisor sees it: it is started again."""
+        if isinstance(error, _REFUSALS):
+            self.refused = error
+            self.cluster.refused(self, error)
+        elif not isinstance(error, OctavoError):
+            self.cluster.audit.fail(f"bookie {self.name} failed with {error!r}")
+        self.cluster.events.add("bookie ends", self.name, error)
+        self.cluster.trace.probe(f"bookie.ends.{type(error).__name__}")
+        self.kill()
+        self.start_later(0.1 + self.rng.random() * 0.2)
+
+    async def _stop(self, process: Process) -> None:
+        node = self.node
+        if node is None:
+            return
+        self.serving = False
+        await node.stop()
+        self.cluster.events.add("bookie stopped", self.name)
+        self.kill()
+        self.start_later(self.rng.random() * 0.3)
+
+    # What it reports
+
+    def _watch(self, storage: Storage) -> None:
+        """Tell the referee what the storage reports; answer TooManyRequests when told to."""
+        name, audit = self.name, self.cluster.audit
+        add, fence, read_many = storage.add, storage.fence, storage.read_many
+        set_explicit_lac, delete = storage.set_explicit_lac, storage.delete_ledger
+
+        def watched_add(runs: Sequence[AddRun], done: Done) -> None:
+            def watched(results: Sequence[tuple[AddRun, Code]]) -> None:
+                for run, code in results:
+                    if code is Code.OK:
+                        last = run.first_entry + run.count - 1
+                        audit.stored(name, run.ledger_id, run.first_entry, last, run.recovery)
+                done(results)
+
+            if self.busy and self.rng.random() < self.busy:
+                self.cluster.trace.fault("busy.add")
+                done([(run, Code.TOO_MANY_REQUESTS) for run in runs])
+            else:
+                add(runs, watched)
+
+        async def watched_fence(ledger_id: int, key: bytes) -> None:
+            await fence(ledger_id, key)
+            audit.fence_durable(name, ledger_id)
+
+        async def watched_read_many(
+            ledger_id: int, first: int, count_max: int, bytes_max: int
+        ) -> list[bytes]:
+            if self.busy and self.rng.random() < self.busy:
+                self.cluster.trace.fault("busy.read")
+                raise TooManyRequests("busy")
+            held = audit.holds(name, ledger_id, first)
+            try:
+                return await read_many(ledger_id, first, count_max, bytes_max)
+            except (NoSuchEntry, NoSuchLedger) as error:
+                if held and audit.holds(name, ledger_id, first):
+                    audit.fail(f"P41 bookie {name} denies what it held: {error}")
+                raise
+
+        async def watched_lac(ledger_id: int, key: bytes, lac: int) -> None:
+            await set_explicit_lac(ledger_id, key, lac)
+            audit.lac_durable(name, ledger_id, lac)
+
+        async def watched_delete(ledger_id: int) -> None:
+            await delete(ledger_id)
+            audit.forgotten(name, ledger_id)
+
+        put = setattr
+        put(storage, "add", watched_add)
+        put(storage, "fence", watched_fence)
+        put(storage, "read_many", watched_read_many)
+        put(storage, "set_explicit_lac", watched_lac)
+        put(storage, "delete_ledger", watched_delete)
+
+    def _check_reopened(self, storage: Storage) -> None:
+        """A bookie that has just started holds all that it ever promised."""
+        mark = read_mark(self.disk, self.cluster.options.ledger_directories)
+        if mark is not None and self.name not in self.cluster.audit.damaged:
+            self.cluster.audit.check(
+                tuple(mark) >= self._mark, f"P39 {self.name}: mark {self._mark} → {tuple(mark)}"
+            )
+            self._mark = tuple(mark)
+        self.cluster.audit.reopened(self.name, storage)
+
+
+class Cluster:
+    """Everything of one seed but its clients and its faults."""
+
+    def __init__(self, loop: SimLoop, options: SimOptions, events: Events) -> None:
+        self.loop = loop
+        self.trace: Trace = loop.trace
+        self.options = options
+        self.events = events
+        self.audit = LedgerAudit(loop.time, events)
+        self.network = SimNetwork(loop)
+        self.metadata = SimMetadata(loop, self.trace)
+        self.metadata.observers.append(self._metadata_changed)
+        self.bookies = {f"b{n}": SimBookie(self, f"b{n}") for n in range(1, options.bookies + 1)}
+        self.on_refused: list[Callable[[SimBookie, BaseException], None]] = []
+        self._ledger_ids: dict[str, int | None] = {}
+
+    def start(self) -> None:
+        """Start every bookie."""
+        for bookie in self.bookies.values():
+            bookie.start()
+
+    @property
+    def all_serve(self) -> bool:
+        """Whether every bookie that can serve does."""
+        return all(b.serving or b.refused is not None for b in self.bookies.values())
+
+    def new_process(self, name: str) -> Process:
+        """A process on the host of that name."""
+        process = Process(self.loop, name)
+        process.on_crash.append(lambda _: self.events.add("dies", name))
+        return process
+
+    def metadata_store(self, process: Process) -> SimMetadataStore:
+        """The metadata store as that process has it."""
+        store = self.metadata.store(
+            process, session_timeout_ms=SESSION_TIMEOUT_MS, call_timeout_ms=_CALL_TIMEOUT_MS
+        )
+        process.on_crash.append(lambda _: self.metadata.forget(store))
+        return store
+
+    def refused(self, bookie: SimBookie, error: BaseException) -> None:
+        """A bookie says that its disk lost something. It has to be true."""
+        for told in self.on_refused:
+            told(bookie, error)
+
+    def delete_on_bookies(self, ledger_id: int) -> None:
+        """What a garbage collector does one day: each bookie learns of it at its own time."""
+        for bookie in self.bookies.values():
+            self.loop.world_later(bookie.rng.uniform(0.01, 0.5), self._delete_on, bookie, ledger_id)
+
+    def _delete_on(self, bookie: SimBookie, ledger_id: int) -> None:
+        if bookie.serving and bookie.node is not None and bookie.process is not None:
+            bookie.process.spawn(_delete(bookie.node.storage, ledger_id), "delete")
+
+    def _metadata_changed(self, change: Change) -> None:
+        ledger_id = self._ledger_id(change.path)
+        if ledger_id is not None:
+            self.audit.record_changed(ledger_id, change.value, change.version, change.by)
+
+    def _ledger_id(self, path: str) -> int | None:
+        """The ledger whose record stands at `path`; None for every other path."""
+        if path not in self._ledger_ids:
+            digits = path.removeprefix("/ledgers/").replace("/", "").replace("L", "")
+            is_record = path.startswith("/ledgers/") and path.rpartition("/")[2].startswith("L")
+            self._ledger_ids[path] = int(digits) if is_record and digits.isdigit() else None
+        return self._ledger_ids[path]
+
+
+async def _delete(storage: Storage, ledger_id: int) -> None:
+    try:
+        await storage.delete_ledger(ledger_id)
+    except OctavoError:
+        pass  # told again by the next collection
+    await asyncio.sleep(0)

@@ -1,0 +1,345 @@
+"""The referee of the ledgers: sees every promise as it is made, and holds everybody to it.
+
+It stands outside of all processes and knows no faults: it is told what was sent, acked, stored,
+fenced, denied, read, and every change of every record, at the moment it happens. Properties are
+named as in the design (S1–S8) and in BookKeeper's inventory (P1–P50). The first violation ends
+the seed; that it is found at once, and not at the end of a run, is what makes it explainable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bookie.index import MemoryIndex
+from ledger.quorum import Quorum
+from metadata.ledger_codec import decode_ledger_metadata
+from metadata.ledgers import LedgerMetadata, LedgerState
+from tests.sim.events import Events
+
+_NEXT = {
+    LedgerState.OPEN: (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED),
+    LedgerState.IN_RECOVERY: (LedgerState.IN_RECOVERY, LedgerState.CLOSED),
+}
+
+
+@dataclass(slots=True)
+class LedgerHistory:
+    """What happened to one ledger."""
+
+    ledger_id: int
+    record: LedgerMetadata
+    version: int
+    writer: str = ""
+    sent: list[bytes] = field(default_factory=list)
+    """Payloads, by entry id, as their writer gave them."""
+    acked: int = -1
+    exposed: int = -1
+    """The highest LAC that any reader was told."""
+    refused: int = 2**63
+    """The lowest entry of which its writer was told that it is certainly not stored."""
+    fence_held: bool = False
+    """Some recovery has fenced it for good."""
+    deleted: bool = False
+    denied: dict[str, int] = field(default_factory=dict)
+    """Bookie → the lowest entry that it denied to a recovery."""
+    quorum: Quorum = field(init=False)
+
+    def __post_init__(self) -> None:
+        record = self.record
+        self.quorum = Quorum(record.ensemble_size, record.write_quorum, record.ack_quorum)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.record.state is LedgerState.CLOSED
+
+    def write_set(self, entry_id: int) -> tuple[str, ...]:
+        """The bookies that the record names for an entry."""
+        bookies = self.record.fragment_of(entry_id).bookies
+        return tuple(bookies[p] for p in self.quorum.write_set(entry_id))
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class LedgerAudit:
+    """The history of all ledgers of one seed."""
+
+    def __init__(self, now: Callable[[], float], events: Events) -> None:
+        self._now = now
+        self._events = events
+        self.ledgers: dict[int, LedgerHistory] = {}
+        self.held: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        """Bookie → ledger → entries that it reported durable."""
+        self.fenced: dict[str, dict[int, None]] = defaultdict(dict)
+        """Bookie → ledgers that it reported fenced, durably."""
+        self.lacs: dict[str, dict[int, int]] = defaultdict(dict)
+        """Bookie → ledger → explicit LAC that it reported durable."""
+        self.forgot: dict[str, dict[int, None]] = defaultdict(dict)
+        """Bookie → ledgers whose deletion it reported durable."""
+        self.bytes: dict[tuple[int, int], bytes] = {}
+        """What some bookie holds of an entry: all have to hold the same."""
+        self.damaged: dict[str, str] = {}
+        """Bookies whose disk lost something that was durable, through no fault of theirs."""
+        self.failure: str | None = None
+
+    def fail(self, what: str) -> None:
+        """Note the first violation. The seed ends with it."""
+        if self.failure is None:
+            self.failure = f"at {self._now():.6f} s: {what}"
+            self._events.add("violation", what)
+
+    def check(self, holds: bool, what: str) -> None:
+        """Fail with `what` unless it holds."""
+        if not holds:
+            self.fail(what)
+
+    # ------------------------------------------------------------------ the record
+
+    def record_changed(self, ledger_id: int, value: bytes | None, version: int, by: str) -> None:
+        """A change of a ledger's record took effect."""
+        history = self.ledgers.get(ledger_id)
+        if value is None:
+            if history is not None:
+                history.deleted = True
+                self._events.add("deleted", ledger_id, by)
+            return
+        record = decode_ledger_metadata(ledger_id, value)
+        self._events.add("record", ledger_id, f"version {version} by {by}:", Short(record))
+        if history is None:
+            self.check(record.state is LedgerState.OPEN, f"P12 ledger {ledger_id} is born {record}")
+            self.ledgers[ledger_id] = LedgerHistory(ledger_id, record, version)
+            return
+        old = history.record
+        what = f"ledger {ledger_id} version {version} by {by}: {_short(old)} → {_short(record)}"
+        self.check(version == history.version + 1, f"S7 versions are not linear: {what}")
+        self.check(not history.deleted, f"P46 changed after deletion: {what}")
+        self.check(not history.is_closed, f"P2 a closed record was changed: {what}")
+        self.check(record.state in _NEXT.get(old.state, ()), f"P12 state went back: {what}")
+        self._check_fragments(history, record, what)
+        history.record, history.version = record, version
+        if history.is_closed:
+            self._closed(history, what)
+
+    def _check_fragments(self, history: LedgerHistory, new: LedgerMetadata, what: str) -> None:
+        old = history.record
+        firsts = [fragment.first_entry for fragment in new.fragments]
+        self.check(firsts[0] == 0, f"P10 the first fragment is not at 0: {what}")
+        self.check(firsts == sorted(set(firsts)), f"S7 fragments do not ascend: {what}")
+        for fragment in new.fragments:
+            distinct = len(set(fragment.bookies)) == len(fragment.bookies) == new.ensemble_size
+            self.check(distinct, f"S7 a bookie stands twice in {fragment}: {what}")
+        if new.fragments == old.fragments:
+            return
+        self.check(
+            new.fragments[: len(old.fragments) - 1] == old.fragments[:-1],
+            f"P32 an older fragment was changed: {what}",
+        )
+        self.check(
+            firsts[: len(old.fragments)] == [f.first_entry for f in old.fragments],
+            f"P10 fragments were moved: {what}",
+        )
+        if new.state is LedgerState.OPEN:
+            self.check(
+                firsts[-1] == history.acked + 1,
+                f"P17 a fragment begins at {firsts[-1]}, acked is {history.acked}: {what}",
+            )
+        elif old.state is LedgerState.IN_RECOVERY and new.state is LedgerState.IN_RECOVERY:
+            self.fail(f"P31 a recovery published its ensembles before the close: {what}")
+        elif new.state is LedgerState.IN_RECOVERY:
+            self.fail(f"P31 marking changed the fragments: {what}")
+
+    def _closed(self, history: LedgerHistory, what: str) -> None:
+        record, last = history.record, history.record.last_entry
+        self.check(last >= history.acked, f"S3 closed at {last}, acked {history.acked}: {what}")
+        self.check(last >= history.exposed, f"P8 closed below LAC {history.exposed}: {what}")
+        refused = history.refused
+        self.check(last < refused, f"P20 closed at {last}, refused {refused}: {what}")
+        self.check(last < len(history.sent), f"P6 closed above all that was sent: {what}")
+        length = sum(map(len, history.sent[: last + 1]))
+        self.check(record.length == length, f"P11 length {record.length}, not {length}: {what}")
+        for entry_id in range(last + 1):
+            self._check_held(history, entry_id, f"P5 {what}")
+            if self.failure:
+                return
+
+    def _check_held(self, history: LedgerHistory, entry_id: int, what: str) -> None:
+        wanted = history.write_set(entry_id)
+        holders = [b for b in wanted if entry_id in self.held[b][history.ledger_id]]
+        self.check(
+            len(holders) >= history.quorum.ack_quorum,
+            f"{what}: entry {entry_id} is on {holders} of {wanted}, "
+            f"ack quorum {history.quorum.ack_quorum}",
+        )
+
+    # ------------------------------------------------------------------ the writer
+
+    def began(self, ledger_id: int, writer: str) -> None:
+        """Its writer has it."""
+        self.ledgers[ledger_id].writer = writer
+
+    def sent(self, ledger_id: int, entry_id: int, payload: bytes) -> None:
+        """A writer hands an entry over."""
+        history = self.ledgers[ledger_id]
+        self.check(entry_id == len(history.sent), f"P6 ledger {ledger_id} entry {entry_id}: a gap")
+        history.sent.append(payload)
+
+    def acked(self, ledger_id: int, entry_id: int) -> None:
+        """A writer's caller was told that an entry is durable."""
+        history = self.ledgers[ledger_id]
+        what = f"ledger {ledger_id} entry {entry_id}"
+        self._events.add("acked", ledger_id, entry_id)
+        self.check(entry_id == history.acked + 1, f"P13 {what} acked after {history.acked}")
+        history.acked = max(history.acked, entry_id)
+        if history.is_closed:
+            last = history.record.last_entry
+            self.check(entry_id <= last, f"P4 {what} acked after the close at {last}")
+        if not history.deleted:
+            self._check_held(history, entry_id, f"P15 {what} acked")
+
+    def refused(self, ledger_id: int, entry_id: int) -> None:
+        """A writer's caller was told that an entry is certainly no part of the ledger."""
+        history = self.ledgers[ledger_id]
+        history.refused = min(entry_id, history.refused)
+        if history.is_closed:
+            last = history.record.last_entry
+            self.check(entry_id > last, f"P20 entry {entry_id} refused, ledger ends at {last}")
+
+    def closed(self, by: str, record: LedgerMetadata) -> None:
+        """Somebody was told that the ledger is closed, and where it ends."""
+        history = self.ledgers[record.ledger_id]
+        self._events.add("closed", by, record.ledger_id, record.last_entry)
+        self.check(
+            history.is_closed and history.record.last_entry == record.last_entry,
+            f"S2 {by} was told {_short(record)}, the record is {_short(history.record)}",
+        )
+
+    # ------------------------------------------------------------------ the bookies
+
+    def stored(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
+        """A bookie reports entries as durable."""
+        self._events.add("stored", bookie, ledger_id, f"{first}…{last}", "back" * recovery)
+        self.check(ledger_id not in self.forgot[bookie], f"P46 {bookie} took deleted {ledger_id}")
+        self.held[bookie][ledger_id].update(range(first, last + 1))
+        history = self.ledgers.get(ledger_id)
+        if recovery or history is None:
+            return
+        what = f"bookie {bookie} took an ordinary add of ledger {ledger_id} entry {first}…{last}"
+        self.check(ledger_id not in self.fenced[bookie], f"P24 fenced, {what}")
+        denied = history.denied.get(bookie)
+        if denied is not None:
+            self.check(last < denied, f"P28 having denied {denied} to a recovery, {what}")
+
+    def fence_durable(self, bookie: str, ledger_id: int) -> None:
+        """A bookie reports a fence as durable."""
+        self._events.add("fenced", bookie, ledger_id)
+        self.fenced[bookie][ledger_id] = None
+
+    def holds(self, bookie: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether a bookie owes an answer to whoever asks for an entry."""
+        history = self.ledgers.get(ledger_id)
+        gone = history is not None and history.deleted
+        return not gone and entry_id in self.held[bookie][ledger_id]
+
+    def forgotten(self, bookie: str, ledger_id: int) -> None:
+        """A bookie reports a deletion as durable."""
+        self.held[bookie].pop(ledger_id, None)
+        self.forgot[bookie][ledger_id] = None
+
+    def reopened(self, bookie: str, storage: Any) -> None:
+        """A bookie started: what it ever reported as durable has to be there (P38, P24)."""
+        if bookie in self.damaged:
+            return
+        for ledger_id, entries in self.held[bookie].items():
+            if self._is_deleted(ledger_id):
+                continue
+            missing = entries - covered(storage, ledger_id)
+            if missing:
+                self.fail(f"P38 bookie {bookie} lost ledger {ledger_id} entries {sorted(missing)}")
+        for ledger_id in self.fenced[bookie]:
+            state = storage._states.get(ledger_id)
+            if state is None or not (state.fenced or state.deleted):
+                self.fail(f"P24 bookie {bookie} forgot the fence of ledger {ledger_id}")
+        for ledger_id, lac in self.lacs[bookie].items():
+            state = storage._states.get(ledger_id)
+            if state is None or not (state.last_add_confirmed >= lac or state.deleted):
+                self.fail(f"P8 bookie {bookie} forgot LAC {lac} of ledger {ledger_id}")
+        for ledger_id in self.forgot[bookie]:
+            state = storage._states.get(ledger_id)
+            if state is None or not state.deleted:
+                self.fail(f"P40 bookie {bookie} holds ledger {ledger_id} again, which was deleted")
+
+    def _is_deleted(self, ledger_id: int) -> bool:
+        history = self.ledgers.get(ledger_id)
+        return history is not None and history.deleted
+
+    def lac_durable(self, bookie: str, ledger_id: int, lac: int) -> None:
+        """A bookie reports an explicit LAC as durable."""
+        known = self.lacs[bookie]
+        known[ledger_id] = max(lac, known.get(ledger_id, -1))
+
+    def denied(self, bookie: str, ledger_id: int, entry_id: int) -> None:
+        """A bookie told a recovery that it does not hold an entry."""
+        history = self.ledgers[ledger_id]
+        self._events.add("denied", bookie, ledger_id, entry_id)
+        history.denied[bookie] = min(entry_id, history.denied.get(bookie, entry_id))
+
+    def fence_holds(self, ledger_id: int) -> None:
+        """A recovery has fenced enough bookies."""
+        history = self.ledgers[ledger_id]
+        history.fence_held = True
+
+    # ------------------------------------------------------------------ the readers
+
+    def learnt(self, reader: str, ledger_id: int, before: int, lac: int) -> None:
+        """A reader's LAC moved from `before` to `lac`."""
+        history = self.ledgers[ledger_id]
+        what = f"reader {reader} of ledger {ledger_id}: LAC {before} → {lac}"
+        self.check(lac >= before, f"S6 {what}")
+        bound = history.record.last_entry if history.is_closed else history.acked
+        self.check(lac <= bound, f"S6 {what}, above {bound}")
+        history.exposed = max(history.exposed, lac)
+
+    def read(self, reader: str, ledger_id: int, entry_id: int, payload: bytes) -> None:
+        """A reader was given an entry."""
+        history = self.ledgers[ledger_id]
+        what = f"reader {reader} was given ledger {ledger_id} entry {entry_id}"
+        if entry_id >= len(history.sent):
+            self.fail(f"P6 {what}, never sent")
+        elif payload != history.sent[entry_id]:
+            self.fail(f"S4 {what}: {payload[:60]!r}, sent was {history.sent[entry_id][:60]!r}")
+
+    def absent(self, reader: str, ledger_id: int, entry_id: int, error: object) -> None:
+        """A reader was told that a confirmed entry does not exist."""
+        if not self.ledgers[ledger_id].deleted:
+            self.fail(f"S1 reader {reader}, ledger {ledger_id} entry {entry_id}: {error}")
+
+
+class Short:
+    """A record in few words, found only when somebody reads them."""
+
+    def __init__(self, record: LedgerMetadata) -> None:
+        self._record = record
+
+    def __str__(self) -> str:
+        return _short(self._record)
+
+
+def _short(record: LedgerMetadata) -> str:
+    fragments = " ".join(f"{f.first_entry}:{','.join(f.bookies)}" for f in record.fragments)
+    end = f" last {record.last_entry}" if record.state is LedgerState.CLOSED else ""
+    quorum = f"{record.ensemble_size}/{record.write_quorum}/{record.ack_quorum}"
+    return f"{record.state.name} {quorum}{end} [{fragments}]"
+
+
+def covered(storage: Any, ledger_id: int) -> set[int]:
+    """The entries that a storage holds of a ledger, found without a step or a call of its disk."""
+    found: set[int] = set()
+    for first, last in storage._cache.intervals(ledger_id):
+        found.update(range(first, last + 1))
+    for run in MemoryIndex.runs(storage._index, ledger_id):
+        found.update(range(run.first, run.last + 1))
+    return found

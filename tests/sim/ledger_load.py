@@ -1,0 +1,339 @@
+"""What the clients of a seed do with ledgers: write, recover, follow, delete; all at once.
+
+Each client is a process of its own with a production `LedgerClient`. All that they are told goes
+to the referee (`ledger_audit.py`) at once. Errors of the product's closed set are part of life
+here; anything else is a failure of the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from ledger.errors import BeyondLastConfirmed, OutcomeUnknown
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from ledger.reader import LedgerReader
+from ledger.recovery_events import (
+    BookieReplaced,
+    EntryAnswered,
+    FenceAnswered,
+    FenceHeld,
+    LastEntryFound,
+    RecoveryEvent,
+    WrittenBack,
+)
+from ledger.writer import LedgerWriter
+from metadata.ledgers import LedgerState
+from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from protocol.entry import DigestType
+from tests.sim.cluster import Cluster
+from tests.sim.process import Process
+
+PASSWORD = b"sim"
+_DIGESTS = (DigestType.CRC32C, DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC)
+
+
+class SimClient:
+    """One client process; when it crashes, another takes its place."""
+
+    def __init__(self, cluster: Cluster, name: str, life: Callable[[SimClient], Any]) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.rng = cluster.loop.stream(f"client {name}")
+        self.process: Process | None = None
+        self.ledgers: LedgerClient
+        self.pending: dict[tuple[int, int], None] = {}
+        """Adds that were not answered yet, of the living process."""
+        self._life = life
+        self.is_done = False
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Begin, or begin anew after a crash."""
+        self.pending.clear()
+        self.is_done = False
+        self.process = self.cluster.new_process(self.name)
+        self.process.spawn(self._live(), self.name)
+
+    def crash(self, *, power: bool) -> None:
+        """Die."""
+        if self.process is not None:
+            self.process.crash(power=power)
+
+    async def _live(self) -> None:
+        try:
+            while not await self._begin():
+                await asyncio.sleep(0.1)
+            await self._life(self)
+            self.is_done = True
+        except Exception as error:
+            self.cluster.audit.fail(f"client {self.name} ended with {error!r}")
+            raise
+
+    async def _begin(self) -> bool:
+        """Connect to the metadata store and learn who is there; whether that worked."""
+        cluster, process = self.cluster, self.process
+        assert process is not None
+        store = cluster.metadata_store(process)
+        self.ledgers = LedgerClient(
+            store,
+            rng=process.rng,
+            options=LedgerOptions(**cluster.options.client),
+            clock=process.clock_ms,
+            observe_recovery=self._recovery,
+        )
+        try:
+            await store.start()
+            await self.ledgers.start()
+        except OctavoError as error:
+            cluster.events.add("not started", self.name, error)
+            await self.ledgers.close()
+            with contextlib.suppress(OctavoError):
+                await store.close()
+            return False
+        return True
+
+    def _recovery(self, ledger_id: int, event: RecoveryEvent) -> None:
+        audit, events = self.cluster.audit, self.cluster.events
+        match event:
+            case EntryAnswered(entry_id, bookie, "absent"):
+                audit.denied(bookie, ledger_id, entry_id)
+            case FenceAnswered(bookie, answer, _):
+                events.add("fence answered", self.name, ledger_id, bookie, answer)
+            case FenceHeld(lac):
+                events.add("fence holds", self.name, ledger_id, lac)
+                audit.fence_holds(ledger_id)
+            case LastEntryFound() | BookieReplaced() | WrittenBack():
+                events.add("recovery", self.name, ledger_id, event)
+            case _:
+                pass
+
+
+class LedgerLoad:
+    """All clients, and what they do until they are told that it is over."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.audit = cluster.audit
+        self.options = cluster.options
+        self.over = False
+        self.clients: list[SimClient] = []
+
+    def start(self) -> None:
+        """Begin."""
+        options = self.options
+        roles: tuple[tuple[str, int, Callable[[SimClient], Coroutine[Any, Any, None]]], ...] = (
+            ("w", options.writers, self._write),
+            ("r", options.recoverers, self._recover),
+            ("t", options.tailers, self._tail),
+            ("d", int(options.deletes), self._delete),
+        )
+        for prefix, count, life in roles:
+            for number in range(1, count + 1):
+                client = SimClient(self.cluster, f"{prefix}{number}", life)
+                self.clients.append(client)
+                client.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every living client has come to its end, with nothing left unanswered."""
+        return all(
+            not client.is_alive or (client.is_done and not client.pending)
+            for client in self.clients
+        )
+
+    # ------------------------------------------------------------------ writers
+
+    async def _write(self, client: SimClient) -> None:
+        rng = client.rng
+        for _ in range(self.options.ledgers):
+            if self.over:
+                return
+            writer = await self._create(client)
+            if writer is None:
+                await asyncio.sleep(rng.uniform(0.02, 0.2))
+                continue
+            await self._fill(client, writer, rng.randint(1, self.options.entries_max))
+            await self._end(client, writer)
+
+    async def _create(self, client: SimClient) -> LedgerWriter | None:
+        rng = client.rng
+        e, qw, qa = rng.choice(self.options.quorums)
+        try:
+            writer = await client.ledgers.create(
+                ensemble_size=e,
+                write_quorum=qw,
+                ack_quorum=qa,
+                digest_type=rng.choice(_DIGESTS),
+                password=PASSWORD,
+            )
+        except OctavoError as error:
+            self.cluster.events.add("no ledger", client.name, error)
+            return None
+        self.audit.began(writer.ledger_id, client.name)
+        writer.on_event.append(partial(self._writer_event, writer.ledger_id))
+        return writer
+
+    def _writer_event(self, ledger_id: int, event: object) -> None:
+        self.cluster.events.add("writer", ledger_id, event)
+        self.cluster.trace.probe(f"writer.{type(event).__name__}")
+
+    async def _fill(self, client: SimClient, writer: LedgerWriter, count: int) -> None:
+        rng, options = client.rng, self.options
+        while count > 0 and writer.error is None:
+            burst = min(count, rng.randint(1, options.pipeline))
+            count -= burst
+            for _ in range(burst):
+                if not self.add(client, writer):
+                    return
+            how = rng.random()
+            if how < 0.5:
+                await writer.drain()
+            elif how < 0.7:
+                await self._answered(client, writer)
+            if how > 0.6:
+                await asyncio.sleep(rng.expovariate(1 / rng.choice((0.001, 0.02, 0.1))))
+
+    def add(self, client: SimClient, writer: LedgerWriter) -> bool:
+        """Add one entry; whether the writer took it."""
+        payload = self._payload(client.rng, writer)
+        try:
+            entry_id = writer.add(payload, partial(self._added, client, writer.ledger_id))
+        except OctavoError:
+            return False
+        self.audit.sent(writer.ledger_id, entry_id, payload)
+        client.pending[writer.ledger_id, entry_id] = None
+        return True
+
+    def _payload(self, rng: random.Random, writer: LedgerWriter) -> bytes:
+        front = b"%d.%d " % (writer.ledger_id, writer.last_add_pushed + 1)
+        return front + b"x" * int(rng.random() ** 2 * self.options.payload_bytes_max)
+
+    def _added(
+        self, client: SimClient, ledger_id: int, entry_id: int, error: OctavoError | None
+    ) -> None:
+        client.pending.pop((ledger_id, entry_id), None)
+        if error is None:
+            self.audit.acked(ledger_id, entry_id)
+        elif not isinstance(error, OutcomeUnknown):
+            self.audit.refused(ledger_id, entry_id)
+
+    async def _answered(self, client: SimClient, writer: LedgerWriter) -> None:
+        """Wait until all that was added is answered."""
+        mine = writer.ledger_id
+        while writer.error is None and any(key[0] == mine for key in client.pending):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def _end(self, client: SimClient, writer: LedgerWriter) -> None:
+        """Close, or leave the ledger to whoever recovers it."""
+        rng = client.rng
+        how = rng.random()
+        if how < 0.6 or self.over:
+            try:
+                record = await writer.close()
+                self.audit.closed(client.name, record)
+            except OctavoError as error:
+                self.cluster.events.add("not closed", client.name, writer.ledger_id, error)
+        elif how < 0.8:
+            await asyncio.sleep(rng.uniform(0.1, 1.0))  # idle: its LAC travels alone
+
+    # ------------------------------------------------------------------ recoverers
+
+    async def _recover(self, client: SimClient) -> None:
+        rng = client.rng
+        while not self.over:
+            await asyncio.sleep(rng.expovariate(1 / 0.4))
+            ledger_id = self._any_ledger(rng)
+            if ledger_id is not None:
+                await self.recover(client, ledger_id)
+
+    def _any_ledger(self, rng: random.Random) -> int | None:
+        """One that is not closed, mostly."""
+        found = [h for h in self.audit.ledgers.values() if not h.deleted]
+        unclosed = [h for h in found if h.record.state is not LedgerState.CLOSED]
+        pool = unclosed if unclosed and rng.random() < 0.9 else found
+        return rng.choice(pool).ledger_id if pool else None
+
+    async def recover(self, client: SimClient, ledger_id: int) -> bool:
+        """Recover a ledger; whether it went well."""
+        self.cluster.events.add("recovers", client.name, ledger_id)
+        try:
+            record = await client.ledgers.recover(ledger_id, password=PASSWORD)
+        except OctavoError as error:
+            self.cluster.events.add("not recovered", client.name, ledger_id, error)
+            return False
+        self.audit.closed(client.name, record)
+        return True
+
+    # ------------------------------------------------------------------ readers
+
+    async def _tail(self, client: SimClient) -> None:
+        rng = client.rng
+        while not self.over:
+            await asyncio.sleep(rng.expovariate(1 / 0.1))
+            found = [h.ledger_id for h in self.audit.ledgers.values() if not h.deleted]
+            if found:
+                await self._follow(client, found[-1] if rng.random() < 0.7 else rng.choice(found))
+
+    async def _follow(self, client: SimClient, ledger_id: int) -> None:
+        try:
+            reader = await client.ledgers.open(ledger_id, password=PASSWORD)
+        except OctavoError:
+            return
+        self.audit.learnt(client.name, ledger_id, -1, reader.last_add_confirmed)
+        end = self.cluster.loop.time() + 1.5
+        next_entry = 0
+        lac = reader.last_add_confirmed
+        while self.cluster.loop.time() < end and not self.over:
+            try:
+                seen = await reader.wait_for(lac, client.rng.choice((0.05, 0.3)))
+                self.audit.learnt(client.name, ledger_id, lac, seen)
+                lac = seen
+                next_entry = await self.read(client, reader, next_entry, lac)
+            except OctavoError:
+                await asyncio.sleep(0.05)
+            if reader.is_closed and next_entry > lac:
+                break
+        await reader.close()
+
+    async def read(self, client: SimClient, reader: LedgerReader, first: int, last: int) -> int:
+        """Read a range and have it checked; the entry after it."""
+        if first > last:
+            return first
+        try:
+            entries = await reader.read(first, last)
+        except (NoSuchEntry, NoSuchLedger) as error:
+            self.audit.absent(client.name, reader.ledger_id, first, error)
+            raise
+        except BeyondLastConfirmed as error:
+            self.audit.fail(f"S6 reader {client.name}: {error}")
+            raise
+        for entry_id, entry in enumerate(entries, first):
+            self.audit.check(entry.entry_id == entry_id, f"P6 entry {entry.entry_id} as {entry_id}")
+            self.audit.read(client.name, reader.ledger_id, entry_id, bytes(entry.payload))
+        return last + 1
+
+    # ------------------------------------------------------------------ deletion
+
+    async def _delete(self, client: SimClient) -> None:
+        """Delete a ledger now and then; bookies are told a little later, one by one."""
+        rng = client.rng
+        while not self.over:
+            await asyncio.sleep(rng.expovariate(1 / 0.8))
+            found = [h for h in self.audit.ledgers.values() if h.is_closed and not h.deleted]
+            if len(found) < 2:
+                continue
+            ledger_id = rng.choice(found).ledger_id
+            try:
+                await client.ledgers.delete(ledger_id)
+            except OctavoError:
+                continue
+            self.cluster.delete_on_bookies(ledger_id)

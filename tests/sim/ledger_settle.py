@@ -1,0 +1,226 @@
+"""After the faults: everything has to come to its end in bounded time, and to be what was promised.
+
+The judge is a client like any other: it recovers each ledger that is not closed, writes a new one,
+reads everything. Then it looks at each copy on each bookie, byte for byte, takes the power from
+bookies, throws an index away, and holds what comes back against what was there before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from bookie.storage import Storage
+from ledger.errors import LedgerNotFound
+from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from protocol.entry import HEADER
+from tests.sim.cluster import Cluster, SimBookie
+from tests.sim.ledger_audit import LedgerHistory, covered
+from tests.sim.ledger_load import PASSWORD, LedgerLoad, SimClient
+
+_PAUSE_S = 0.1
+_LAST_ENTRIES = 3
+
+
+class LedgerImage(NamedTuple):
+    """What one bookie knows of one ledger."""
+
+    entries: frozenset[int]
+    fenced: bool
+    deleted: bool
+    key: bytes
+    last_add_confirmed: int
+
+
+class Judge:
+    """Settles a seed and looks at what is left."""
+
+    def __init__(self, cluster: Cluster, load: LedgerLoad) -> None:
+        self.cluster = cluster
+        self.load = load
+        self.audit_of = cluster.audit
+        self.settled = False
+        self.audited = False
+        self._rng = cluster.loop.stream("judge")
+
+    def settle(self) -> None:
+        """Begin; `settled` says when everything has come to its end."""
+        SimClient(self.cluster, "judge", self._settle).start()
+
+    def audit(self) -> None:
+        """Begin; `audited` says when all has been looked at."""
+        self._spawn(self._audit())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.cluster.loop.world.spawn(work, "judge")
+
+    # ------------------------------------------------------------------ settling
+
+    async def _settle(self, client: SimClient) -> None:
+        await self._until(lambda: self.cluster.all_serve)
+        if self._rng.random() < 0.5:
+            await self._until(lambda: self.load.is_done)
+        for history in list(self.audit_of.ledgers.values()):
+            await self._close(client, history)
+        await self._until(lambda: self.load.is_done)
+        for history in list(self.audit_of.ledgers.values()):
+            await self._close(client, history)
+        if not self.cluster.options.beyond:
+            await self._write(client)
+        for history in list(self.audit_of.ledgers.values()):
+            await self._read_all(client, history)
+        self.settled = True
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _close(self, client: SimClient, history: LedgerHistory) -> None:
+        """Recover a ledger until it is closed; what cannot be proven is allowed to fail."""
+        attempts = 0
+        while not (history.is_closed or history.deleted):
+            await self.load.recover(client, history.ledger_id)
+            attempts += 1
+            if self.cluster.options.beyond and attempts >= 3:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _write(self, client: SimClient) -> None:
+        """A writer makes progress."""
+        up = sum(bookie.serving for bookie in self.cluster.bookies.values())
+        fitting = [quorum for quorum in self.cluster.options.quorums if quorum[0] <= up]
+        if not fitting:
+            return
+        e, qw, qa = self._rng.choice(fitting)
+        while True:
+            try:
+                writer = await client.ledgers.create(
+                    ensemble_size=e, write_quorum=qw, ack_quorum=qa, password=PASSWORD
+                )
+                break
+            except OctavoError as error:
+                self.cluster.events.add("no ledger", "judge", error)
+                await asyncio.sleep(_PAUSE_S)
+        self.audit_of.began(writer.ledger_id, client.name)
+        for _ in range(_LAST_ENTRIES):
+            self.load.add(client, writer)
+        record = await writer.close()
+        self.audit_of.closed("judge", record)
+        self.audit_of.check(
+            record.last_entry == _LAST_ENTRIES - 1, f"S8 a healthy cluster wrote {record}"
+        )
+
+    async def _read_all(self, client: SimClient, history: LedgerHistory) -> None:
+        if not history.is_closed or history.deleted:
+            return
+        try:
+            reader = await client.ledgers.open(history.ledger_id, password=PASSWORD)
+            next_entry = 0
+            while next_entry <= reader.last_add_confirmed:
+                step = self._rng.choice((1, 5, 1000))
+                last = min(reader.last_add_confirmed, next_entry + step - 1)
+                next_entry = await self.load.read(client, reader, next_entry, last)
+            await reader.close()
+        except LedgerNotFound:
+            self.audit_of.check(history.deleted, f"S1 ledger {history.ledger_id} is gone")
+        except OctavoError as error:
+            if not self.cluster.options.beyond and not history.deleted:
+                self.audit_of.fail(f"S1 ledger {history.ledger_id}: {error}")
+
+    # ------------------------------------------------------------------ every copy
+
+    async def _audit(self) -> None:
+        for bookie in self.cluster.bookies.values():
+            await self._in(bookie, self._check_copies(bookie))
+        for bookie in self.cluster.bookies.values():
+            if bookie.refused is None and self._rng.random() < 0.5:
+                await self._reopen(bookie)
+        self.audited = True
+
+    async def _in(self, bookie: SimBookie, work: Coroutine[Any, Any, None]) -> None:
+        """Do work in the process of a bookie, and wait for it."""
+        if bookie.node is None or bookie.process is None:
+            work.close()
+            return
+        await bookie.process.spawn(work, "audit")
+
+    async def _check_copies(self, bookie: SimBookie) -> None:
+        """Each entry that a bookie ever reported durable, as it is on its disk."""
+        assert bookie.node is not None
+        audit, storage = self.audit_of, bookie.node.storage
+        for ledger_id, entries in list(audit.held[bookie.name].items()):
+            history = audit.ledgers.get(ledger_id)
+            if history is None or history.deleted:
+                continue
+            extra = covered(storage, ledger_id) - set(range(len(history.sent)))
+            audit.check(not extra, f"P6 {bookie.name} holds {ledger_id} {extra}, never sent")
+            for entry_id in sorted(entries):
+                try:
+                    data = await storage.read(ledger_id, entry_id)
+                except (NoSuchEntry, NoSuchLedger) as error:
+                    audit.check(history.deleted, f"P41 {bookie.name}: {error}")
+                    return
+                except OctavoError as error:
+                    damaged = bookie.name in audit.damaged
+                    audit.check(damaged, f"P38 {bookie.name} cannot read what it holds: {error}")
+                    continue
+                self._check_bytes(bookie, history, entry_id, data)
+
+    def _check_bytes(
+        self, bookie: SimBookie, history: LedgerHistory, entry_id: int, data: bytes
+    ) -> None:
+        """All copies are the same bytes, and what was sent is in them."""
+        if bookie.name in self.audit_of.damaged:
+            return
+        ledger_id = history.ledger_id
+        what = f"{bookie.name} ledger {ledger_id} entry {entry_id}"
+        known = self.audit_of.bytes.setdefault((ledger_id, entry_id), data)
+        self.audit_of.check(data == known, f"S4 {what}: not the bytes of another copy")
+        payload = history.sent[entry_id]
+        its_ledger, its_entry, lac, length = HEADER.unpack_from(data)
+        ids = (its_ledger, its_entry) == (ledger_id, entry_id)
+        self.audit_of.check(ids and data.endswith(payload), f"S4 {what}: other content")
+        total = sum(map(len, history.sent[: entry_id + 1]))
+        self.audit_of.check(length == total, f"P11 {what}: length {length}, not {total}")
+        self.audit_of.check(lac < entry_id, f"P16 {what}: LAC {lac}")
+
+    async def _reopen(self, bookie: SimBookie) -> None:
+        """Power loss, restart, and the same state as before: replay equals what was live."""
+        if bookie.node is None:
+            return
+        before = image_of(bookie.node.storage)
+        without_index = self._rng.random() < 0.4
+        bookie.power_loss()
+        if without_index:
+            bookie.disk.indexes.kept.clear()
+        bookie.start()
+        await self._until(lambda: bookie.serving or bookie.refused is not None)
+        if bookie.node is None:
+            self.audit_of.check(
+                bookie.name in self.audit_of.damaged, f"P38 {bookie.name}: {bookie.refused}"
+            )
+            return
+        after = image_of(bookie.node.storage)
+        how = "index rebuilt, " if without_index else ""
+        for ledger_id, image in before.items():
+            found = after.get(ledger_id)
+            if found != image and bookie.name not in self.audit_of.damaged:
+                self.audit_of.fail(
+                    f"P40 {bookie.name} came back ({how}power lost) with ledger {ledger_id} "
+                    f"{found}, was {image}"
+                )
+
+
+def image_of(storage: Storage) -> dict[int, LedgerImage]:
+    """What a bookie knows of each ledger of which it promised anything."""
+    found: dict[int, LedgerImage] = {}
+    for ledger_id in storage._states.all_ids():
+        state = storage._states.get(ledger_id)
+        assert state is not None
+        entries = frozenset() if state.deleted else frozenset(covered(storage, ledger_id))
+        if entries or state.fenced or state.deleted:
+            found[ledger_id] = LedgerImage(
+                entries, state.fenced, state.deleted, state.key, state.last_add_confirmed
+            )
+    return found

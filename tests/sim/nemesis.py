@@ -1,0 +1,320 @@
+"""Does its worst while the safety phase lasts, within what the atlas allows; then heals it all.
+
+Each kind of fault comes at random times of its own. All draws come from one stream, so that a seed
+is one story; every fault is an event that whoever replays the seed can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.sim.atlas import Atlas
+from tests.sim.cluster import Cluster, SimBookie
+from tests.sim.ledger_load import LedgerLoad
+from tests.sim.metadata import Cut
+
+_SESSION_S = 1.5
+
+
+class Nemesis:
+    """All faults of one seed."""
+
+    def __init__(self, cluster: Cluster, load: LedgerLoad) -> None:
+        self.cluster = cluster
+        self.load = load
+        self.loop = cluster.loop
+        self.rng = cluster.loop.stream("nemesis")
+        self.atlas = Atlas(cluster)
+        self.over = False
+        self._swapped: list[tuple[SimBookie, SimBookie]] = []
+        self._kinds: dict[str, Callable[[], str]] = {
+            "power_loss": self._power_loss,
+            "kill": self._kill,
+            "crash_in_call": self._crash_in_call,
+            "power_loss_of_all": self._power_loss_of_all,
+            "restart": self._restart,
+            "pause": self._pause,
+            "crash_client": self._crash_client,
+            "cut": self._cut,
+            "cut_one_way": self._cut_one_way,
+            "clog": self._clog,
+            "reset": self._reset,
+            "silence": self._silence,
+            "sync_fails": self._sync_fails,
+            "read_fails": self._read_fails,
+            "disk_full": self._disk_full,
+            "slow_disk": self._slow_disk,
+            "damage": self._damage,
+            "swap": self._swap,
+            "metadata_away": self._metadata_away,
+            "metadata_cut": self._metadata_cut,
+            "metadata_reset": self._metadata_reset,
+            "session_expires": self._session_expires,
+            "busy": self._busy,
+        }
+
+    def start(self) -> None:
+        """Begin."""
+        options, faults = self.cluster.options, self.cluster.metadata.faults
+        for name, value in options.metadata.items():
+            setattr(faults, name, value)
+        for name, value in options.network.items():
+            setattr(self.cluster.network.options, name, value)
+        for kind, mean_s in options.faults.items():
+            self._next(kind, mean_s)
+
+    def _next(self, kind: str, mean_s: float) -> None:
+        self.loop.world_later(self.rng.expovariate(1 / mean_s), self._strike, kind, mean_s)
+
+    def _strike(self, kind: str, mean_s: float) -> None:
+        if self.over:
+            return
+        what = self._kinds[kind]()
+        if what:
+            self.cluster.trace.fault(kind)
+            self.cluster.events.add("FAULT", kind, what)
+        self._next(kind, mean_s)
+
+    def heal(self) -> None:
+        """No faults from now on; whoever can be started is."""
+        self.over = True
+        cluster = self.cluster
+        cluster.network.heal()
+        cluster.network.options.fragment_p = 0.0
+        cluster.network.options.reset_p = 0.0
+        cluster.metadata.heal()
+        cluster.metadata.faults.request_lost = cluster.metadata.faults.reply_lost = 0.0
+        for one, other in self._swapped:
+            self._swap_back(one, other)
+        for bookie in cluster.bookies.values():
+            bookie.disk.faults.clear()
+            bookie.disk.slow()
+            bookie.disk.capacity = cluster.options.disk_bytes
+            bookie.busy = 0.0
+            bookie.held_down = False
+            if bookie.process is not None:
+                bookie.process.resume()
+            bookie.start()
+        for client in self.load.clients:
+            if client.process is not None:
+                client.process.resume()
+
+    # ------------------------------------------------------------------ choosing
+
+    def _bookie(self) -> SimBookie:
+        return self.rng.choice(list(self.cluster.bookies.values()))
+
+    def _hosts(self) -> list[str]:
+        return [*self.cluster.bookies, *(client.name for client in self.load.clients)]
+
+    def _later(self, s: float, call: Callable[..., object], *args: object) -> None:
+        self.loop.world_later(s, call, *args)
+
+    def _some_s(self) -> float:
+        """How long something lasts: mostly short, sometimes past timeouts and sessions."""
+        return self.rng.choice((0.02, 0.1, 0.4, 1.0, 2.5)) * self.rng.uniform(0.5, 1.5)
+
+    # ------------------------------------------------------------------ processes
+
+    def _start_again(self, bookie: SimBookie) -> None:
+        bookie.start_later(self.rng.choice((0.0, 0.05, 0.3, 1.5)) * self.rng.uniform(0.5, 1.5))
+
+    def _power_loss(self) -> str:
+        bookie = self._bookie()
+        bookie.power_loss()
+        self._start_again(bookie)
+        return bookie.name
+
+    def _kill(self) -> str:
+        bookie = self._bookie()
+        bookie.kill()
+        self._start_again(bookie)
+        return bookie.name
+
+    def _crash_in_call(self) -> str:
+        """The power goes before or after one of the next operations of a disk."""
+        bookie, faults = self._bookie(), self._bookie().disk.faults
+        faults = bookie.disk.faults
+        arm = faults.crash_before if self.rng.random() < 0.5 else faults.crash_after
+        path = self.rng.choice(("", "", "/j", "/l", ".mark", ".state", ".log"))
+        arm(self.rng, path, skip=int(self.rng.expovariate(1 / 6)))
+        return f"{bookie.name} {path}"
+
+    def _power_loss_of_all(self) -> str:
+        for bookie in self.cluster.bookies.values():
+            bookie.power_loss()
+            self._start_again(bookie)
+        return "all bookies"
+
+    def _restart(self) -> str:
+        bookie = self._bookie()
+        if not bookie.serving:
+            return ""
+        if self.rng.random() < 0.5:
+            bookie.limits = self.cluster.options.other_limits(self.rng).bookie
+        bookie.stop()
+        return bookie.name
+
+    def _pause(self) -> str:
+        s = self._some_s()
+        if self.rng.random() < 0.6:
+            bookie = self._bookie()
+            if bookie.process is not None:
+                bookie.process.pause(s)
+            return f"{bookie.name} for {s:.3f} s"
+        client = self.rng.choice(self.load.clients)
+        if client.process is not None:
+            client.process.pause(s)
+        return f"{client.name} for {s:.3f} s"
+
+    def _crash_client(self) -> str:
+        client = self.rng.choice(self.load.clients)
+        client.crash(power=self.rng.random() < 0.5)
+        self._later(self.rng.uniform(0.0, 0.4), self._start_client, client)
+        return client.name
+
+    def _start_client(self, client: object) -> None:
+        if not self.over and not client.is_alive:  # type: ignore[attr-defined]
+            client.start()  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------------ network
+
+    def _cut(self, *, one_way: bool = False) -> str:
+        network, rng, s = self.cluster.network, self.rng, self._some_s()
+        if rng.random() < 0.4:
+            name = rng.choice(self._hosts())
+            for other in self._hosts():
+                if other != name:
+                    network.cut(name, other, one_way=one_way)
+            self._later(s, self._mend, name, None)
+            return f"{name} from all for {s:.3f} s"
+        a, b = rng.sample(self._hosts(), 2)
+        network.cut(a, b, one_way=one_way)
+        self._later(s, self._mend, a, b)
+        return f"{a} → {b} for {s:.3f} s"
+
+    def _cut_one_way(self) -> str:
+        return self._cut(one_way=True)
+
+    def _mend(self, a: str, b: str | None) -> None:
+        self.cluster.network.heal(a, b)
+
+    def _clog(self) -> str:
+        a, b = self.rng.sample(self._hosts(), 2)
+        s = self._some_s()
+        self.cluster.network.clog(a, b, s)
+        return f"{a} → {b} for {s:.3f} s"
+
+    def _reset(self) -> str:
+        a = self.rng.choice(self._hosts())
+        count = self.cluster.network.reset(a, share=self.rng.choice((0.3, 1.0)))
+        return f"{a}: {count} connections" if count else ""
+
+    def _silence(self) -> str:
+        a, b = self.rng.sample(self._hosts(), 2)
+        return f"{a} → {b}" if self.cluster.network.silence(a, b) else ""
+
+    # ------------------------------------------------------------------ disks
+
+    def _sync_fails(self) -> str:
+        bookie = self._bookie()
+        path = self.rng.choice(("", "/j", "/l"))
+        bookie.disk.faults.fail_sync(self.rng, path, skip=self.rng.randrange(4))
+        return f"{bookie.name} {path}"
+
+    def _read_fails(self) -> str:
+        bookie = self._bookie()
+        bookie.disk.faults.fail_read(self.rng, skip=self.rng.randrange(3), times=1)
+        return bookie.name
+
+    def _disk_full(self) -> str:
+        bookie, s = self._bookie(), self._some_s()
+        disk = bookie.disk
+        if self.rng.random() < 0.5:
+            disk.faults.fill(self.rng, skip=self.rng.randrange(5), times=self.rng.randint(1, 3))
+            return f"{bookie.name} once"
+        disk.capacity = disk.used + self.rng.choice((0, 500, 5_000, 30_000))
+        self._later(s, self._give_space, bookie)
+        return f"{bookie.name} for {s:.3f} s"
+
+    def _give_space(self, bookie: SimBookie) -> None:
+        bookie.disk.capacity = self.cluster.options.disk_bytes
+
+    def _slow_disk(self) -> str:
+        bookie, s = self._bookie(), self._some_s()
+        bookie.disk.slow(sync_s=self.rng.choice((0.005, 0.05, 0.5)), read_s=0.002)
+        self._later(s, bookie.disk.slow)
+        return f"{bookie.name} for {s:.3f} s"
+
+    def _damage(self) -> str:
+        """A copy is lost for good, as far as the atlas allows."""
+        bookie = self._bookie()
+        if not self.atlas.may_damage(bookie):
+            return ""
+        if self.rng.random() < 0.3:
+            self.atlas.damaged(bookie, "wiped")
+            bookie.power_loss()
+            bookie.disk.wipe()
+            self._start_again(bookie)
+            return f"{bookie.name} wiped"
+        path = self.rng.choice(("/j/", "/l/", "/l/", ".log"))
+        damage = bookie.disk.rot(self.rng, path)
+        if damage is None:
+            return ""
+        self.atlas.damaged(bookie, "rotten")
+        return str(damage)
+
+    def _swap(self) -> str:
+        """Two machines get one another's disks, for a while."""
+        one, other = self.rng.sample(list(self.cluster.bookies.values()), 2)
+        if self._swapped or not (self.atlas.is_whole(one) and self.atlas.is_whole(other)):
+            return ""
+        for bookie in (one, other):
+            bookie.power_loss()
+            self.atlas.damaged(bookie, "swapped")
+        one.disk.swap(other.disk)
+        self._swapped.append((one, other))
+        for bookie in (one, other):
+            self._start_again(bookie)
+        return f"{one.name} and {other.name}"
+
+    def _swap_back(self, one: SimBookie, other: SimBookie) -> None:
+        for bookie in (one, other):
+            bookie.power_loss()
+        one.disk.swap(other.disk)
+        for bookie in (one, other):
+            self.atlas.whole_again(bookie)
+            bookie.refused = None
+
+    # ------------------------------------------------------------------ metadata
+
+    def _metadata_away(self) -> str:
+        s = self._some_s()
+        self.cluster.metadata.go_away()
+        self._later(s, self.cluster.metadata.come_back)
+        return f"for {s:.3f} s"
+
+    def _metadata_cut(self) -> str:
+        name, s = self.rng.choice(self._hosts()), self._some_s()
+        cut = self.rng.choice((Cut.BOTH, Cut.BOTH, Cut.REQUESTS, Cut.REPLIES))
+        self.cluster.metadata.partition(name, cut)
+        self._later(s, self.cluster.metadata.heal, name)
+        return f"{name} {cut.name} for {s:.3f} s"
+
+    def _metadata_reset(self) -> str:
+        name = self.rng.choice(self._hosts())
+        self.cluster.metadata.reset(name)
+        return name
+
+    def _session_expires(self) -> str:
+        name = self.rng.choice(self._hosts())
+        self.cluster.metadata.expire(name)
+        return name
+
+    # ------------------------------------------------------------------ load
+
+    def _busy(self) -> str:
+        bookie, s = self._bookie(), self._some_s()
+        bookie.busy = self.rng.choice((0.3, 0.8, 1.0))
+        self._later(s, setattr, bookie, "busy", 0.0)
+        return f"{bookie.name} {bookie.busy} for {s:.3f} s"

@@ -1,0 +1,207 @@
+"""What one seed runs with: cluster, limits, deadlines, workload, faults. All of it is drawn.
+
+Swarm testing: each seed draws its own subset of faults and its own limits, tiny ones, so that what
+happens once a day in production (a journal rolls, a cache is flushed, a log is closed) happens all
+the time here, and each seed looks into another corner. A seed without faults is drawn too: what
+fails there is no matter of faults.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+QUORUMS: Mapping[int, tuple[tuple[int, int, int], ...]] = {
+    3: ((3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 2, 1), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1)),
+    4: ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (2, 2, 2), (4, 4, 3), (3, 2, 1)),
+    5: ((3, 3, 2), (3, 3, 2), (4, 3, 2), (5, 3, 2), (5, 3, 3), (4, 2, 2), (5, 5, 3), (5, 2, 1)),
+}
+"""(E, Qw, Qa) by the number of bookies: with and without spares, with E > Qw, with Qa = Qw."""
+
+FAULTS: Mapping[str, float] = {
+    # kind of fault → mean seconds between two of them, for the most eager seeds
+    "power_loss": 0.8,  # one machine: what was not synced is lost
+    "kill": 0.8,  # one process: the page cache survives
+    "crash_in_call": 0.8,  # power goes in the middle of a blocking call, at its n-th disk operation
+    "power_loss_of_all": 2.5,
+    "restart": 1.2,  # in good order, with other limits
+    "pause": 0.8,  # one process; sometimes past its session
+    "crash_client": 1.5,
+    "cut": 0.8,
+    "cut_one_way": 0.8,
+    "clog": 0.6,
+    "reset": 0.5,
+    "silence": 1.0,  # connections that look alive and carry nothing
+    "sync_fails": 2.0,
+    "read_fails": 1.5,
+    "disk_full": 2.0,
+    "slow_disk": 1.0,
+    "damage": 2.0,  # a copy is lost for good: bit rot, a wiped disk
+    "swap": 3.0,  # two machines get one another's disks
+    "metadata_away": 1.5,
+    "metadata_cut": 1.5,
+    "metadata_reset": 1.0,
+    "session_expires": 2.0,
+    "busy": 0.8,  # a bookie answers TooManyRequests for a while
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimOptions:
+    """One seed's."""
+
+    seed: int
+    profile: str
+    bookies: int
+    quorums: tuple[tuple[int, int, int], ...]
+    """What its ledgers are drawn from."""
+    safety_s: float
+    """How long faults are on."""
+    faults: Mapping[str, float]
+    """Kind → mean virtual seconds between two faults of that kind."""
+    damage_max: int
+    """How many bookies may lose a copy for good."""
+    beyond: bool = False
+    """More may be lost than promised: nothing has to survive, but nobody may lie."""
+
+    writers: int = 1
+    recoverers: int = 1
+    tailers: int = 1
+    ledgers: int = 3
+    """Of one writer."""
+    entries_max: int = 24
+    """Of one ledger."""
+    payload_bytes_max: int = 120
+    pipeline: int = 6
+    deletes: bool = False
+
+    disk_bytes: int = 2_000_000
+    ledger_directories: tuple[str, ...] = ("/l",)
+    bookie: Mapping[str, Any] = field(default_factory=dict)
+    client: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, float] = field(default_factory=dict)
+    """Of `MetadataFaults`."""
+    network: Mapping[str, float] = field(default_factory=dict)
+    """Of `NetworkOptions`."""
+
+    def other_limits(self, rng: random.Random) -> SimOptions:
+        """The same with other limits of bookies: for a restart after a change of settings."""
+        return replace(self, bookie=_bookie_limits(rng))
+
+
+def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
+    """The options of `seed`. All draws come from `rng`, in one order."""
+    bookies = rng.choices((3, 4, 5), (5, 4, 2))[0]
+    quorums = tuple(rng.choice(QUORUMS[bookies]) for _ in range(rng.randint(1, 3)))
+    beyond = profile == "beyond" or (profile is None and rng.random() < 0.06)
+    survive = min(qa for _, _, qa in quorums) - 1
+    return SimOptions(
+        seed=seed,
+        profile=profile or ("beyond" if beyond else "ledger"),
+        bookies=bookies,
+        quorums=quorums,
+        safety_s=rng.choice((0.7, 1.5, 1.5, 3.0)),
+        faults=_faults(rng, beyond=beyond),
+        damage_max=bookies if beyond else survive,
+        beyond=beyond,
+        writers=rng.choices((1, 2, 3), (6, 3, 1))[0],
+        ledgers=rng.choice((1, 2, 4)),
+        recoverers=rng.choices((0, 1, 2), (1, 4, 3))[0],
+        tailers=rng.choices((0, 1, 2), (2, 4, 1))[0],
+        entries_max=rng.choice((6, 12, 24, 40)),
+        payload_bytes_max=rng.choice((30, 120, 120, 600)),
+        pipeline=rng.choice((1, 3, 8, 20)),
+        deletes=rng.random() < 0.2,
+        ledger_directories=rng.choice((("/l",), ("/l", "/m"))),
+        bookie=_bookie_limits(rng),
+        client=_client_limits(rng),
+        metadata=_metadata(rng),
+        network=_network(rng),
+    )
+
+
+def _faults(rng: random.Random, *, beyond: bool) -> dict[str, float]:
+    if rng.random() < 0.05:
+        return {}
+    share = rng.choice((0.15, 0.3, 0.5))
+    pace = rng.choice((1.0, 1.0, 2.0, 4.0))
+    drawn = {kind: mean_s * pace for kind, mean_s in FAULTS.items() if rng.random() < share}
+    if beyond:
+        drawn["damage"] = 0.5
+    return drawn
+
+
+def _bookie_limits(rng: random.Random) -> dict[str, Any]:
+    cache = rng.choice((700, 2_000, 8_000, 100_000))
+    return {
+        "journal_file_bytes_max": rng.choice((1_500, 4_096, 16_384, 100_000)),
+        "journal_preallocate_bytes": rng.choice((512, 2_048, 8_192)),
+        "journal_group_bytes_max": rng.choice((300, 2_000, 50_000)),
+        "journal_queue_bytes_max": rng.choice((500, 4_000, 100_000)),
+        "write_cache_bytes_max": cache,
+        "read_cache_bytes_max": rng.choice((1_000, 20_000)),
+        "read_ahead_bytes_max": rng.choice((256, 2_000, 20_000)),
+        "entry_log_bytes_max": rng.choice((1_000, 4_000, 50_000)),
+        "flush_interval_ms": rng.choice((150, 500, 2_000)),
+        "connection_add_bytes_max": rng.choice((400, 4_000, 100_000)),
+        "connection_reads_max": rng.choice((2, 256)),
+        "connection_answer_bytes_max": rng.choice((500, 100_000)),
+        "answer_stall_ms_max": 2_000,
+        "batch_read_bytes_max": rng.choice((300, 4_000, 100_000)),
+        "long_polls_max": rng.choice((1, 4096)),
+        "frame_bytes_max": 64 * 1024,
+        "scratch_bytes": rng.choice((4_096, 16_384)),
+        "disk_free_bytes_min": 40_000,
+        "disk_free_bytes_resume": 60_000,
+        "disk_free_bytes_reserve": 20_000,
+        "disk_check_interval_ms": rng.choice((300, 1_000)),
+        "start_timeout_ms": 5_000,
+        "stop_timeout_ms": 500,
+    }
+
+
+def _client_limits(rng: random.Random) -> dict[str, Any]:
+    return {
+        "add_timeout_s": rng.choice((0.3, 0.6, 1.5)),
+        "read_timeout_s": rng.choice((0.3, 0.8)),
+        "connect_timeout_s": rng.choice((0.3, 0.8)),
+        "metadata_timeout_s": rng.choice((0.5, 3.0)),
+        "stall_timeout_s": rng.choice((0.3, 1.5)),
+        "speculative_read_ms": rng.choice((5.0, 100.0)),
+        "pending_bytes_max": rng.choice((400, 4_000, 100_000)),
+        "pending_entries_max": rng.choice((3, 1_000)),
+        "explicit_lac_interval_ms": rng.choice((50.0, 200.0)),
+        "busy_backoff_ms_max": 100.0,
+        "retry_failed_bookie_ms": rng.choice((60.0, 300.0)),
+        "reconnect_ms_min": 20.0,
+        "reconnect_ms_max": 300.0,
+        "connection_buffer_bytes_max": rng.choice((500, 100_000)),
+        "scratch_bytes": 16 * 1024,
+        "read_batch_bytes_max": rng.choice((300, 100_000)),
+        "read_batch_entries_max": rng.choice((3, 1_000)),
+        "long_poll_ms": rng.choice((100.0, 500.0)),
+        "suspect_ms": rng.choice((100.0, 1_000.0)),
+    }
+
+
+def _metadata(rng: random.Random) -> dict[str, float]:
+    if rng.random() < 0.6:
+        return {}
+    return {
+        "request_lost": rng.choice((0.0, 0.01, 0.05)),
+        "reply_lost": rng.choice((0.0, 0.02, 0.1)),
+        "lag_ms": rng.choice((0.0, 50.0)),
+        "watch_delay_ms": rng.choice((2.0, 50.0)),
+    }
+
+
+def _network(rng: random.Random) -> dict[str, float]:
+    if rng.random() < 0.5:
+        return {}
+    return {
+        "fragment_p": rng.choice((0.0, 0.1, 0.5)),
+        "reset_p": rng.choice((0.0, 0.0, 0.002)),
+        "tail_p": rng.choice((0.01, 0.1)),
+    }

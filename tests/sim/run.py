@@ -1,0 +1,165 @@
+"""Runs one seed: set up → faults and load → heal → settle → audit. The same seed, the same run.
+
+setup    every bookie serves
+safety   clients work, the nemesis does its worst; the referee sees every promise
+heal     no faults any more, whoever can starts again
+settle   in bounded virtual time every ledger is closed, every pending add answered, a new
+         ledger written: liveness (S8, P35)
+audit    every entry of every closed ledger is read as a client reads, and from every copy;
+         every bookie loses its power once more and must come back as it was
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+import bookie.node
+from tests.sim import options as sim_options
+from tests.sim.cluster import Cluster
+from tests.sim.events import Events
+from tests.sim.guard import forbid_real_world
+from tests.sim.ledger_load import LedgerLoad
+from tests.sim.ledger_settle import Judge
+from tests.sim.loop import SimLoop, SimStuck
+from tests.sim.mutants import planted
+from tests.sim.nemesis import Nemesis
+from tests.sim.trace import Trace
+
+START_S_MAX = 20.0
+SETTLE_S_MAX = 60.0
+AUDIT_S_MAX = 30.0
+
+
+@dataclass
+class SeedResult:
+    """What came of one seed."""
+
+    seed: int
+    trace_hash: str
+    steps: int
+    virtual_s: float
+    failure: str | None
+    faults: Counter[str]
+    probes: Counter[str]
+    wall_s: float
+    profile: str = ""
+    events: list[str] = field(default_factory=list)
+    """The last ones before the failure."""
+
+
+def run_seed(
+    seed: int, *, mutant: str | None = None, profile: str | None = None, verbose: bool = False
+) -> SeedResult:
+    """Run one seed, with a bug planted when `mutant` names one."""
+    started = time.perf_counter()
+    with planted(mutant), _quiet(), _no_collection(), forbid_real_world():
+        simulation = Simulation(seed, profile, verbose=verbose)
+        result = simulation.run()
+    result.wall_s = time.perf_counter() - started
+    return result
+
+
+class Simulation:
+    """One seed under way."""
+
+    def __init__(self, seed: int, profile: str | None, *, verbose: bool = False) -> None:
+        self.trace = Trace()
+        self.loop = SimLoop(seed, trace=self.trace)
+        self.options = sim_options.draw(seed, profile, self.loop.stream("options"))
+        self.events = Events(self.loop.time, verbose=verbose)
+        self.events.add("options", self.options)
+        self.cluster = Cluster(self.loop, self.options, self.events)
+        self.audit = self.cluster.audit
+        self.load = LedgerLoad(self.cluster)
+        self.nemesis = Nemesis(self.cluster, self.load)
+        self.judge = Judge(self.cluster, self.load)
+
+    def run(self) -> SeedResult:
+        """All phases, or as far as the first violation."""
+        try:
+            self._phases()
+        except SimStuck as stuck:
+            self.audit.fail(f"S8 {stuck}")
+        finally:
+            self.loop.close()
+        if self.loop.errors:
+            self.audit.fail(f"unhandled: {self.loop.errors[0]}")
+        return SeedResult(
+            seed=self.options.seed,
+            trace_hash=self.trace.hash(),
+            steps=self.loop.steps,
+            virtual_s=self.loop.time(),
+            failure=self.audit.failure,
+            faults=self.trace.faults,
+            probes=self.trace.probes,
+            wall_s=0.0,
+            profile=self.options.profile,
+            events=self.events.lines() if self.audit.failure else [],
+        )
+
+    def _phases(self) -> None:
+        cluster, judge = self.cluster, self.judge
+        cluster.start()
+        self._until(lambda: cluster.all_serve, START_S_MAX)
+        self.events.add("phase", "safety")
+        self.load.start()
+        self.nemesis.start()
+        over: list[bool] = []
+        self.loop.world_later(self.options.safety_s, over.append, True)
+        self._until(lambda: bool(over), self.options.safety_s + 1)
+        self.events.add("phase", "heal")
+        self.nemesis.heal()
+        self.load.over = True
+        judge.settle()
+        self._until(lambda: judge.settled, SETTLE_S_MAX)
+        self.events.add("phase", "audit")
+        judge.audit()
+        self._until(lambda: judge.audited, AUDIT_S_MAX)
+
+    def _until(self, done: Callable[[], bool], virtual_s_max: float) -> None:
+        """Run until it is so, or until something is wrong."""
+        if self._is_wrong():
+            return
+        self.loop.run_until(lambda: done() or self._is_wrong(), virtual_s_max=virtual_s_max)
+
+    def _is_wrong(self) -> bool:
+        return self.audit.failure is not None or bool(self.loop.errors)
+
+
+class _Mute(structlog.BoundLoggerBase):
+    """Says nothing."""
+
+    def _say_nothing(self, event: str, **_: object) -> None: ...
+
+    debug = info = warning = error = critical = exception = _say_nothing
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No logging: it costs more than what it tells of; the events tell it too."""
+    bookie.node._version()  # looked up once, outside of the simulated world
+    old = structlog.get_config()
+    structlog.configure(wrapper_class=_Mute, cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**old)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage is collected between seeds, not within them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
