@@ -238,7 +238,10 @@ def answer(rng: random.Random, operations: list[Operation], register: Register) 
             if one.outcome == "info" and rng.random() < 0.5 and one.call is not Call.GET:
                 state = register(state, one)
             continue
-        for result in answers if rng.random() < 0.9 else rng.sample(answers, len(answers)):
+        if rng.random() < 0.3:
+            one.result = rng.choice(answers)
+            continue
+        for result in answers:
             one.result = result
             after = register(state, one)
             if after is not IMPOSSIBLE:
