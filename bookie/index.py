@@ -289,4 +289,5 @@ class RocksIndex:
 
     def close(self) -> None:
         """See `LedgerIndex`."""
-        self._db.close()
+        with self._translated("close"):
+            self._db.close()

@@ -70,18 +70,18 @@ class JournalWriter:
         faster than fresh ones, and need no space on a full disk. Old blocks in it are of another
         file id and count for nothing. The header is durable before the file gets its name.
         """
-        spare = f"{self._directory}/{SPARE}"
+        spare, path = f"{self._directory}/{SPARE}", f"{self._directory}/{file_name(file_id)}"
         file = self._disk.open(spare, create=not self._disk.exists(spare), write=True)
         try:
             file.preallocate(min(self._preallocate_bytes, self._file_bytes_max))
             reserved = file.size()
             file.pwritev([encode_file_header(file_id)], 0)
             file.datasync()
-            self._disk.rename(spare, f"{self._directory}/{file_name(file_id)}")
+            self._disk.rename(spare, path)
             self._disk.sync_directory(self._directory)
-        except BaseException:
+        finally:
             file.close()
-            raise
+        file = self._disk.open(path, write=True)  # its errors shall name it, not the spare
         if self._file is not None:
             self._file.close()
         self._file = file

@@ -194,11 +194,13 @@ class Storage:
                 _log.warning("flush_left_to_replay", error=str(error))
             finally:
                 await self._journal.close()
-        if self._index is not None:
-            await self._flush_call(self._index.close)
-        await self._flush_call(self._logs.close)
-        for executor in (self._journal_executor, self._flush_executor, self._read_executor):
-            executor.shutdown(wait=False)
+        try:
+            if self._index is not None:
+                await self._flush_call(self._index.close)
+        finally:
+            await self._flush_call(self._logs.close)
+            for executor in (self._journal_executor, self._flush_executor, self._read_executor):
+                executor.shutdown(wait=False)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be promised any more."""
