@@ -15,6 +15,7 @@ from metadata.opening import open_store
 from octavo import AsyncClient
 from octavo.process.spec import read_spec
 from protocol.entry import digest_for, unpack_entry
+from tests.kit.checkers import check_topics
 from tests.process.users import TOPIC, Place, Record
 
 
@@ -28,46 +29,22 @@ async def stored(urls: list[str], partitions: int) -> dict[Place, tuple[str, str
         }
 
 
-def problems(record: Record, found: dict[Place, tuple[str, str]], partitions: int) -> list[str]:
+def texts(found: dict[Place, tuple[str, str]]) -> list[tuple[Place, str]]:
+    """Without keys, in order."""
+    return [(place, found[place][0]) for place in sorted(found)]
+
+
+def problems(record: Record, found: dict[Place, tuple[str, str]]) -> list[str]:
     """All ways in which the cluster broke its promises, in words; [] when it kept them."""
-    wrong = [*record.wrong, *(f"call failed: {text}" for text in record.failed)]
-    places: defaultdict[str, list[Place]] = defaultdict(list)
-    for place, (text, key) in found.items():
-        places[text].append(place)
-        if record.sent.get(text) != key:
-            wrong.append(f"{place} holds {text!r} under key {key!r}, which nobody sent")
-    for text, place in record.acked.items():
-        if text not in places:
-            wrong.append(f"lost: {text} was acked at {place}")
-        elif place[1] >= 0 and places[text] != [place]:
-            wrong.append(f"{text} was acked at {place} and is at {places[text]}")
-    wrong += [f"stored twice: {text} at {at}" for text, at in places.items() if len(at) > 1]
-    for partition in range(partitions):
-        offsets = sorted(offset for number, offset in found if number == partition)
-        if offsets != [*range(len(offsets))]:
-            wrong.append(f"partition {partition} has holes in its offsets: {_holes(offsets)}")
-    wrong += _out_of_order(found)
-    wrong += [f"{place} was never delivered" for place in sorted(set(found) - set(record.texts))]
-    for place, text in record.texts.items():
-        if found.get(place, ("",))[0] != text:
-            wrong.append(f"{place} was delivered as {text!r} and holds {found.get(place)}")
-    return wrong
-
-
-def _out_of_order(found: dict[Place, tuple[str, str]]) -> Iterator[str]:
-    """Per key the numbers of its texts must ascend with the offsets."""
-    latest: dict[str, tuple[int, Place]] = {}
-    for place in sorted(found):
-        text, key = found[place]
-        number = int(text.rpartition("-")[2])
-        before = latest.get(key)
-        if before is not None and (before[0] >= number or before[1][0] != place[0]):
-            yield f"key {key}: {text} at {place} comes after number {before[0]} at {before[1]}"
-        latest[key] = (number, place)
-
-
-def _holes(offsets: list[int]) -> list[int]:
-    return sorted(set(range(offsets[-1] + 1)) - set(offsets))[:10]
+    return [
+        *(f"call failed: {text}" for text in record.failed),
+        *(
+            f"{place} holds {text!r} under key {key!r}, which nobody sent"
+            for place, (text, key) in found.items()
+            if record.keys.get(text) != key
+        ),
+        *map(str, check_topics(record.history, order="key", dense=True)),
+    ]
 
 
 def errors_in_logs(folder: Path) -> list[str]:

@@ -19,10 +19,18 @@ from typing import Any, NamedTuple
 
 from octavo import AsyncClient
 from octavo.standalone.supervisor import Plan, Supervisor
-from tests.process.audit import errors_in_logs, ledger_problems, problems, stored
-from tests.process.users import TOPIC, Consumer, Follower, Publisher, Record
+from tests.kit.history import Call
+from tests.process.audit import errors_in_logs, ledger_problems, problems, stored, texts
+from tests.process.users import (
+    SUBSCRIPTION,
+    TOPIC,
+    Consumer,
+    Follower,
+    Publisher,
+    Record,
+    note_read,
+)
 
-SUBSCRIPTION = "readers"
 BOOKIES = 4
 BROKERS = 2
 SESSION_MS = 2_000
@@ -183,9 +191,10 @@ async def run_round(
                 for n in range(3)
             ]
             consumers = [
-                Consumer(client.subscription(TOPIC, SUBSCRIPTION), record, rng) for _ in range(2)
+                Consumer(client.subscription(TOPIC, SUBSCRIPTION), record, rng, partitions, name)
+                for name in ("c0", "c1")
             ]
-            exclusive = await client.subscribe(TOPIC, "follower", ack_timeout_s=1)
+            exclusive = await client.subscribe(TOPIC, Follower.NAME, ack_timeout_s=1)
             follower = Follower(exclusive, partitions, record)
             async with asyncio.TaskGroup() as group:
                 publishing = [group.create_task(one.run(rate)) for one in publishers]
@@ -205,7 +214,10 @@ async def run_round(
                     await asyncio.sleep(0.1)
                 for task in consuming:
                     task.cancel()
-        wrong = problems(record, found, partitions)
+        for group in (SUBSCRIPTION, Follower.NAME):
+            record.history.add_done("auditor", Call.DRAIN, group=group)
+        note_read(record, "auditor", texts(found))
+        wrong: list[str] = []
         if record.consumed != set(found):
             left = sorted(set(found) - record.consumed)
             wrong.append(f"{len(left)} messages not acked in time, for example {left[:5]}")
@@ -218,6 +230,8 @@ async def run_round(
         again = await stored(urls, partitions)
         if again != found:
             wrong.append(f"after kill -9 of everything {len(again)} of {len(found)} are there")
+        note_read(record, "auditor after a restart", texts(again))
+        wrong += problems(record, found)
         wrong += errors_in_logs(folder)
     except BaseException as error:
         error.add_note("faults so far:\n  " + "\n  ".join(breaker.log))

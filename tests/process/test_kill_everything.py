@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from octavo import AsyncClient, Client
-from tests.process.audit import problems, stored
+from tests.kit.history import Call
+from tests.process.audit import problems, stored, texts
 from tests.process.chaos import SETTLE_S, SMALL_BOOKIE, SMALL_BROKER
 from tests.process.cluster import Standalone, standalone, until
+from tests.process.users import SUBSCRIPTION, Consumer, Publisher, Record, note_read
 from tests.process.users import TOPIC as CHAOS_TOPIC
-from tests.process.users import Consumer, Publisher, Record
 
 TOPIC = "kills"
 PARTITIONS = 2
@@ -55,19 +56,21 @@ async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
         await asyncio.to_thread(one.start)
         async with AsyncClient(one.cluster.urls, attempt_s=5, retry_s=SETTLE_S) as client:
             await client.create_topic(CHAOS_TOPIC, partitions=PARTITIONS, rollover={"entries": 100})
-            await client.subscribe(CHAOS_TOPIC, "all", type="shared", ack_timeout_s=3)
+            await client.subscribe(CHAOS_TOPIC, SUBSCRIPTION, type="shared", ack_timeout_s=3)
             publishers = [Publisher(client, record, f"p{n}") for n in range(2)]
-            consumer = Consumer(client.subscription(CHAOS_TOPIC, "all"), record, rng)
+            consumer = Consumer(
+                client.subscription(CHAOS_TOPIC, SUBSCRIPTION), record, rng, PARTITIONS
+            )
             async with asyncio.TaskGroup() as group:
                 publishing = [group.create_task(each.run(rate=400)) for each in publishers]
                 consuming = group.create_task(consumer.run())
                 for _ in range(KILLS):
-                    goal = len(record.acked) + rng.randrange(1, 1_000)
+                    goal = record.acked + rng.randrange(1, 1_000)
                     async with asyncio.timeout(SETTLE_S):
-                        while len(record.acked) < goal:  # noqa: ASYNC110
+                        while record.acked < goal:  # noqa: ASYNC110
                             await asyncio.sleep(0.005)
                     await asyncio.to_thread(one.kill_everything)
-                    interrupted += len(record.sent) - len(record.acked)
+                    interrupted += record.sent - record.acked
                     await asyncio.to_thread(one.start)
                 for each in publishers:
                     each.stopping = True
@@ -78,9 +81,11 @@ async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
                         await asyncio.sleep(0.05)
                 consuming.cancel()
         assert interrupted, "the kills came while it published"
-        wrong = problems(record, found, PARTITIONS)
+        record.history.add_done("auditor", Call.DRAIN, group=SUBSCRIPTION)
+        note_read(record, "auditor", texts(found))
+        wrong = problems(record, found)
         assert not wrong, "\n".join(wrong[:20])
-        assert len(record.acked) == len(record.sent)
+        assert record.acked == record.sent
         assert "Traceback" not in await asyncio.to_thread(one.stop)
     finally:
         one.clean_up()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from crc32c import crc32c
@@ -19,29 +19,29 @@ from octavo.client.errors import ClientError, Conflict
 from octavo.client.producer import Receipt
 from octavo.client.subscription import Subscription
 from octavo.client.types import Delivery
+from tests.kit.history import Call, History, Operation
 
 TOPIC = "chaos"
+SUBSCRIPTION = "readers"
 
 Place = tuple[int, int]
 """Partition and offset."""
 
 
-@dataclass(slots=True)
 class Record:
-    """What the users were told."""
+    """What the users were told. `history` is all of it; the rest is for those who wait."""
 
-    sent: dict[str, str] = field(default_factory=dict)
-    """Key of each text that was sent."""
-    acked: dict[str, Place] = field(default_factory=dict)
-    """Where each acked text is; the offset is -1 when the broker no longer knew it."""
-    failed: list[str] = field(default_factory=list)
-    """Calls that failed, in words."""
-    delivered: Counter[Place] = field(default_factory=Counter)
-    consumed: set[Place] = field(default_factory=set)
-    """Whose ack was durable."""
-    texts: dict[Place, str] = field(default_factory=dict)
-    """What was delivered at each place."""
-    wrong: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.history = History()
+        self.sent = 0
+        self.acked = 0
+        self.failed: list[str] = []
+        """Calls that failed, in words."""
+        self.delivered: Counter[Place] = Counter()
+        self.consumed: set[Place] = set()
+        """Whose ack was durable."""
+        self.keys: dict[str, str] = {}
+        """By text."""
 
 
 def payload(name: str, number: int) -> str:
@@ -80,14 +80,18 @@ class Publisher:
             linger_ms=5,
             pending_bytes_max=100_000,
         )
-        notes: list[asyncio.Task[None]] = []
+        record, notes = self._record, set[asyncio.Task[None]]()
         number = 0
         while not self.stopping:
             for _ in range(5):
                 text, key = payload(self._name, number), f"{self._name}-k{number % self._keys}"
+                record.sent += 1
+                record.keys[text] = key
+                one = record.history.invoke(self._name, Call.SEND, value=text, key=key)
                 receipt = await producer.send(text, key=key)
-                self._record.sent[text] = key
-                notes.append(asyncio.create_task(self._note(receipt, text)))
+                note = asyncio.create_task(self._note(receipt, one))
+                notes.add(note)
+                note.add_done_callback(notes.discard)
                 number += 1
             await asyncio.sleep(5 / rate)
         with contextlib.suppress(ClientError):  # each receipt says it too
@@ -95,68 +99,103 @@ class Publisher:
         await asyncio.gather(*notes)
         await producer.close()
 
-    async def _note(self, receipt: Receipt, text: str) -> None:
+    async def _note(self, receipt: Receipt, one: Operation) -> None:
+        record = self._record
         try:
             position = await receipt
         except ClientError as error:
-            self._record.failed.append(f"{text}: {error}")
+            record.history.info(one, str(error))
+            record.failed.append(f"{one.value}: {error}")
             return
-        self._record.acked[text] = (position.partition, position.offset)
+        offset = None if position.offset < 0 else position.offset  # it no longer knew it
+        record.history.ok(one, offset, log=str(position.partition))
+        record.acked += 1
 
 
 class Consumer:
     """A consumer of the shared subscription: receives, dawdles, acks some, lets some time out."""
 
-    def __init__(self, subscription: Subscription, record: Record, rng: random.Random) -> None:
+    def __init__(
+        self,
+        subscription: Subscription,
+        record: Record,
+        rng: random.Random,
+        partitions: int,
+        name: str = "consumer",
+    ) -> None:
         self._subscription = subscription
         self._record = record
         self._rng = rng
+        self._partitions = range(partitions)
+        self._name = name
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            done_before = frozenset(self._record.consumed)
-            try:
-                received = await self._subscription.receive(40, wait_s=0.5)
-            except ClientError as error:
-                self._record.failed.append(f"receive: {error}")
-                continue
-            for one in received:
-                self._take(one, done_before)
+            received = await self._receive()
             await asyncio.sleep(self._rng.uniform(0, 0.05))
             kept = [one for one in received if self._rng.random() > 0.03]
             if kept:
                 await self._ack(kept)
 
-    def _take(self, one: Delivery, done_before: frozenset[Place]) -> None:
-        place = (one.partition, one.offset)
-        self._record.delivered[place] += 1
-        text = self._record.texts.setdefault(place, one.text())
-        if text != one.text():
-            self._record.wrong.append(f"{place} was delivered as {text!r} and as {one.text()!r}")
-        if place in done_before:
-            self._record.wrong.append(f"{place} was delivered after its ack was durable")
+    async def _receive(self) -> Sequence[Delivery]:
+        """One call gives of all partitions: it is noted for each."""
+        calls = self._invoked(Call.RECEIVE, dict.fromkeys(self._partitions))
+        history = self._record.history
+        try:
+            received = await self._subscription.receive(40, wait_s=0.5)
+        except ClientError as error:
+            for one in calls.values():
+                history.info(one, str(error))
+            self._record.failed.append(f"receive: {error}")
+            return ()
+        for partition, one in calls.items():
+            of_it = [found for found in received if found.partition == partition]
+            history.ok(one, [(found.offset, found.text()) for found in of_it])
+        self._record.delivered.update((one.partition, one.offset) for one in received)
+        return received
 
     async def _ack(self, kept: list[Delivery]) -> None:
+        offsets = {one.partition: list[int]() for one in kept}
+        for one in kept:
+            offsets[one.partition].append(one.offset)
+        calls = self._invoked(Call.ACK, offsets)
         stale: set[str] = set()
+        failure: ClientError | None = None
         try:
             await self._subscription.ack(kept)
         except Conflict as error:
             # The leases of these ended (take-over, time); everything else took effect.
             stale = set(error.problem.get("stale", ()))
-            if error.code != "stale-lease" or not stale:
-                self._record.failed.append(f"ack: {error}")
-                return
+            failure = None if error.code == "stale-lease" and stale else error
         except ClientError as error:
-            self._record.failed.append(f"ack: {error}")
+            failure = error
+        history = self._record.history
+        if failure is not None:
+            for call in calls.values():
+                history.info(call, str(failure))
+            self._record.failed.append(f"ack: {failure}")
             return
+        for partition, call in calls.items():
+            refused = [one for one in kept if one.ack_id in stale and one.partition == partition]
+            history.ok(call, [one.offset for one in refused] or None)
         self._record.consumed |= {
             (one.partition, one.offset) for one in kept if one.ack_id not in stale
+        }
+
+    def _invoked(self, call: Call, values: dict[int, list[int] | None]) -> dict[int, Operation]:
+        """The call as operations, by partition."""
+        invoke = self._record.history.invoke
+        return {
+            partition: invoke(self._name, call, str(partition), value, group=SUBSCRIPTION)
+            for partition, value in values.items()
         }
 
 
 class Follower:
     """The consumer of an exclusive subscription: takes each partition in order, acks up to."""
+
+    NAME = "follower"
 
     def __init__(self, subscription: Subscription, partitions: int, record: Record) -> None:
         self._subscription = subscription
@@ -169,18 +208,28 @@ class Follower:
         while True:
             for partition in range(len(self.done)):
                 try:
-                    received = await self._subscription.receive(60, partition=partition)
-                    self._take(partition, [one.offset for one in received])
-                    if received:
-                        await self._subscription.ack_up_to(received[-1])
-                        self.done[partition] = received[-1].offset + 1
+                    await self._follow(partition)
                 except ClientError as error:
                     self._record.failed.append(f"following {partition}: {error}")
             await asyncio.sleep(0.02)
 
-    def _take(self, partition: int, offsets: list[int]) -> None:
-        """They must go on right behind what is acked, without a gap: nobody else takes any."""
-        first = self.done[partition]
-        if offsets and offsets != [*range(first, first + len(offsets))]:
-            shown = f"{offsets[:3]} … {offsets[-1]}"
-            self._record.wrong.append(f"following {partition}: after {first - 1} came {shown}")
+    async def _follow(self, partition: int) -> None:
+        history, log = self._record.history, str(partition)
+        with history.during(self.NAME, Call.POLL, log, group=self.NAME) as one:
+            received = await self._subscription.receive(60, partition=partition)
+            one.result = [(found.offset, found.text()) for found in received]
+        if received:
+            last = received[-1].offset
+            with history.during(self.NAME, Call.ACK_UP_TO, log, last, group=self.NAME):
+                await self._subscription.ack_up_to(received[-1])
+            self.done[partition] = last + 1
+
+
+def note_read(record: Record, name: str, found: Iterable[tuple[Place, str]]) -> None:
+    """Somebody has read the whole topic, from its beginning to its end."""
+    logs: dict[int, list[tuple[int, str]]] = {}
+    for (partition, offset), text in found:
+        logs.setdefault(partition, []).append((offset, text))
+    for partition, messages in logs.items():
+        record.history.add_done(name, Call.POLL, str(partition), 0, messages)
+    record.history.add_done(name, Call.DRAIN)

@@ -1,0 +1,208 @@
+"""Disks that fail under real processes: a preloaded library (failing_sync.c) fails their calls.
+
+It reaches what the `Disk` seam does not: RocksDB. Whatever `fsync` of a bookie fails, the bookie
+must end with a word that names it; it must not try again, for the kernel may have dropped the
+pages. The cluster goes on, nothing acked is lost, and the bookie is taken back with its folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo.process.spec import ProcessSpec
+from octavo.standalone.child import Child
+from octavo.standalone.supervisor import Plan, Supervisor
+from tests.process.chaos import Breaker, Outcome, run_round
+from tests.process.failpoints import lines
+from tests.process.kills import TINY_BOOKIE
+from tests.process.users import Record
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+SOURCE = Path(__file__).with_name("failing_sync.c")
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shim, built for this machine."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        assert not os.environ.get("REQUIRE_GCC"), "CI installs gcc: there this is never skipped"
+        pytest.skip("needs a C compiler (gcc) to build the library that makes fsync fail")
+    built = tmp_path_factory.mktemp("shim") / "failing_sync.so"
+    command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-o", str(built), str(SOURCE), "-ldl"]
+    subprocess.run(command, check=True)
+    return built
+
+
+class ShimmedChild(Child):
+    """A child whose system calls can be made to fail."""
+
+    library: Path
+
+    def __init__(self, kind: str, spec: ProcessSpec, folder: Path) -> None:
+        super().__init__(kind, spec, folder)
+        self.trigger = folder / f"{spec.name}.trigger"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"LD_PRELOAD": str(self.library), "FAILING_SYNC": str(self.trigger)}
+        return {**super().environment, **own}
+
+    @contextlib.contextmanager
+    def failing(self, what: str) -> Iterator[Path]:
+        """Calls fail within the block; gives the file that says which did."""
+        hits = self.trigger.with_name(self.trigger.name + ".hits")
+        hits.unlink(missing_ok=True)
+        draft = self.trigger.with_suffix(".draft")
+        draft.write_text(what)
+        draft.rename(self.trigger)
+        try:
+            yield hits
+        finally:
+            self.trigger.unlink()
+
+
+class Cluster:
+    """A cluster with the shim in every bookie."""
+
+    def __init__(self, breaker: Breaker, record: Record, children: dict[str, ShimmedChild]) -> None:
+        self.supervisor = breaker.supervisor
+        self.record = record
+        self.children = children
+
+    async def until_dead(self, name: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.state(name) != "dead":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    def state(self, name: str) -> str:
+        member = self.supervisor.cluster.member(name)
+        assert member is not None
+        return member.state
+
+    async def more_acked(self, count: int) -> None:
+        goal = self.record.acked + count
+        async with asyncio.timeout(DEADLINE_S):
+            while self.record.acked < goal:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def until_hit(self, hits: Path, count: int = 1) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(lines(hits)) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def until_logged(self, name: str, event: str, since: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while event not in {one["event"] for one in self.events(name)[since:]}:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    def events(self, name: str) -> list[dict[str, str]]:
+        lines = self.children[name].log_path.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+async def round_with_shim(folder: Path, library: Path, trouble: object) -> Outcome:
+    children: dict[str, ShimmedChild] = {}
+
+    def make_child(kind: str, spec: ProcessSpec, folder: Path) -> Child:
+        if kind == "broker":
+            return Child(kind, spec, folder)
+        child = children[spec.name] = ShimmedChild(kind, spec, folder)
+        child.library = library
+        return child
+
+    def make_supervisor(plan: Plan) -> Supervisor:
+        return Supervisor(plan, make_child=make_child)
+
+    async def with_cluster(breaker: Breaker, record: Record) -> None:
+        await trouble(Cluster(breaker, record, children))  # type: ignore[operator]
+
+    return await run_round(
+        folder,
+        random.Random(4),
+        with_cluster,
+        bookie=TINY_BOOKIE,
+        make_supervisor=make_supervisor,
+        rate=100,
+    )
+
+
+SYNCS = {
+    "the journal": "/journal/",
+    "an entry log": ".log$",
+    "the ledger state": ".state$",
+    "the mark": "journal.mark.new$",
+    "the journal's folder": "/journal$",
+    "the ledgers' folder": "/ledgers$",
+    "the index": "/ledgers/index/",
+}
+
+
+async def test_a_failed_sync_ends_the_bookie_and_loses_nothing(
+    tmp_path: Path, library: Path
+) -> None:
+    async def trouble(cluster: Cluster) -> None:
+        for number, (what, part) in enumerate(SYNCS.items()):
+            name = f"bookie-{number % 4 + 1}"
+            child = cluster.children[name]
+            await cluster.more_acked(100)
+            with child.failing(f"sync EIO {part}") as hits:
+                await cluster.until_dead(name)
+            assert child.exit_text == "exit code 1", f"{what}: {child.exit_text}"
+            assert lines(hits), f"{what}: the library did not fail anything"
+            last = cluster.events(name)[-1]
+            assert last["event"] == "process_failed", f"{what}: {last}"
+            reason = last["reason"]
+            assert "Input/output error" in reason, f"{what}: {reason}"
+            assert f"/{name}/" in reason, f"{what}: the reason names the file: {reason}"
+            await cluster.more_acked(200)
+            await cluster.supervisor.resume(name)
+
+    outcome = await round_with_shim(tmp_path / "data", library, trouble)
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert outcome.record.acked == outcome.record.sent > 2_000
+
+
+@pytest.mark.parametrize("part", ["/journal/", ".log$", ".state$", "/ledgers/index/"])
+async def test_a_full_disk_is_survived(tmp_path: Path, library: Path, part: str) -> None:
+    """The bookie refuses adds while there is no space, and takes them again by itself."""
+
+    async def trouble(cluster: Cluster) -> None:
+        name = "bookie-2"
+        await cluster.more_acked(100)
+        before = len(cluster.events(name))
+        with cluster.children[name].failing(f"write ENOSPC {part}") as hits:
+            await cluster.until_hit(hits)
+            await cluster.until_logged(name, "disk_full", before)
+            await cluster.more_acked(200)
+        await cluster.until_logged(name, "disk_space_returned", before)
+        await cluster.more_acked(200)
+        assert cluster.state(name) == "running"
+
+    outcome = await round_with_shim(tmp_path / "data", library, trouble)
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+
+
+async def test_short_writes_are_completed(tmp_path: Path, library: Path) -> None:
+    """The kernel may write less than it was given: POSIX allows it."""
+
+    async def trouble(cluster: Cluster) -> None:
+        with contextlib.ExitStack() as stack:
+            for child in cluster.children.values():
+                hits = stack.enter_context(child.failing("write SHORT /bookie-"))
+            await cluster.until_hit(hits, 50)
+            await cluster.more_acked(300)
+
+    outcome = await round_with_shim(tmp_path / "data", library, trouble)
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
