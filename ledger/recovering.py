@@ -188,7 +188,10 @@ class Recovering:
         """No answer, or an error: this bookie is not known to be fenced."""
         back = self._writing
         if self.state is State.READING and back is not None and bookie_id in back.ensemble:
-            # Too late to matter for the fence; known to be down when something is written back.
+            # Too late to matter for the fence. What is being written back needs another bookie now;
+            # when nothing is, this one is known to be down once something will be.
+            if back.lap > back.lac:
+                return self.failed(bookie_id, error)
             back.down.setdefault(back.ensemble.index(bookie_id), error)
         ensemble = self._metadata.fragments[-1].bookies
         if self.state is not State.FENCING or bookie_id not in ensemble:
