@@ -83,7 +83,7 @@ class Requests:
         self._metrics = metrics
         self._node_info = node_info
         self._reads: dict[Code, Counter] = {}
-        self._parked: set[asyncio.Future[int]] = set()
+        self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
 
     @property
     def long_polls(self) -> int:
@@ -217,9 +217,9 @@ class Requests:
         if len(self._parked) >= self._config.long_polls_max:
             watch.cancel()
             raise TooManyRequests(f"{len(self._parked)} long-polls are parked, that is the limit")
-        self._parked.add(watch)
+        self._parked[watch] = None
         try:
             await asyncio.wait((watch,), timeout=timeout_ms / 1000)
         finally:
-            self._parked.discard(watch)
+            self._parked.pop(watch, None)
             watch.cancel()

@@ -56,7 +56,7 @@ class BookieServer:
         """Whether ordinary adds are answered READ_ONLY."""
         self.takes_recovery_adds = True
         """Whether there is room left for what recovery must write."""
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # a set in order of arrival
         self._empty = asyncio.Event()
         self._empty.set()
         self.pressure = False
@@ -116,7 +116,7 @@ class BookieServer:
         if len(self._connections) >= self.config.connections_max:
             log.warning("too_many_connections", connections_max=self.config.connections_max)
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._empty.clear()
         self.metrics.connections.set(len(self._connections))
         _keep_alive(transport, self.config.keepalive_ms // 1000)
@@ -124,7 +124,7 @@ class BookieServer:
 
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         if not self._connections:
             self._empty.set()
         self.metrics.connections.set(len(self._connections))

@@ -61,7 +61,7 @@ class Bookie:
         self.connection: BookieConnection | None = None
         self._pool = pool
         self._options = pool.options
-        self._listeners: set[BookieListener] = set()
+        self._listeners: dict[BookieListener, None] = {}  # a set in order of arrival
         self._connecting: asyncio.Task[BookieConnection] | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._error: BookieUnavailable | None = None
@@ -84,7 +84,7 @@ class Bookie:
 
     def listen(self, listener: BookieListener) -> None:
         """Tell `listener` from now on; connect if need be."""
-        self._listeners.add(listener)
+        self._listeners[listener] = None
         if self.connection is None and self._reconnecting is None:
             self._reconnecting = self._pool.spawn(self._keep_connected())
         elif self._error is not None and self.connection is None:
@@ -93,7 +93,7 @@ class Bookie:
 
     def unlisten(self, listener: BookieListener) -> None:
         """Tell it no more."""
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)
 
     async def connected(self) -> BookieConnection:
         """The connection, made if need be. Raises `BookieUnavailable`."""
@@ -222,7 +222,7 @@ class Bookies:
         self._refreshing: asyncio.Task[None] | None = None
         self._again = False
         self._suspects: dict[str, float] = {}
-        self._on_change: set[Callable[[], None]] = set()
+        self._on_change: dict[Callable[[], None], None] = {}
 
     async def start(self) -> None:
         """Learn who is there. Raises `MetadataUnavailable`."""
@@ -286,8 +286,8 @@ class Bookies:
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after bookies came or went; returns how to stop it."""
-        self._on_change.add(listener)
-        return lambda: self._on_change.discard(listener)
+        self._on_change[listener] = None
+        return lambda: self._on_change.pop(listener, None)
 
     async def reload(self) -> None:
         """Read the registrations now. Raises `MetadataUnavailable`."""
@@ -335,7 +335,7 @@ class Bookies:
 
     def probe(self) -> None:
         """Try to connect to those that failed; one that can be reached is no suspect any more."""
-        for bookie_id in self.suspects() & self._infos.keys():
+        for bookie_id in sorted(self.suspects() & self._infos.keys()):
             bookie = self.get(bookie_id)
             if not bookie.is_up and not bookie.is_connecting:
                 self.spawn(_ignore_unavailable(bookie))

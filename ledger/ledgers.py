@@ -70,9 +70,9 @@ class LedgerClient:
         self._clock = clock or (lambda: 0)
         self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ticking: set[Replication] = set()
+        self._ticking: dict[Replication, None] = {}  # dicts as sets that keep their order
         self._ticker: asyncio.Task[None] | None = None
-        self._writers: set[LedgerWriter] = set()
+        self._writers: dict[LedgerWriter, None] = {}
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
 
     async def start(self) -> None:
@@ -123,7 +123,7 @@ class LedgerClient:
         )
         metadata, version = await self.records.create(wanted)
         writer = LedgerWriter(self, metadata, version)
-        self._writers.add(writer)
+        self._writers[writer] = None
         log.info("ledger_created", ledger=metadata.ledger_id, ensemble=bookies)
         return writer
 
@@ -260,15 +260,15 @@ class LedgerClient:
 
     def forget(self, writer: LedgerWriter) -> None:
         """It ended."""
-        self._writers.discard(writer)
+        self._writers.pop(writer, None)
 
     def stop_ticking(self, replication: Replication) -> None:
         """It waits for nothing any more."""
-        self._ticking.discard(replication)
+        self._ticking.pop(replication, None)
 
     def keep_ticking(self, replication: Replication) -> None:
         """Call `replication.tick` from time to time, until it returns False."""
-        self._ticking.add(replication)
+        self._ticking[replication] = None
         if self._ticker is None:
             self._ticker = self.spawn(self._tick())
 
@@ -280,6 +280,6 @@ class LedgerClient:
                 now = loop.time()
                 for replication in tuple(self._ticking):
                     if not replication.tick(now):
-                        self._ticking.discard(replication)
+                        self._ticking.pop(replication, None)
         finally:
             self._ticker = None

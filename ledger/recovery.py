@@ -90,8 +90,8 @@ class Recovery:
         self._core = Recovering(ledger_id)
         self._result: asyncio.Future[LedgerMetadata] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections: set[BookieConnection] = set()
-        self._writing_to: set[Bookie] = set()
+        self._connections: dict[BookieConnection, None] = {}  # dicts as sets that keep their order
+        self._writing_to: dict[Bookie, None] = {}
         self._restarts = 0
         self._add_flags = _ADD_FLAGS
 
@@ -295,7 +295,7 @@ class Recovery:
     def _write_back(self, bookie_id: str, first: int, last: int) -> None:
         bookie = self._client.bookies.get(bookie_id, Lane.RECOVERY)
         if bookie not in self._writing_to:
-            self._writing_to.add(bookie)
+            self._writing_to[bookie] = None
             bookie.listen(self)
         self._with(
             bookie,
@@ -313,7 +313,7 @@ class Recovery:
         if not parts:
             return
         if connection not in self._connections:
-            self._connections.add(connection)
+            self._connections[connection] = None
             connection.attach(self._ledger_id, self)
         connection.send_adds(parts, sum(map(len, parts)))
 
