@@ -10,6 +10,7 @@ profile `beyond`) nothing has to survive, but nobody may lie.
 from __future__ import annotations
 
 from tests.sim.cluster import Cluster, SimBookie
+from tests.sim.ledger_audit import LedgerHistory
 
 
 class Atlas:
@@ -37,3 +38,15 @@ class Atlas:
     def whole_again(self, bookie: SimBookie) -> None:
         """What was taken from it came back."""
         self._damaged.pop(bookie.name, None)
+
+    def must_close(self, history: LedgerHistory) -> bool:
+        """Whether a recovery has all it needs: answers from each write set, and room to write back.
+
+        A bookie that refused to start is gone for good; whoever serves takes its place if it can.
+        """
+        up = [b.name for b in self._cluster.bookies.values() if b.refused is None]
+        ensemble, quorum = history.record.fragments[-1].bookies, history.quorum
+        live = [p for p, bookie in enumerate(ensemble) if bookie in up]
+        spares = len(set(up) - set(ensemble))
+        lost = [p for p in range(len(ensemble)) if p not in live]
+        return quorum.covers(live) and quorum.writable([*live, *lost[:spares]])

@@ -213,8 +213,10 @@ class SimBookie:
             audit.lac_durable(name, ledger_id, lac)
 
         async def watched_delete(ledger_id: int) -> None:
+            known = storage._states.get(ledger_id) is not None
             await delete(ledger_id)
-            audit.forgotten(name, ledger_id)
+            if known:
+                audit.forgotten(name, ledger_id)
 
         put = setattr
         put(storage, "add", watched_add)

@@ -254,7 +254,7 @@ class LedgerAudit:
         if bookie in self.damaged:
             return
         for ledger_id, entries in self.held[bookie].items():
-            if self._is_deleted(ledger_id):
+            if self.is_deleted(ledger_id):
                 continue
             missing = entries - covered(storage, ledger_id)
             if missing:
@@ -272,7 +272,8 @@ class LedgerAudit:
             if state is None or not state.deleted:
                 self.fail(f"P40 bookie {bookie} holds ledger {ledger_id} again, which was deleted")
 
-    def _is_deleted(self, ledger_id: int) -> bool:
+    def is_deleted(self, ledger_id: int) -> bool:
+        """Whether its record is gone."""
         history = self.ledgers.get(ledger_id)
         return history is not None and history.deleted
 

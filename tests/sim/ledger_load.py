@@ -70,7 +70,7 @@ class SimClient:
 
     async def _live(self) -> None:
         try:
-            while not await self._begin():
+            while not await self._begin():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             await self._life(self)
             self.is_done = True

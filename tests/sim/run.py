@@ -35,6 +35,8 @@ from tests.sim.trace import Trace
 START_S_MAX = 20.0
 SETTLE_S_MAX = 60.0
 AUDIT_S_MAX = 30.0
+_COLLECT_EVERY = 10
+_seeds_run = 0
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Simulation:
         self.audit = self.cluster.audit
         self.load = LedgerLoad(self.cluster)
         self.nemesis = Nemesis(self.cluster, self.load)
-        self.judge = Judge(self.cluster, self.load)
+        self.judge = Judge(self.cluster, self.load, self.nemesis.atlas.must_close)
 
     def run(self) -> SeedResult:
         """All phases, or as far as the first violation."""
@@ -155,11 +157,15 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Garbage is collected between seeds, not within them."""
+    """Garbage is collected between seeds, and of several at once."""
+    global _seeds_run
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        _seeds_run += 1
+        if _seeds_run % _COLLECT_EVERY == 0:
+            gc.collect()
         if was_on:
             gc.enable()
