@@ -19,8 +19,12 @@ MUTANTS = (
         (
             Edit(
                 "ledger.recovery:Recovery._ask",
-                "flags=_READ_FLAGS,",
-                "flags=_READ_FLAGS if entry_id < 0 else Flag.HIGH_PRIORITY,",
+                "connection.read(self._ledger_id, entry_id, answered, "
+                "flags=_READ_FLAGS, key=self._key)",
+                "fence = {'flags': _READ_FLAGS, 'key': self._key}\n"
+                "        only_read = {'flags': Flag.HIGH_PRIORITY}\n"
+                "        how = fence if entry_id < 0 else only_read\n"
+                "        connection.read(self._ledger_id, entry_id, answered, **how)",
             ),
         ),
     ),
@@ -31,8 +35,8 @@ MUTANTS = (
         "recovery starts at −1 instead of where the last fragment begins",
         """When the bookies of a brand-new last fragment know nothing of the ledger they answer LAC
         −1, and recovery began there: it wrote fragments below the last one, with ensembles that
-        never held those entries. The edit forgets that the start of the last fragment proves what
-        is confirmed.""",
+        never held those entries. The edits forget that the start of the last fragment proves what
+        is confirmed, and the assertion that would say so at once.""",
         "S7 (P10, P32)",
         "an ensemble change shortly before a recovery",
         (
@@ -40,6 +44,12 @@ MUTANTS = (
                 "ledger.recovering:Recovering.fenced",
                 "max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)",
                 "max(self._fences.values())",
+            ),
+            Edit(
+                "ledger.writing:Writing._changed",
+                'assert kept[-1].first_entry <= newest.first_entry, "P32: never below the newest '
+                'fragment"',
+                "pass",
             ),
         ),
     ),

@@ -123,10 +123,11 @@ def _first_line(failure: str) -> str:
 
 def main(args: argparse.Namespace) -> int:
     """Search and print; 0 when every bug was found by a seed that passes without it."""
-    if args.only is not None and args.only not in MUTANTS:
-        print(f"no planted bug {args.only!r}; there are: {', '.join(MUTANTS)}")
+    names = list(MUTANTS) if args.only is None else args.only.split(",")
+    if unknown := [name for name in names if name not in MUTANTS]:
+        print(f"no planted bug {', '.join(unknown)}; there are: {', '.join(MUTANTS)}")
         return 2
-    wanted = list(MUTANTS.values()) if args.only is None else [MUTANTS[args.only]]
+    wanted = [MUTANTS[name] for name in names]
     missed: list[str] = []
     for found in find(wanted, seeds_max=args.seeds_max, jobs=args.jobs):
         if not found.proven:

@@ -1,0 +1,199 @@
+"""Planted bugs fit the code they are planted in, change what it does, and go without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+
+import pytest
+
+from bookie import ledger_rules
+from bookie.cookies import check_cookies
+from bookie.journal_format import Meta, MetaOp
+from bookie.ledger_state import LedgerState
+from broker.dedup import ProducerTable
+from broker.errors import StaleProducerEpoch
+from ledger.errors import BookieUnavailable
+from ledger.quorum import Acks, Quorum
+from ledger.recovering import Recovering
+from ledger.writing import Writing
+from metadata.cookie import Cookie
+from metadata.ledgers import Fragment, LedgerMetadata
+from protocol.codes import OctavoError
+from tests.ledger_world import Recoverer, World, content, new_ledger
+from tests.sim.mutants import ABSENT, MUTANTS, planted
+from tests.sim.mutants.planting import Edit, EditCameLoose, function_of, planted_edits
+
+CANON = 25
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_it_fits_changes_the_function_and_is_undone_exactly(name: str) -> None:
+    functions = [function_of(edit.target) for edit in MUTANTS[name].edits]
+    before = [function.__code__ for function in functions]
+    with planted(name):
+        for function, code in zip(functions, before, strict=True):
+            now = function.__code__
+            assert _what_it_does(now) != _what_it_does(code)
+            assert now.co_varnames[: now.co_argcount] == code.co_varnames[: code.co_argcount]
+    for function, code in zip(functions, before, strict=True):
+        assert function.__code__ is code
+
+
+def _what_it_does(code: CodeType) -> tuple[object, ...]:
+    return code.co_code, code.co_consts, code.co_names
+
+
+def test_the_whole_canon_is_planted_or_says_why_not() -> None:
+    planted_numbers = {mutant.canon for mutant in MUTANTS.values()} - {0}
+    absent_numbers = {absent.canon for absent in ABSENT}
+    assert planted_numbers | absent_numbers == set(range(1, CANON + 1))
+    assert not planted_numbers & absent_numbers
+
+
+def test_an_edit_that_fits_no_more_is_an_error() -> None:
+    gone = Edit("ledger.quorum:Quorum.covers", "what never stood there", "")
+    with pytest.raises(EditCameLoose), planted_edits([gone]):
+        pass
+    twice = Edit("ledger.quorum:Quorum.covers", "self", "me")
+    with pytest.raises(EditCameLoose), planted_edits([twice]):
+        pass
+
+
+def test_it_is_undone_when_the_seed_raises() -> None:
+    code = Quorum.covers.__code__
+    with pytest.raises(ZeroDivisionError), planted("fence-coverage-by-count"):
+        raise ZeroDivisionError
+    assert Quorum.covers.__code__ is code
+
+
+# ---------------------------------------------------------------------- what some of them do
+
+
+def _metadata(e: int = 3, qw: int = 3, qa: int = 2) -> LedgerMetadata:
+    return LedgerMetadata(7, e, qw, qa, (Fragment(0, tuple("abcdefgh"[:e])),))
+
+
+def _down(bookie: str) -> BookieUnavailable:
+    return BookieUnavailable(bookie, "down")
+
+
+def _fence_answers(*bookies: str) -> str:
+    """What a recovery does when these answer the fence, knowing nothing of the ledger."""
+    core = Recovering(7)
+    fragments = (Fragment(0, ("x", "y", "z")), Fragment(5, ("a", "b", "c")))
+    core.metadata_read(LedgerMetadata(7, 3, 3, 2, fragments), 0)
+    core.written(1)
+    return str([core.fenced(bookie, -1) for bookie in bookies])
+
+
+def _late_failure() -> str:
+    """A bookie fails while nothing is pending."""
+    core = Writing(_metadata(), 0)
+    core.failed("a", _down("a"))
+    return str(core.chosen({0: "s"}))
+
+
+def _acks_after_a_change(e: int, qw: int, replaced: str, stays: tuple[str, ...]) -> int:
+    """The LAC after a change, when the bookie that was replaced had acked what others had not."""
+    core = Writing(_metadata(e, qw, 2), 0)
+    core.push(2)
+    for bookie in (replaced, *stays):
+        core.acked(bookie, 1, 1)
+    core.failed(replaced, _down(replaced))
+    core.chosen({core.ensemble.index(replaced): "s"})
+    core.written(1)
+    for bookie in core.ensemble:
+        if bookie != "s":
+            core.acked(bookie, 0, 0)
+    return core.lac
+
+
+def _close_after_a_failure() -> str:
+    core = Writing(_metadata(), 0)
+    core.push(2)
+    core.acked("a", 0, 1)
+    core.acked("b", 0, 1)
+    core.failed("c", _down("c"))
+    core.chosen({})
+    return str(core.close(20))
+
+
+def _confirmed_by_one() -> int:
+    acks = Acks(Quorum(3, 3, 2), -1)
+    acks.add(0, 0, 0)
+    return acks.confirmed(-1, 0)
+
+
+def _recovered(unknown: str) -> object:
+    """Entry 1 is on b alone and b, c and a say what `unknown` lets them say."""
+    world = World("abc", new_ledger())
+    for bookie in "abc":
+        world.bookies[bookie].entries[0] = (content(0), -1)
+    recoverer = Recoverer(world)
+    recoverer.on_deliver = lambda label: (
+        [setattr(world.bookies[b], "unknown", True) for b in unknown] if "read 1 " in label else 0
+    )
+    recoverer.run_from_start()
+    return world.metadata.state, world.metadata.last_entry
+
+
+def _fence_after_replay() -> bool:
+    state = LedgerState(b"k" * 20)
+    ledger_rules.repeat(state, Meta(MetaOp.FENCE, 1, b"k" * 20, -1))
+    return state.fenced
+
+
+def _empty_disk() -> object:
+    cookie = Cookie("b1", "/j", ("/l",), "cluster", "1")
+    return check_cookies(cookie, cookie, {"/j": None, "/l": None}, [])
+
+
+def _older_epoch() -> object:
+    table = ProducerTable(8)
+    table.accept(1, 2, 0, 1, 0)
+    try:
+        return table.check(1, 1, 5, 1)
+    except StaleProducerEpoch:
+        return "refused"
+
+
+def _two_failures() -> str:
+    core = Writing(_metadata(), 0)
+    core.failed("a", _down("a"))
+    core.chosen({0: "s"})
+    return str(core.failed("b", _down("b")))
+
+
+PROBES: dict[str, Callable[[], object]] = {
+    "recovery-starts-at-minus-one": lambda: _fence_answers("a", "b"),
+    "hanging-bookie-blocks-fencing": lambda: _fence_answers("a", "b"),
+    "close-by-the-lac-of-a-minority": lambda: _fence_answers("a"),
+    "fence-coverage-by-count": lambda: Quorum(4, 2, 2).covers([0]),
+    "unknown-counted-as-negative": lambda: _recovered("ac"),
+    "deferred-change-not-stored": _late_failure,
+    "pending-adds-not-rechecked": lambda: _acks_after_a_change(3, 2, "c", ("b",)),
+    "change-keeps-old-acks": lambda: _acks_after_a_change(3, 2, "c", ("b",)),
+    "second-failure-during-a-change": _two_failures,
+    "close-after-a-failed-add": _close_after_a_failure,
+    "ack-quorum-of-one": _confirmed_by_one,
+    "fence-not-replayed": _fence_after_replay,
+    "empty-disk-joins": lambda: _outcome(_empty_disk),
+    "late-message-of-an-old-epoch": _older_epoch,
+}
+
+
+def _outcome(call: Callable[[], object]) -> str:
+    try:
+        return str(call())
+    except OctavoError as error:
+        return error.name
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_what_it_does(name: str) -> None:
+    """One call that ends otherwise while the bug is planted, and as before afterwards."""
+    before = PROBES[name]()
+    with planted(name):
+        assert PROBES[name]() != before
+    assert PROBES[name]() == before
