@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from metadata.store import SessionExpired
 from metadata.watching import WatchKey
 from tests.sim.metadata_store import SimMetadataStore
-from tests.sim.metadata_tree import Change, Tree
+from tests.sim.metadata_tree import Author, Change, Tree
 
 if TYPE_CHECKING:
     from tests.sim.loop import SimLoop
@@ -59,13 +59,13 @@ class MetadataFaults:
 class Session:
     """One session, as the server knows it."""
 
-    __slots__ = ("connection", "ended", "ends_s", "id", "name", "timeout_s")
+    __slots__ = ("connection", "ended", "ends_s", "id", "store", "timeout_s")
 
     def __init__(
-        self, number: int, name: str, timeout_s: float, ended: Callable[[int], None]
+        self, number: int, store: Author, timeout_s: float, ended: Callable[[int], None]
     ) -> None:
         self.id = number
-        self.name = name
+        self.store = store
         self.timeout_s = timeout_s
         self.ended = ended
         self.ends_s = 0.0
@@ -86,6 +86,7 @@ class SimMetadata:
         self.observers: list[Callable[[Change], None]] = []
         self._sessions: dict[int, Session] = {}
         self._session_count = 0
+        self._store_count = 0
         self._stores: list[SimMetadataStore] = []
         self._cuts: dict[str, Cut] = {}
         self._away = False
@@ -107,9 +108,11 @@ class SimMetadata:
         call_timeout_ms: int = 10_000,
     ) -> SimMetadataStore:
         """A store for one process; start it in that process. A restarted process has a new one."""
+        self._store_count += 1
         made = SimMetadataStore(
             self,
-            name or (process.name if process is not None else f"store-{len(self._stores)}"),
+            name or (process.name if process is not None else f"store-{self._store_count}"),
+            self._store_count,
             session_timeout_ms=session_timeout_ms,
             call_timeout_ms=call_timeout_ms,
         )
@@ -136,7 +139,7 @@ class SimMetadata:
     def expire(self, name: str) -> None:
         """End the sessions of the process `name` at once, behind its back."""
         self.trace.fault("metadata.expire")
-        for session in [s for s in self._sessions.values() if s.name == name]:
+        for session in [s for s in self._sessions.values() if s.store[0] == name]:
             self._end(session)
 
     def reset(self, name: str) -> None:
@@ -179,10 +182,10 @@ class SimMetadata:
         scale = 10.0 if draw > 0.98 else 2.0
         return self.faults.delay_ms * scale * self.rng.random() / 1000
 
-    def open_session(self, name: str, timeout_s: float, ended: Callable[[int], None]) -> int:
-        """For the process `name`; `ended` is called when the server ends it."""
+    def open_session(self, store: Author, timeout_s: float, ended: Callable[[int], None]) -> int:
+        """For a process; `ended` is called when the server ends it."""
         self._session_count += 1
-        session = Session(self._session_count, name, timeout_s, ended)
+        session = Session(self._session_count, store, timeout_s, ended)
         self._sessions[session.id] = session
         session.ends_s = self.loop.time() + session.timeout_s
         self._wait_for_end(session)
@@ -203,7 +206,7 @@ class SimMetadata:
         """Its process ends it; no need to tell it."""
         session = self._sessions.pop(number, None)
         if session is not None:
-            self.tree.end_session(number, by=session.name)
+            self.tree.end_session(number, by=session.store)
 
     # -- within
 
@@ -223,7 +226,7 @@ class SimMetadata:
 
     def _end(self, session: Session) -> None:
         del self._sessions[session.id]
-        self.tree.end_session(session.id, by=session.name)
+        self.tree.end_session(session.id, by=session.store)
         session.ended(session.id)
 
     def _changed(self, change: Change, keys: tuple[WatchKey, ...]) -> None:

@@ -24,6 +24,7 @@ from metadata.store import (
     VersionConflict,
 )
 from metadata.watching import WatchTable
+from tests.sim.metadata_tree import Author
 
 if TYPE_CHECKING:
     from tests.sim.metadata import SimMetadata
@@ -52,14 +53,15 @@ class MetadataLine:
     def __init__(
         self,
         server: SimMetadata,
-        name: str,
+        author: Author,
         watches: WatchTable,
         *,
         session_timeout_ms: int,
         call_timeout_ms: int,
     ) -> None:
-        self.name = name
-        self.url = f"sim://{name}"
+        self.name = author[0]
+        self.url = f"sim://{author[0]}"
+        self._author = author
         self.state = SessionState.SUSPENDED
         self.session = 0
         self.generation = 0
@@ -331,7 +333,7 @@ class MetadataLine:
                 self._expired()
                 return
         else:
-            self.session = server.open_session(self.name, self._timeout_s, self.closed_by_server)
+            self.session = server.open_session(self._author, self._timeout_s, self.closed_by_server)
         session = server.session(self.session)
         server.touch(session)
         self._connection += 1

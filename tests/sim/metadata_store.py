@@ -15,6 +15,7 @@ from metadata.store import (
 )
 from metadata.watching import WatchKey, WatchTable
 from tests.sim.metadata_line import MetadataLine
+from tests.sim.metadata_tree import Author
 
 if TYPE_CHECKING:
     from tests.sim.metadata import SimMetadata
@@ -27,17 +28,19 @@ class SimMetadataStore:
         self,
         server: SimMetadata,
         name: str,
+        number: int,
         *,
         session_timeout_ms: int,
         call_timeout_ms: int,
     ) -> None:
         self.name = name
+        self.author: Author = (name, number)
         self.session_timeout_ms = session_timeout_ms
         self._server = server
         self._watches = WatchTable()
         self.line = MetadataLine(
             server,
-            name,
+            self.author,
             self._watches,
             session_timeout_ms=session_timeout_ms,
             call_timeout_ms=call_timeout_ms,
@@ -95,7 +98,7 @@ class SimMetadataStore:
                 value,
                 session=self.line.session if ephemeral else None,
                 sequence=sequence,
-                by=self.name,
+                by=self.author,
             ),
             generation=self.line.generation if ephemeral else None,
         )
@@ -104,12 +107,12 @@ class SimMetadataStore:
         check_path(path)
         check_value(path, value)
         return await self.line.call(
-            lambda: self._server.tree.put(path, value, version, by=self.name),
+            lambda: self._server.tree.put(path, value, version, by=self.author),
         )
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         check_path(path)
-        return await self.line.call(lambda: self._server.tree.delete(path, version, by=self.name))
+        return await self.line.call(lambda: self._server.tree.delete(path, version, by=self.author))
 
     async def sync(self) -> None:
         await self.line.call(self.line.catch_up, is_read=True)

@@ -21,6 +21,9 @@ from metadata.store import (
 )
 from metadata.watching import WatchKey
 
+Author = tuple[str, int]
+"""The name of a process and the number of its store."""
+
 
 class Change(NamedTuple):
     """One change of one record, as the history keeps it."""
@@ -33,7 +36,9 @@ class Change(NamedTuple):
     version: int
     """After the change; of a deleted record, its last."""
     by: str
-    """The store whose call, or whose session's end, made the change."""
+    """The process whose call, or whose session's end, made the change."""
+    store: int
+    """The number of its store: a process that was started again has another one."""
 
 
 class _Node:
@@ -108,7 +113,7 @@ class Tree:
     # -- changes
 
     def create(
-        self, path: str, value: bytes, *, session: int | None, sequence: bool, by: str
+        self, path: str, value: bytes, *, session: int | None, sequence: bool, by: Author
     ) -> str:
         check_path(path + "0" if sequence else path)
         for above in parents_of(path):
@@ -129,18 +134,18 @@ class Tree:
             self._owned.setdefault(session, {})[path] = None
         return path
 
-    def put(self, path: str, value: bytes, version: int, *, by: str) -> int:
+    def put(self, path: str, value: bytes, version: int, *, by: Author) -> int:
         found = self._expect(path, version)
         self._set(path, Record(value, found.version + 1), by)
         return found.version + 1
 
-    def delete(self, path: str, version: int, *, by: str) -> None:
+    def delete(self, path: str, version: int, *, by: Author) -> None:
         self._expect(path, version)
         if any(child.record is not None for child in self._nodes[path].names.values()):
             raise RecordExists(f"{path} cannot be deleted: there are records below it")
         self._set(path, None, by)
 
-    def end_session(self, session: int, *, by: str) -> None:
+    def end_session(self, session: int, *, by: Author) -> None:
         """All ephemeral records of `session` vanish."""
         for path in self._owned.pop(session, {}):
             node = self._nodes[path]
@@ -157,7 +162,7 @@ class Tree:
             )
         return node.record
 
-    def _set(self, path: str, record: Record | None, by: str) -> None:
+    def _set(self, path: str, record: Record | None, by: Author) -> None:
         node = self._nodes.get(path)
         if node is None:
             node = self._nodes[path] = _Node()
@@ -179,6 +184,6 @@ class Tree:
             parent.next_sequence += 1
             keys = (WatchKey(path, False), WatchKey(above, True))
         value, version = (None, was.version if was else 0) if record is None else record
-        change = Change(time_s, self.seq, path, value, version, by)
+        change = Change(time_s, self.seq, path, value, version, *by)
         self.history.append(change)
         self._changed(change, keys)
