@@ -110,7 +110,7 @@ class CursorChecks:
         cursor.moves.discard(one)
         if one.outcome != "ok":
             return
-        cursor.durable, cursor.tried = Front(one.value), Front(one.value)
+        cursor.durable, cursor.tried = Front(one.value, one), Front(one.value, one)
         cursor.acked_at.clear()
         for ack in cursor.begun:  # asked for before it ended, it may still come after it
             if ack.call in (Call.ACK, Call.ACK_UP_TO) and ack.outcome != "fail":

@@ -145,7 +145,7 @@ class LogChecks:
             places = [self.seen.place[value], *(place for place, _ in moved)]
             shown = ", ".join(f"{log} {offset}" for log, offset in dict.fromkeys(places))
             readers = (self.seen.by[value], moved[0][1])
-            yield Problem(Kind.DUPLICATE, f"{value!r} is at {shown}", readers)
+            yield Problem(Kind.DUPLICATE, f"{value!r} was sent once and is at {shown}", readers)
 
     def _inconsistent(self) -> Iterator[Problem]:
         for (log, offset), others in self.seen.others.items():
@@ -197,7 +197,7 @@ class LogChecks:
             if before[1][0] != place[0]:
                 what = f"key {one.key!r} of {one.process} is in {before[1][0]} and in {place[0]}"
                 yield Problem(Kind.REORDERED, what, (before[0], one))
-            elif before[1][1] >= place[1]:
+            elif before[1][1] > place[1]:
                 what = (
                     f"{before[0].value!r}, sent first, is at {place[0]} {before[1][1]}, "
                     f"behind {one.value!r} at {place[1]}"
