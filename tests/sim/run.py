@@ -11,16 +11,11 @@ audit    every entry of every closed ledger is read as a client reads, and from 
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
-
-import bookie.node
 from tests.sim import options as sim_options
 from tests.sim.cluster import Cluster
 from tests.sim.events import Events
@@ -30,13 +25,12 @@ from tests.sim.ledger_settle import Judge
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
+from tests.sim.quiet import quiet
 from tests.sim.trace import Trace
 
 START_S_MAX = 20.0
 SETTLE_S_MAX = 60.0
 AUDIT_S_MAX = 30.0
-_COLLECT_EVERY = 10
-_seeds_run = 0
 
 
 @dataclass
@@ -61,7 +55,7 @@ def run_seed(
 ) -> SeedResult:
     """Run one seed, with a bug planted when `mutant` names one."""
     started = time.perf_counter()
-    with planted(mutant), _quiet(), _no_collection(), forbid_real_world():
+    with planted(mutant), quiet(), forbid_real_world():
         simulation = Simulation(seed, profile, verbose=verbose)
         result = simulation.run()
     result.wall_s = time.perf_counter() - started
@@ -133,39 +127,3 @@ class Simulation:
 
     def _is_wrong(self) -> bool:
         return self.audit.failure is not None or bool(self.loop.errors)
-
-
-class _Mute(structlog.BoundLoggerBase):
-    """Says nothing."""
-
-    def _say_nothing(self, event: str, **_: object) -> None: ...
-
-    debug = info = warning = error = critical = exception = _say_nothing
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No logging: it costs more than what it tells of; the events tell it too."""
-    bookie.node._version()  # looked up once, outside of the simulated world
-    old = structlog.get_config()
-    structlog.configure(wrapper_class=_Mute, cache_logger_on_first_use=False)
-    try:
-        yield
-    finally:
-        structlog.configure(**old)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Garbage is collected between seeds, and of several at once."""
-    global _seeds_run
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        _seeds_run += 1
-        if _seeds_run % _COLLECT_EVERY == 0:
-            gc.collect()
-        if was_on:
-            gc.enable()

@@ -1,0 +1,75 @@
+"""What costs time and shows nothing in a simulation is switched off while a seed runs.
+
+logging    a log line costs more than the step it tells of; the seed's events tell it too
+metrics    nobody scrapes; what they would count is not looked at
+garbage    collected between seeds, and of several at once: within a seed memory is ample, and
+           the moment of a collection must not be part of the story. What was there before
+           the first seed is never looked through again.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+import bookie.metrics
+import bookie.node
+
+_COLLECT_EVERY = 8
+_seeds_run = 0
+
+
+class _Mute(structlog.BoundLoggerBase):
+    """Says nothing."""
+
+    def _say_nothing(self, event: str, **_: object) -> None: ...
+
+    debug = info = warning = error = critical = exception = _say_nothing
+
+
+class _NoMetric:
+    """Counter, gauge, histogram and registry that do nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def labels(self, *_: Any) -> _NoMetric:
+        return self
+
+    def _ignore(self, *_: Any) -> None: ...
+
+    inc = dec = set = observe = set_function = register = _ignore
+
+
+_METRICS = ("CollectorRegistry", "Counter", "Gauge", "Histogram")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """While this is entered, nothing is logged, counted or collected."""
+    global _seeds_run
+    if not _seeds_run:
+        bookie.node._version()  # looked up once, outside of the simulated world
+        gc.collect()
+        gc.freeze()
+    was_on = gc.isenabled()
+    gc.disable()
+    logging = structlog.get_config()
+    structlog.configure(wrapper_class=_Mute, cache_logger_on_first_use=False)
+    kept = [(name, getattr(bookie.metrics, name)) for name in _METRICS]
+    for name in _METRICS:
+        setattr(bookie.metrics, name, _NoMetric)
+    try:
+        yield
+    finally:
+        for name, real in kept:
+            setattr(bookie.metrics, name, real)
+        structlog.configure(**logging)
+        _seeds_run += 1
+        if _seeds_run % _COLLECT_EVERY == 0:
+            gc.collect()
+        if was_on:
+            gc.enable()
