@@ -42,6 +42,8 @@ class LedgerHistory:
     """The lowest entry of which its writer was told that it is certainly not stored."""
     fence_held: bool = False
     """Some recovery has fenced it for good."""
+    late: dict[str, set[int]] = field(default_factory=dict)
+    """Bookie → entries that it stored for the writer after that."""
     deleted: bool = False
     denied: dict[str, int] = field(default_factory=dict)
     """Bookie → the lowest entry that it denied to a recovery."""
@@ -167,13 +169,17 @@ class LedgerAudit:
                 return
 
     def _check_held(self, history: LedgerHistory, entry_id: int, what: str) -> None:
-        wanted = history.write_set(entry_id)
-        holders = [b for b in wanted if entry_id in self.held[b][history.ledger_id]]
+        holders = self._holders(history, entry_id)
         self.check(
             len(holders) >= history.quorum.ack_quorum,
-            f"{what}: entry {entry_id} is on {holders} of {wanted}, "
+            f"{what}: entry {entry_id} is on {holders} of {history.write_set(entry_id)}, "
             f"ack quorum {history.quorum.ack_quorum}",
         )
+
+    def _holders(self, history: LedgerHistory, entry_id: int) -> list[str]:
+        """Those of its write set that reported it durable."""
+        wanted = history.write_set(entry_id)
+        return [b for b in wanted if entry_id in self.held[b][history.ledger_id]]
 
     # ------------------------------------------------------------------ the writer
 
@@ -199,6 +205,10 @@ class LedgerAudit:
             self.check(entry_id <= last, f"P4 {what} acked after the close at {last}")
         if not history.deleted:
             self._check_held(history, entry_id, f"P15 {what} acked")
+        if history.fence_held and not history.deleted:
+            holders = self._holders(history, entry_id)
+            in_time = [b for b in holders if entry_id not in history.late.get(b, ())]
+            self.check(bool(in_time), f"P19 {what} acked, all copies made after the fence held")
 
     def refused(self, ledger_id: int, entry_id: int) -> None:
         """A writer's caller was told that an entry is certainly no part of the ledger."""
@@ -232,6 +242,8 @@ class LedgerAudit:
         denied = history.denied.get(bookie)
         if denied is not None:
             self.check(last < denied, f"P28 having denied {denied} to a recovery, {what}")
+        if history.fence_held:
+            history.late.setdefault(bookie, set()).update(range(first, last + 1))
 
     def fence_durable(self, bookie: str, ledger_id: int) -> None:
         """A bookie reports a fence as durable."""
