@@ -266,7 +266,9 @@ class LedgerLoad:
         """Recover a ledger; whether it went well."""
         self.cluster.events.add("recovers", client.name, ledger_id)
         try:
-            record = await client.ledgers.recover(ledger_id, password=PASSWORD)
+            record = await client.ledgers.recover(
+                ledger_id, password=self.audit.ledgers[ledger_id].record.password
+            )
         except OctavoError as error:
             self.cluster.events.add("not recovered", client.name, ledger_id, error)
             return False
@@ -285,7 +287,9 @@ class LedgerLoad:
 
     async def _follow(self, client: SimClient, ledger_id: int) -> None:
         try:
-            reader = await client.ledgers.open(ledger_id, password=PASSWORD)
+            reader = await client.ledgers.open(
+                ledger_id, password=self.audit.ledgers[ledger_id].record.password
+            )
         except OctavoError:
             return
         self.audit.learnt(client.name, ledger_id, -1, reader.last_add_confirmed)
@@ -328,7 +332,11 @@ class LedgerLoad:
         rng = client.rng
         while not self.over:
             await asyncio.sleep(rng.expovariate(1 / 0.8))
-            found = [h for h in self.audit.ledgers.values() if h.is_closed and not h.deleted]
+            found = [
+                h
+                for h in self.audit.ledgers.values()
+                if h.is_closed and not h.deleted and h.record.password == PASSWORD
+            ]
             if len(found) < 2:
                 continue
             ledger_id = rng.choice(found).ledger_id

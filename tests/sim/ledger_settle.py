@@ -118,7 +118,7 @@ class Judge:
         if not history.is_closed or history.deleted:
             return
         try:
-            reader = await client.ledgers.open(history.ledger_id, password=PASSWORD)
+            reader = await client.ledgers.open(history.ledger_id, password=history.record.password)
             next_entry = 0
             while next_entry <= reader.last_add_confirmed:
                 step = self._rng.choice((1, 5, 1000))

@@ -162,12 +162,16 @@ class Nemesis:
             if bookie.process is not None:
                 bookie.process.pause(s)
             return f"{bookie.name} for {s:.3f} s"
+        if not self.load.clients:
+            return ""
         client = self.rng.choice(self.load.clients)
         if client.process is not None:
             client.process.pause(s)
         return f"{client.name} for {s:.3f} s"
 
     def _crash_client(self) -> str:
+        if not self.load.clients:
+            return ""
         client = self.rng.choice(self.load.clients)
         client.crash(power=self.rng.random() < 0.5)
         self._later(self.rng.uniform(0.0, 0.4), self._start_client, client)

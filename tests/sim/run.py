@@ -26,6 +26,7 @@ from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
 from tests.sim.quiet import quiet
+from tests.sim.topics import Topics, has_topics, with_workload
 from tests.sim.trace import Trace
 
 START_S_MAX = 20.0
@@ -68,13 +69,15 @@ class Simulation:
     def __init__(self, seed: int, profile: str | None, *, verbose: bool = False) -> None:
         self.trace = Trace()
         self.loop = SimLoop(seed, trace=self.trace)
-        self.options = sim_options.draw(seed, profile, self.loop.stream("options"))
+        options = sim_options.draw(seed, profile, self.loop.stream("options"))
+        self.options = with_workload(options, profile, self.loop.stream("workload").random())
         self.events = Events(self.loop.time, verbose=verbose)
         self.events.add("options", self.options)
         self.cluster = Cluster(self.loop, self.options, self.events)
         self.audit = self.cluster.audit
         self.load = LedgerLoad(self.cluster)
         self.nemesis = Nemesis(self.cluster, self.load)
+        self.topics = Topics(self.cluster) if has_topics(self.options) else None
         self.judge = Judge(self.cluster, self.load, self.nemesis.atlas.must_close)
 
     def run(self) -> SeedResult:
@@ -107,17 +110,27 @@ class Simulation:
         self.events.add("phase", "safety")
         self.load.start()
         self.nemesis.start()
+        if self.topics is not None:
+            self.topics.start()
         over: list[bool] = []
         self.loop.world_later(self.options.safety_s, over.append, True)
         self._until(lambda: bool(over), self.options.safety_s + 1)
         self.events.add("phase", "heal")
         self.nemesis.heal()
         self.load.over = True
+        if self.topics is not None:
+            self._settle_topics(self.topics)
         judge.settle()
         self._until(lambda: judge.settled, SETTLE_S_MAX)
         self.events.add("phase", "audit")
         judge.audit()
         self._until(lambda: judge.audited, AUDIT_S_MAX)
+
+    def _settle_topics(self, topics: Topics) -> None:
+        topics.heal()
+        topics.settle()
+        self._until(lambda: topics.settled, SETTLE_S_MAX)
+        topics.stop()
 
     def _until(self, done: Callable[[], bool], virtual_s_max: float) -> None:
         """Run until it is so, or until something is wrong."""

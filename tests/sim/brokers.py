@@ -1,0 +1,201 @@
+"""Brokers in the simulator: the production core, and for HTTP a call between processes.
+
+`at_owner` does what an HTTP handler does: it asks its broker who the owner is, works here or has
+the owner's broker work, and looks again while nothing has been done (the production `with_owner`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from broker.broker import Broker
+from broker.config import BrokerConfig
+from broker.errors import PartitionMoving
+from broker.partition import Partition
+from broker.proxy import OwnerUnreachable, with_owner
+from broker.types import Owner, PartitionName
+from ledger.errors import OutcomeUnknown
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from ledger.writer import AddDone, LedgerWriter
+from protocol.codes import OctavoError
+from protocol.entry import Buffer
+from tests.sim.cluster import Cluster
+from tests.sim.ledger_audit import LedgerAudit
+from tests.sim.metadata_store import SimMetadataStore
+from tests.sim.process import Process
+
+Work = Callable[[Partition], Awaitable[Any]]
+CALL_TIMEOUT_S = 1.5
+_MOVING_WAIT_MS = 300
+
+
+class SimBroker:
+    """One machine with a broker on it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        limits: Mapping[str, Any],
+        peers: dict[str, SimBroker],
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.rng = cluster.loop.stream(f"broker {name}")
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.ledgers: LedgerClient | None = None
+        self.store: SimMetadataStore | None = None
+        self.held_down = False
+        self._limits = limits
+        self._peers = peers
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def serves(self) -> bool:
+        return self.broker is not None
+
+    # Life and death
+
+    def start(self) -> None:
+        """Start a process, unless one runs."""
+        if self.is_alive or self.held_down:
+            return
+        self.process = self.cluster.new_process(self.name)
+        self.process.on_crash.append(self._died)
+        self.cluster.network.attach(self.process)
+        self.process.spawn(self._live(self.process), self.name)
+
+    def start_later(self, s: float) -> None:
+        self.cluster.loop.world_later(s, self.start)
+
+    def kill(self, *, power: bool = False) -> None:
+        if self.process is not None:
+            self.process.crash(power=power)
+
+    def stop(self) -> None:
+        """Hand everything over and end, soon."""
+        if self.process is not None and self.process.alive and self.broker is not None:
+            self.process.spawn(self._stop(self.process, self.broker), "stop")
+
+    def _died(self, _: Process) -> None:
+        self.broker = self.ledgers = self.store = None
+
+    async def _live(self, process: Process) -> None:
+        cluster = self.cluster
+        self.store = store = cluster.metadata_store(process)
+        try:
+            await store.start()
+            self.ledgers = ledgers = LedgerClient(
+                store,
+                rng=process.rng,
+                options=LedgerOptions(**cluster.options.client),
+                clock=process.clock_ms,
+            )
+            watch_ledgers(ledgers, cluster.audit, self.name)
+            await ledgers.start()
+            config = BrokerConfig(broker_id=self.name, **self._limits)
+            broker = Broker(store, ledgers, config, rng=process.rng, clock=process.clock_ms)
+            await broker.start(f"sim://{self.name}")
+            self.broker = broker
+            cluster.events.add("broker up", self.name)
+            await broker.failed
+        except OctavoError as error:
+            cluster.events.add("broker ends", self.name, error)
+            cluster.trace.probe(f"broker.ends.{type(error).__name__}")
+            process.crash()
+            self.start_later(0.1 + self.rng.random() * 0.2)
+
+    async def _stop(self, process: Process, broker: Broker) -> None:
+        self.cluster.trace.probe("topic.handover")
+        await broker.close()
+        assert self.ledgers is not None
+        assert self.store is not None
+        await self.ledgers.close()
+        try:
+            await self.store.close()
+        except OctavoError:
+            pass
+        self.cluster.events.add("broker stopped", self.name)
+        process.crash()
+        self.start_later(self.rng.random() * 0.4)
+
+    # Calls
+
+    async def at_owner(self, name: PartitionName, work: Work, *, forwarded: bool = False) -> Any:
+        """Have `work` done at the partition's owner. For calls through the network."""
+        broker, process = self.broker, self.process
+        if broker is None or process is None:
+            raise PartitionMoving(f"broker {self.name} is not ready")
+        call = SimpleNamespace(
+            services=SimpleNamespace(
+                broker=broker, config=SimpleNamespace(moving_wait_ms=_MOVING_WAIT_MS)
+            ),
+            forwarded=forwarded,
+            owner_url="",
+        )
+
+        async def there(owner: Owner) -> Any:
+            ask = partial(self._peers[owner.broker_id].at_owner, name, work, forwarded=True)
+            self.cluster.trace.probe("topic.forwarded")
+            try:
+                return await self.cluster.network.call(
+                    process, owner.broker_id, ask, CALL_TIMEOUT_S
+                )
+            except ConnectionRefusedError as error:
+                raise OwnerUnreachable(f"{owner.broker_id} is not there") from error
+
+        return await with_owner(call, name, work, there)  # type: ignore[arg-type]
+
+    async def with_broker(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
+        """Have `work` done by this broker."""
+        if self.broker is None:
+            raise PartitionMoving(f"broker {self.name} is not ready")
+        return await work(self.broker)
+
+
+def watch_ledgers(ledgers: LedgerClient, audit: LedgerAudit, name: str) -> None:
+    """Tell the referee of the ledgers what a broker adds, and what it is told of it."""
+    create: Any = ledgers.create
+
+    async def watched_create(**settings: Any) -> LedgerWriter:
+        writer: LedgerWriter = await create(**settings)
+        audit.began(writer.ledger_id, name)
+        watch_writer(writer, audit)
+        return writer
+
+    put = setattr
+    put(ledgers, "create", watched_create)
+
+
+def watch_writer(writer: LedgerWriter, audit: LedgerAudit) -> None:
+    """The same for one ledger."""
+    add, ledger_id = writer.add, writer.ledger_id
+
+    def watched_add(payload: Buffer, done: AddDone) -> int:
+        def watched(entry_id: int, error: OctavoError | None) -> None:
+            if error is None:
+                audit.acked(ledger_id, entry_id)
+            elif not isinstance(error, OutcomeUnknown):
+                audit.refused(ledger_id, entry_id)
+            done(entry_id, error)
+
+        entry_id = add(payload, watched)
+        audit.sent(ledger_id, entry_id, bytes(payload))
+        return entry_id
+
+    put = setattr
+    put(writer, "add", watched_add)
+
+
+async def pause(s: float) -> None:
+    """Let virtual time pass."""
+    await asyncio.sleep(s)

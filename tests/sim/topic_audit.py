@@ -1,0 +1,314 @@
+"""The referee of the topics: every message that was sent, every place where one was seen.
+
+Told of each call as it begins and of each answer as it comes, it holds at once against everything
+known so far: one content at one offset, one offset for one message, nothing that nobody sent, in
+order of real time and of each producer, acks that hold. What was answered with "unknown" may have
+happened or not. At the end the whole log is read and nothing may be missing (S9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from broker.types import PartitionName, StoredBatch
+from protocol.records import read_records
+from tests.sim.events import Events
+from tests.sim.trace import Trace
+
+Fail = Callable[[str], None]
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """One message that somebody sent."""
+
+    value: str
+    producer: str
+    place: tuple[int, int]
+    """Epoch and sequence of a producer that numbers its messages; number of the call otherwise."""
+    floor: int
+    """The highest offset that was acked when it was first sent: it stands behind that."""
+    offset: int = -1
+    acked: bool = False
+    refused: bool = False
+    """Its sender was told that it is certainly not stored."""
+
+
+@dataclass(slots=True, eq=False)
+class CursorHistory:
+    """What happened to one subscription in one partition."""
+
+    name: str
+    attempted: set[int] = field(default_factory=set)
+    """Offsets that somebody tried to ack."""
+    confirmed: dict[int, int] = field(default_factory=dict)
+    """Offsets of which an ack was answered → the epoch of the owner that answered."""
+    delivered: set[int] = field(default_factory=set)
+    skipped: int = 0
+    """All before it may count as acked by a seek."""
+    moves: int = 0
+    """How many seeks have begun or ended: acks that overlap one are not counted as confirmed."""
+    loose: bool = False
+    """A seek has an unknown outcome: it may take effect at any time."""
+    seek_epochs: dict[int, None] = field(default_factory=dict)
+    fresh: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """Epoch → (lease, offset) of first deliveries."""
+    mark: tuple[int, int] = (0, 0)
+    """Epoch and mark-delete position as last seen."""
+
+
+class LogHistory:
+    """One partition's."""
+
+    def __init__(
+        self, name: PartitionName, subscriptions: Iterable[str], trace: Trace, fail: Fail
+    ) -> None:
+        self.name = name
+        self.sent: dict[str, Message] = {}
+        self.at: dict[int, Message] = {}
+        self.acked_end = 0
+        """One past the highest acked offset."""
+        self.seen_end = 0
+        self.trimmed = 0
+        self.cursors = {sub: CursorHistory(sub) for sub in subscriptions}
+        self.repeats_allowed = False
+        """Requests come twice: a message without a sequence may be stored twice."""
+        self._trace = trace
+        self._fail = fail
+
+    # -- publishing
+
+    def sends(self, values: Sequence[str], producer: str, epoch: int, sequence: int) -> None:
+        """These messages are sent for the first time."""
+        for number, value in enumerate(values):
+            assert value not in self.sent
+            place = (epoch, sequence + number)
+            self.sent[value] = Message(value, producer, place, self.acked_end - 1)
+
+    def acked(self, values: Sequence[str], first_offset: int, *, duplicate: bool) -> None:
+        """Their sender was told where they are; −1 when that is not known any more."""
+        if duplicate:
+            self._trace.probe("topic.duplicate")
+        for number, value in enumerate(values):
+            message = self.sent[value]
+            message.acked = True
+            if first_offset >= 0:
+                self._see(first_offset + number, value, "its publisher was told")
+                self.acked_end = max(self.acked_end, first_offset + number + 1)
+
+    def refused(self, values: Sequence[str]) -> None:
+        """Their sender was told that they are certainly not stored, and sends them no more."""
+        for value in values:
+            message = self.sent[value]
+            message.refused = True
+            if message.offset >= 0:
+                self._fail(f"S9 {self._at(message)} was refused: not stored")
+
+    def _at(self, message: Message) -> str:
+        return f"{self.name} offset {message.offset} {message.value!r}"
+
+    # -- reading
+
+    def batch(self, batch: StoredBatch, who: str) -> list[tuple[int, str]]:
+        """Somebody was given a whole batch."""
+        found = []
+        for record in read_records(batch.data):
+            value = (record.value or b"").decode()
+            offset = batch.base_offset + record.offset_delta
+            self._see(offset, value, who)
+            found.append((offset, value))
+        if len(found) != batch.header.record_count:
+            self._fail(f"S9 {self.name}: a batch of {len(found)}, told {batch.header.record_count}")
+        return found
+
+    def _see(self, offset: int, value: str, who: str) -> None:
+        message = self.sent.get(value)
+        known = self.at.get(offset)
+        if known is not None:
+            if known is not message:
+                self._fail(
+                    f"S9 {self.name} offset {offset} held {known.value!r}, now {value!r} ({who})"
+                )
+            return
+        if message is None:
+            self._fail(f"S9 {self.name} offset {offset}: {value!r} was never sent ({who})")
+            return
+        self.at[offset] = message
+        self.seen_end = max(self.seen_end, offset + 1)
+        if message.refused:
+            self._fail(f"S9 {self.name} offset {offset}: {value!r} was refused, and is here")
+        if message.offset >= 0:
+            if not (self.repeats_allowed and message.place[0] < 0):
+                self._fail(f"S9 twice: {self._at(message)} stands at {offset}, too ({who})")
+            return
+        message.offset = offset
+        if offset <= message.floor:
+            self._fail(
+                f"S9 {self._at(message)} was sent when offset {message.floor} was acked ({who})"
+            )
+
+    # -- the end
+
+    def check_whole(self, first: int, end: int) -> None:
+        """The whole log has been read from `first` to `end`."""
+        for offset in range(first, end):
+            if offset not in self.at:
+                self._fail(f"S9 {self.name}: nothing at offset {offset} of {first} … {end}")
+                return
+        for message in self.sent.values():
+            if message.acked and message.offset < 0:
+                self._fail(f"S9 {self.name}: {message.value!r} was acked and is nowhere")
+            elif message.acked and message.offset >= end:
+                self._fail(f"S9 {self._at(message)} was acked, the log ends at {end}")
+        if self.seen_end > end:
+            self._fail(f"S9 {self.name} ended at {self.seen_end} once, and ends at {end} now")
+        self._check_producers(first)
+
+    def _check_producers(self, first: int) -> None:
+        latest: dict[str, Message] = {}
+        for _, message in sorted(self.at.items()):
+            if message.place[0] < 0:
+                continue
+            before = latest.get(message.producer)
+            latest[message.producer] = message
+            if before is not None and before.place >= message.place:
+                self._fail(
+                    f"S9 producer {message.producer} out of order: {self._at(before)}, then "
+                    f"{self._at(message)}"
+                )
+            elif (
+                before is not None and before.offset >= first and _gap(before.place, message.place)
+            ):
+                self._fail(
+                    f"S9 producer {message.producer} has a gap: {self._at(before)}, then "
+                    f"{self._at(message)}"
+                )
+
+    # -- cursors
+
+    def ack_begins(self, sub: str, offsets: Iterable[int]) -> int:
+        """Somebody tries to ack. Give what comes back to `ack_ends`."""
+        cursor = self.cursors[sub]
+        cursor.attempted.update(offsets)
+        return cursor.moves
+
+    def ack_ends(self, sub: str, offsets: Iterable[int], epoch: int, moves: int) -> None:
+        """They were told, by the owner of that epoch, that their acks are durable."""
+        cursor = self.cursors[sub]
+        if moves != cursor.moves or cursor.loose:
+            return
+        for offset in offsets:
+            cursor.confirmed[offset] = max(epoch, cursor.confirmed.get(offset, 0))
+
+    def seek_begins(self, sub: str, offset: int) -> None:
+        cursor = self.cursors[sub]
+        cursor.moves += 1
+        cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
+        cursor.skipped = max(cursor.skipped, offset)
+
+    def seek_ends(self, sub: str, epoch: int, *, known: bool) -> None:
+        cursor = self.cursors[sub]
+        cursor.moves += 1
+        cursor.seek_epochs[epoch] = None
+        if not known:
+            cursor.loose = True
+            cursor.confirmed.clear()
+
+    def delivered(
+        self, sub: str, given: Sequence[tuple[int, str, int, int, int]], acked_then: dict[int, int]
+    ) -> None:
+        """A consumer was given (offset, value, epoch, lease, delivery count) each.
+
+        `acked_then`: what was confirmed when it asked.
+        """
+        cursor = self.cursors[sub]
+        for offset, value, epoch, lease, count in given:
+            self._see(offset, value, f"subscription {sub}")
+            cursor.delivered.add(offset)
+            if count == 1:
+                cursor.fresh.setdefault(epoch, []).append((lease, offset))
+            else:
+                self._trace.probe("topic.redelivered")
+            by = acked_then.get(offset)
+            if by is None or offset not in cursor.confirmed:
+                continue
+            if by <= epoch:
+                self._fail(
+                    f"S9 {self.name} subscription {sub}: offset {offset} was acked in epoch {by} "
+                    f"and is delivered again in epoch {epoch}"
+                )
+            else:
+                self._trace.probe("topic.zombie_delivery")
+
+    def mark_seen(self, sub: str, epoch: int, mark: int) -> None:
+        """The owner of that epoch says that all before `mark` is acked."""
+        cursor = self.cursors[sub]
+        self._check_attempted(cursor, mark, "its cursor stands there")
+        if (epoch, mark) < cursor.mark and epoch >= cursor.mark[0] and not cursor.moves:
+            self._fail(f"S9 {self.name} cursor {sub} went from {cursor.mark[1]} back to {mark}")
+        if epoch > cursor.mark[0] and mark < cursor.mark[1] and not cursor.moves:
+            self._trace.probe("topic.cursor_behind")
+        cursor.mark = max(cursor.mark, (epoch, mark))
+
+    def trim(self, first: int) -> None:
+        """All before `first` is gone: every subscription must have had its chance."""
+        for cursor in self.cursors.values():
+            self._check_attempted(cursor, first, "it was trimmed")
+        self.trimmed = max(self.trimmed, first)
+
+    def _check_attempted(self, cursor: CursorHistory, end: int, why: str) -> None:
+        for offset in range(cursor.skipped, end):
+            if offset not in cursor.attempted:
+                self._fail(
+                    f"S9 {self.name} subscription {cursor.name}: nobody acked offset {offset}, "
+                    f"and {why} (up to {end})"
+                )
+                return
+
+    def check_cursors(self, end: int) -> None:
+        """Every subscription was drained up to `end`."""
+        for cursor in self.cursors.values():
+            for offset in range(cursor.skipped, end):
+                if offset not in cursor.delivered and offset not in cursor.attempted:
+                    self._fail(
+                        f"S9 {self.name} subscription {cursor.name} never got offset {offset} of "
+                        f"{end}"
+                    )
+                    return
+            if not cursor.moves:
+                self._check_order(cursor)
+
+    def _check_order(self, cursor: CursorHistory) -> None:
+        for epoch, given in cursor.fresh.items():
+            latest = -1
+            for lease, offset in sorted(dict.fromkeys(given)):
+                if offset <= latest:
+                    self._fail(
+                        f"S9 {self.name} subscription {cursor.name} epoch {epoch}: offset {offset} "
+                        f"came first after {latest} (lease {lease})"
+                    )
+                    return
+                latest = offset
+
+
+class TopicAudit:
+    """All partitions of one seed."""
+
+    def __init__(self, events: Events, trace: Trace, fail: Fail) -> None:
+        self.logs: dict[PartitionName, LogHistory] = {}
+        self.fail = fail
+        self._events = events
+        self._trace = trace
+
+    def add(self, name: PartitionName, subscriptions: Iterable[str], *, repeats: bool) -> None:
+        """A partition whose history begins."""
+        self.logs[name] = LogHistory(name, subscriptions, self._trace, self.fail)
+        self.logs[name].repeats_allowed = repeats
+
+
+def _gap(before: tuple[int, int], after: tuple[int, int]) -> bool:
+    """Whether a sequence is missing between two messages of one producer."""
+    if before[0] == after[0]:
+        return after[1] != before[1] + 1
+    return after[1] != 0

@@ -1,0 +1,465 @@
+"""What the clients of the topics do: publish with and without sequences, read, consume, seek.
+
+Each client is a process of its own that knows the brokers by name and asks any of them. What it is
+told goes to the referee (`topic_audit.py`) at once. A call that was lost is repeated as a careful
+client does: a batch under the same sequence until there is an answer, a receive under the same
+request, an ack as it is. A plain publish is never repeated: nobody could tell it from a second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from broker.errors import (
+    NotOwner,
+    OffsetMismatch,
+    OffsetTrimmed,
+    Overloaded,
+    PartitionMoving,
+    PartitionUnavailable,
+    SequenceGap,
+    StaleLease,
+    StaleProducerEpoch,
+    SubscriptionBusy,
+)
+from broker.partition import Partition
+from broker.types import Delivery, Nack, PartitionName, Published, StoredBatch
+from protocol.codes import OctavoError
+from protocol.records import Record, build_batch
+from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
+from tests.sim.cluster import Cluster
+from tests.sim.process import Process
+from tests.sim.topic_audit import LogHistory, TopicAudit
+from tests.sim.topic_options import TopicOptions
+
+_NOT_STORED = (
+    ConnectionRefusedError,
+    NotOwner,
+    OffsetMismatch,
+    Overloaded,
+    PartitionMoving,
+    PartitionUnavailable,
+)
+"""After these a publish has certainly not taken effect (requests that come twice excepted)."""
+_EXPECTED = (OctavoError, OSError, TimeoutError)
+_RETRY_S = 0.04
+_GAP_TRIES_MAX = 200
+
+
+class TopicClient:
+    """One client process; when it dies, another takes its place."""
+
+    def __init__(
+        self, load: TopicLoad, name: str, life: Callable[[TopicClient], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.load = load
+        self.name = name
+        self.rng = load.cluster.loop.stream(f"topic client {name}")
+        self.process: Process | None = None
+        self.run = 0
+        """How often it was started."""
+        self.is_done = False
+        self._life = life
+        self._owners: dict[PartitionName, str] = {}
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Begin, or begin anew after a crash."""
+        self.run += 1
+        self.is_done = False
+        self.process = self.load.cluster.new_process(self.name)
+        self.process.spawn(self._live(), self.name)
+
+    def crash(self) -> None:
+        if self.process is not None:
+            self.process.crash(power=self.rng.random() < 0.5)
+
+    async def _live(self) -> None:
+        try:
+            await self._life(self)
+            self.is_done = True
+        except Exception as error:
+            self.load.audit.fail(f"client {self.name} ended with {error!r}")
+            raise
+
+    async def ask(
+        self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        """Have `work` done at the owner of a partition. Raises `_EXPECTED`."""
+        load = self.load
+        broker = load.brokers[self._owners.get(name) or self.rng.choice(list(load.brokers))]
+
+        async def noted(partition: Partition) -> Any:
+            here.append(partition)
+            return await work(partition)
+
+        here: list[Partition] = []
+        assert self.process is not None
+        try:
+            answer = await load.cluster.network.call(
+                self.process, broker.name, partial(broker.at_owner, name, noted), CALL_TIMEOUT_S
+            )
+            self._owners[name] = broker.name
+            return answer
+        except _EXPECTED as error:
+            self._owners.pop(name, None)
+            load.cluster.trace.probe(f"topic.answer.{type(error).__name__}")
+            raise
+        except Exception as error:
+            load.audit.fail(f"broker answered {self.name} with {error!r}")
+            raise TimeoutError from error
+
+    async def ask_retrying(
+        self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        """The same until there is an answer; for what may be done twice."""
+        while True:
+            try:
+                return await self.ask(name, work)
+            except _EXPECTED:
+                await self.pause(_RETRY_S)
+
+    async def pause(self, mean_s: float) -> None:
+        await asyncio.sleep(self.rng.expovariate(1 / mean_s))
+
+
+class TopicLoad:
+    """All clients of the topics."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        brokers: dict[str, SimBroker],
+        partitions: list[PartitionName],
+        options: TopicOptions,
+        audit: TopicAudit,
+    ) -> None:
+        self.cluster = cluster
+        self.brokers = brokers
+        self.partitions = partitions
+        self.options = options
+        self.audit = audit
+        self.over = False
+        self.clients: list[TopicClient] = []
+        self.producers: dict[tuple[str, int], list[tuple[list[str], int, int]]] = {}
+        """(producer, partition) → its batches acked last: values, epoch, sequence."""
+        self._numbers = self._requests = 0
+
+    def start(self) -> None:
+        """Begin."""
+        options = self.options
+        lives = [
+            *[(f"i{n}", self._publish_numbered) for n in range(1, options.producers + 1)],
+            *[(f"p{n}", self._publish_plain) for n in range(1, options.publishers + 1)],
+            *[(f"v{n}", self._read) for n in range(1, options.readers + 1)],
+            *[
+                (f"c{n}{sub}", partial(self._consume, sub))
+                for sub in options.subscriptions
+                for n in range(1, options.consumers + 1)
+            ],
+        ]
+        for name, life in lives:
+            client = TopicClient(self, name, life)  # type: ignore[arg-type]
+            self.clients.append(client)
+            client.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every living client has come to its end."""
+        return all(client.is_done or not client.is_alive for client in self.clients)
+
+    @property
+    def _full(self) -> bool:
+        return self.over or self._numbers >= self.options.messages_max
+
+    # ------------------------------------------------------------------ publishing
+
+    def _values(self, client: TopicClient) -> list[str]:
+        count = client.rng.randint(1, self.options.batch_max)
+        self._numbers += count
+        first = self._numbers - count
+        return [f"{client.name}.{client.run}-{first + n}" for n in range(count)]
+
+    def batch(self, client: TopicClient, values: list[str], *sequence: int) -> bytes:
+        assert client.process is not None
+        now_ms = client.process.clock_ms()
+        records = [Record(None, value.encode(), (), now_ms) for value in values]
+        if not sequence:
+            return build_batch(records)
+        producer_id, epoch, first = sequence
+        return build_batch(
+            records, producer_id=producer_id, producer_epoch=epoch, base_sequence=first
+        )
+
+    async def _publish_numbered(self, client: TopicClient) -> None:
+        """An idempotent producer: each start of it has a new epoch, whose sequences begin at 0."""
+        name = client.rng.choice(self.partitions)
+        log = self.audit.logs[name]
+        epoch, sequence = client.run - 1, 0
+        producer_id = int(client.name[1:])
+        under_way: list[asyncio.Task[None]] = []
+        while not self._full:
+            values = self._values(client)
+            log.sends(values, client.name, epoch, sequence)
+            batch = self.batch(client, values, producer_id, epoch, sequence)
+            work = self._until_stored(client, name, values, batch, (epoch, sequence))
+            assert client.process is not None
+            under_way.append(client.process.spawn(work, f"publish {client.name}"))
+            sequence += len(values)
+            while len(under_way) >= self.options.pipeline:
+                await under_way.pop(0)
+            await client.pause(self.options.pause_s)
+        for one in under_way:
+            await one
+
+    async def _until_stored(
+        self,
+        client: TopicClient,
+        name: PartitionName,
+        values: list[str],
+        batch: bytes,
+        place: tuple[int, int],
+    ) -> None:
+        """Repeat the same batch under the same sequence until there is an answer."""
+        gaps = 0
+        while True:
+            try:
+                published: Published = await client.ask(name, lambda p: p.publish(batch))
+                break
+            except SequenceGap as error:
+                # The batch before it is not stored yet, or a former owner does not know of it.
+                gaps += 1
+                if gaps > _GAP_TRIES_MAX:
+                    self.audit.fail(f"S9 {client.name} cannot go on at {values}: {error}")
+            except StaleProducerEpoch as error:
+                self.audit.fail(f"S9 {client.name} is the newest, and is told: {error}")
+            except _EXPECTED as error:
+                if not isinstance(error, _NOT_STORED):
+                    self.cluster.trace.probe("topic.publish_unknown")
+            await client.pause(_RETRY_S)
+        log = self.audit.logs[name]
+        log.acked(values, published.first_offset, duplicate=published.duplicate)
+        self._check_count(name, values, published)
+        kept = self.producers.setdefault((client.name, name.partition), [])
+        kept.append((values, *place))
+        del kept[:-3]
+
+    def _check_count(self, name: PartitionName, values: list[str], published: Published) -> None:
+        first, last = published.first_offset, published.last_offset
+        if first >= 0 and last - first + 1 != len(values):
+            self.audit.fail(f"S9 {name}: {len(values)} messages were stored as {published}")
+
+    async def _publish_plain(self, client: TopicClient) -> None:
+        """Publishes without sequences, sometimes only if it is at the end."""
+        while not self._full:
+            name = client.rng.choice(self.partitions)
+            log = self.audit.logs[name]
+            values = self._values(client)
+            batch = self.batch(client, values)
+            expected = log.seen_end if client.rng.random() < 0.2 else None
+            log.sends(values, client.name, -1, self._numbers)
+            try:
+                published = await client.ask(
+                    name, lambda p, b=batch, e=expected: p.publish(b, expected_offset=e)
+                )
+                log.acked(values, published.first_offset, duplicate=published.duplicate)
+                self._check_count(name, values, published)
+                if expected is not None and published.first_offset != expected:
+                    self.audit.fail(f"S9 {name}: expected at {expected}, stored {published}")
+            except _NOT_STORED:
+                if self.options.definite:
+                    log.refused(values)
+            except _EXPECTED:
+                self.cluster.trace.probe("topic.publish_unknown")
+            await client.pause(self.options.pause_s)
+
+    # ------------------------------------------------------------------ reading
+
+    async def _read(self, client: TopicClient) -> None:
+        """Follows the end, and now and then begins somewhere else."""
+        name, offset = client.rng.choice(self.partitions), 0
+        while not self.over:
+            log = self.audit.logs[name]
+            if client.rng.random() < 0.1:
+                name = client.rng.choice(self.partitions)
+                log = self.audit.logs[name]
+                offset = client.rng.randint(log.trimmed, max(log.trimmed, log.seen_end))
+            try:
+                offset = await self.read_once(client, name, offset, wait_s=0.2)
+            except OffsetTrimmed as error:
+                if error.earliest > log.trimmed:
+                    self.audit.fail(f"S9 {name} {error}, the record says {log.trimmed}")
+                offset = error.earliest
+            except _EXPECTED:
+                pass
+            await client.pause(self.options.pause_s)
+
+    async def read_once(
+        self, client: TopicClient, name: PartitionName, offset: int, *, wait_s: float = 0.0
+    ) -> int:
+        """Read some batches from `offset` on, have them checked; the offset after them."""
+        bytes_max, count_max = client.rng.choice((1, 200, 10_000)), client.rng.choice((1, 5, 1_000))
+        batches: list[StoredBatch] = await client.ask(
+            name,
+            lambda p: p.read(offset, bytes_max=bytes_max, count_max=count_max, wait_s=wait_s),
+        )
+        log = self.audit.logs[name]
+        at = offset
+        for batch in batches:
+            first_fits = at == offset and batch.base_offset <= at < batch.next_offset
+            if not first_fits and batch.base_offset != at:
+                self.audit.fail(f"S9 {name} read from {offset}: {batch.base_offset}, not {at}")
+            log.batch(batch, f"reader {client.name}")
+            at = batch.next_offset
+        return at
+
+    # ------------------------------------------------------------------ consuming
+
+    async def _consume(self, sub: str, client: TopicClient) -> None:
+        while not self.over:
+            await self.consume_once(client, client.rng.choice(self.partitions), sub)
+            await client.pause(self.options.pause_s)
+
+    async def consume_once(self, client: TopicClient, name: PartitionName, sub: str) -> None:
+        """Receive some, and do with them what consumers do."""
+        given = await self.receive(client, name, sub, wait_s=0.1)
+        if self.options.seeks and client.rng.random() < 0.02:
+            await self._seek(client, name, sub)
+            return
+        if not given:
+            return
+        how = client.rng.random()
+        exclusive = self.options.subscriptions[sub].type == "exclusive"
+        if how < 0.1:
+            return  # it forgets them: their leases end
+        if how < 0.25:
+            delay_ms = client.rng.choice((0, 50))
+            await self.acknowledge(
+                client, name, sub, nacks=[Nack(d.ack_id, delay_ms) for d in given]
+            )
+        elif how < 0.3:
+            await self.acknowledge(client, name, sub, extend=[d.ack_id for d in given])
+        elif how < 0.5 and exclusive:
+            await self.acknowledge(client, name, sub, up_to=client.rng.choice(given).offset)
+        else:
+            some = [d for d in given if client.rng.random() < 0.8]
+            for _ in range(client.rng.choice((1, 1, 2))):
+                await self.acknowledge(client, name, sub, acks=some)
+
+    async def receive(
+        self,
+        client: TopicClient,
+        name: PartitionName,
+        sub: str,
+        *,
+        wait_s: float = 0.0,
+        messages_max: int = 0,
+    ) -> list[Delivery]:
+        """What a consumer is given; nothing when that cannot be learnt."""
+        log = self.audit.logs[name]
+        messages_max = messages_max or client.rng.choice((1, 3, 50))
+        self._requests += 1
+        request = f"r{self._requests}" if client.rng.random() < 0.7 else ""
+
+        async def work(partition: Partition) -> list[Delivery]:
+            subscription = await partition.subscription(sub)
+            return await subscription.receive(
+                f"{client.name}.{client.run}",
+                messages_max=messages_max,
+                wait_s=wait_s,
+                request=request,
+            )
+
+        for _ in range(3 if request else 1):
+            acked_then = dict(log.cursors[sub].confirmed)
+            try:
+                given = await client.ask(name, work)
+            except SubscriptionBusy:
+                return []
+            except _EXPECTED:
+                await client.pause(_RETRY_S)
+                continue
+            self._delivered(log, sub, given, acked_then)
+            return given
+        return []
+
+    def _delivered(
+        self, log: LogHistory, sub: str, given: list[Delivery], acked_then: dict[int, int]
+    ) -> None:
+        rows = []
+        for one in given:
+            partition, offset, epoch, lease = map(int, one.ack_id.split("-"))
+            if (partition, offset) != (log.name.partition, one.offset):
+                self.audit.fail(f"S9 {log.name} offset {one.offset}: ack id {one.ack_id}")
+            value = (one.record.value or b"").decode()
+            rows.append((one.offset, value, epoch, lease, one.delivery_count))
+        log.delivered(sub, rows, acked_then)
+
+    async def acknowledge(
+        self,
+        client: TopicClient,
+        name: PartitionName,
+        sub: str,
+        *,
+        acks: list[Delivery] | None = None,
+        up_to: int | None = None,
+        nacks: list[Nack] | None = None,
+        extend: list[str] | None = None,
+    ) -> None:
+        """Acknowledge, give back or keep; an ack whose outcome is unknown is mostly repeated."""
+        acks = acks or []
+        log = self.audit.logs[name]
+        offsets = [d.offset for d in acks]
+        if up_to is not None:
+            offsets += range(log.trimmed, up_to + 1)
+        moves = log.ack_begins(sub, offsets)
+        if up_to is not None:
+            log.cursors[sub].attempted.update(range(up_to + 1))
+
+        async def work(partition: Partition) -> tuple[int, tuple[str, ...]]:
+            subscription = await partition.subscription(sub)
+            stale: tuple[str, ...] = ()
+            try:
+                await subscription.acknowledge(
+                    [d.ack_id for d in acks], up_to=up_to, nacks=nacks or (), extend=extend or ()
+                )
+            except StaleLease as error:
+                stale = error.stale
+            return partition.epoch, stale
+
+        for _ in range(3):
+            try:
+                epoch, stale = await client.ask(name, work)
+            except _EXPECTED:
+                if client.rng.random() < 0.3:
+                    return
+                await client.pause(_RETRY_S)
+                continue
+            if stale:
+                self.cluster.trace.probe("topic.stale_lease")
+            refused = {d.offset for d in acks if d.ack_id in stale}
+            kept = [offset for offset in offsets if offset not in refused]
+            log.ack_ends(sub, kept, epoch, moves)
+            return
+
+    async def _seek(self, client: TopicClient, name: PartitionName, sub: str) -> None:
+        log = self.audit.logs[name]
+        offset = client.rng.randint(log.trimmed, max(log.trimmed, log.seen_end))
+        self.cluster.trace.probe("topic.seek")
+        log.seek_begins(sub, offset)
+
+        async def work(partition: Partition) -> int:
+            await (await partition.subscription(sub)).seek(offset)
+            return partition.epoch
+
+        try:
+            epoch = await client.ask(name, work)
+            log.seek_ends(sub, epoch, known=self.options.definite)
+        except _EXPECTED:
+            log.seek_ends(sub, -1, known=False)

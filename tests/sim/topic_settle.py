@@ -1,0 +1,211 @@
+"""After the faults: every partition is served again, read as a whole, drained, and compared.
+
+The judge is a client like any other. It reads every log from its first offset to its end, drains
+every subscription, repeats the last batches of each numbered producer (nothing may be stored
+twice), holds the state ledger against what the owner has in memory, and then all brokers are killed
+and everything must be as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from broker.errors import SubscriptionBusy
+from broker.partition import Partition
+from broker.state_format import State
+from broker.types import PartitionName, Published, SubscriptionInfo, TopicName
+from ledger.ledgers import LedgerClient
+from protocol.codes import OctavoError
+from tests.sim.brokers import SimBroker
+from tests.sim.cluster import Cluster
+from tests.sim.topic_audit import TopicAudit
+from tests.sim.topic_load import TopicClient, TopicLoad
+from tests.sim.topic_options import TopicOptions
+
+_PAUSE_S = 0.05
+_EXPECTED = (OctavoError, OSError, TimeoutError)
+
+
+class TopicJudge:
+    """Makes the topics, and at the end looks at what became of them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        brokers: dict[str, SimBroker],
+        load: TopicLoad,
+        options: TopicOptions,
+        audit: TopicAudit,
+        topic: TopicName,
+    ) -> None:
+        self.cluster = cluster
+        self.brokers = brokers
+        self.load = load
+        self.options = options
+        self.audit = audit
+        self.topic = topic
+        self.settled = False
+        self._ready: Callable[[], None] = lambda: None
+
+    def prepare(self, ready: Callable[[], None]) -> None:
+        """Make topic and subscriptions; then call `ready`."""
+        self._ready = ready
+        TopicClient(self.load, "maker", self._make).start()
+
+    def settle(self) -> None:
+        """Begin; `settled` says when all has been looked at."""
+        TopicClient(self.load, "judge", self._settle).start()
+
+    # ------------------------------------------------------------------ making
+
+    async def _make(self, client: TopicClient) -> None:
+        await self._at_any(client, lambda b: b.create_topic(self.topic, self.options.settings))
+        for sub, settings in self.options.subscriptions.items():
+            info, _ = await self._at_any(
+                client, lambda b, s=sub, w=settings: b.create_subscription(self.topic, s, w)
+            )
+            for name in self.load.partitions:
+                await self._subscribe(client, name, info)
+        self._ready()
+
+    async def _at_any(self, client: TopicClient, work: Callable[..., Any]) -> Any:
+        assert client.process is not None
+        while True:
+            broker = client.rng.choice(list(self.brokers.values()))
+            try:
+                return await self.cluster.network.call(
+                    client.process, broker.name, lambda b=broker: b.with_broker(work), 1.0
+                )
+            except _EXPECTED:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _subscribe(
+        self, client: TopicClient, name: PartitionName, info: SubscriptionInfo
+    ) -> None:
+        async def work(partition: Partition) -> None:
+            await partition.subscribe(info)
+
+        await client.ask_retrying(name, work)
+
+    # ------------------------------------------------------------------ settling
+
+    async def _settle(self, client: TopicClient) -> None:
+        while not self.load.is_done:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)
+        for name in self.load.partitions:
+            end = await self._read_all(client, name)
+            for sub in self.options.subscriptions:
+                await self._drain(client, name, sub)
+            self.audit.logs[name].check_cursors(end)
+            await self._repeat(client, name)
+            await client.ask_retrying(name, lambda p: self._compare_state(p))
+        for broker in self.brokers.values():
+            broker.kill()
+            broker.start()
+        for name in self.load.partitions:
+            before = self.audit.logs[name].seen_end
+            end = await self._read_all(client, name)
+            if end != before:
+                self.audit.fail(f"S9 {name} ended at {before}, after a restart at {end}")
+            for sub in self.options.subscriptions:
+                await self._drain(client, name, sub)
+        self.settled = True
+
+    async def _read_all(self, client: TopicClient, name: PartitionName) -> int:
+        """Everything from the first offset to the end, which is given back."""
+
+        async def bounds(partition: Partition) -> tuple[int, int]:
+            return partition.earliest_offset, partition.next_offset
+
+        while True:
+            first, end = await client.ask_retrying(name, bounds)
+            offset = first
+            try:
+                while offset < end:
+                    offset = await self.load.read_once(client, name, offset)
+            except _EXPECTED:
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.audit.logs[name].check_whole(first, end)
+            return int(end)
+
+    async def _drain(self, client: TopicClient, name: PartitionName, sub: str) -> None:
+        """Receive and acknowledge until nothing is left."""
+        log = self.audit.logs[name]
+
+        async def look(partition: Partition) -> tuple[int, int, int]:
+            stats = (await partition.subscription(sub)).stats()
+            return partition.epoch, stats.mark_delete_offset, stats.backlog
+
+        while True:
+            try:
+                epoch, mark, backlog = await client.ask_retrying(name, look)
+                log.mark_seen(sub, epoch, mark)
+                if not backlog:
+                    return
+                given = await self.load.receive(client, name, sub, wait_s=0.2, messages_max=1_000)
+                if given:
+                    await self.load.acknowledge(client, name, sub, acks=given)
+                else:
+                    await asyncio.sleep(_PAUSE_S)
+            except SubscriptionBusy:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _repeat(self, client: TopicClient, name: PartitionName) -> None:
+        """What a numbered producer sent last is known to be there."""
+        for (producer, partition), batches in self.load.producers.items():
+            if partition != name.partition:
+                continue
+            newest = max(epoch for _, epoch, _ in batches)
+            for values, epoch, sequence in batches:
+                if epoch < newest:
+                    continue
+                batch = self.load.batch(client, values, int(producer[1:]), epoch, sequence)
+                published: Published = await client.ask_retrying(
+                    name, lambda p, b=batch: p.publish(b)
+                )
+                log = self.audit.logs[name]
+                log.acked(values, published.first_offset, duplicate=published.duplicate)
+                if not published.duplicate:
+                    self.audit.fail(f"S9 {name} {values} was stored twice: {published}")
+
+    # ------------------------------------------------------------------ memory and ledger
+
+    async def _compare_state(self, partition: Partition) -> None:
+        """In the owner: the state ledger, replayed, says what the cursors in memory say."""
+        log = partition._state_log
+        ledger_id = partition._record.value.state_ledger
+        if log is None or ledger_id is None or log._writer is None or log._behind:
+            return
+        state = await _replay(partition._around.ledgers, ledger_id, log._writer.last_add_confirmed)
+        self.cluster.trace.probe("topic.state_compared")
+        for name, created_ms, cursor in partition._subscriptions.cursors():
+            held = state.cursors.get(name)
+            if held is None or held.created_ms != created_ms:
+                self.audit.fail(f"S9 {partition.name} cursor {name} is not in its state ledger")
+                continue
+            in_memory, in_ledger = _image(cursor), _image(held.cursor)
+            if in_memory != in_ledger:
+                self.audit.fail(
+                    f"S9 {partition.name} cursor {name} is {in_memory} in memory, {in_ledger} in "
+                    f"state ledger {ledger_id}"
+                )
+
+
+async def _replay(ledgers: LedgerClient, ledger_id: int, last: int) -> State:
+    state = State()
+    reader = await ledgers.open(ledger_id)
+    try:
+        while reader.last_add_confirmed < last:
+            await reader.wait_for(reader.last_add_confirmed, 0.2)
+        for entry in await reader.read(0, last):
+            state.apply(bytes(entry.payload))
+    finally:
+        await reader.close()
+    return state
+
+
+def _image(cursor: Any) -> tuple[int, list[tuple[int, int]]]:
+    return cursor.mark_delete, list(cursor.ranges())
