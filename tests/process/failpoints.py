@@ -66,8 +66,15 @@ BOOKIE_FAILPOINTS = (
     *_phases("registration", "create"),
 )
 """Of a bookie that has served before. `index` is RocksDB, which does not go through the disk."""
-START_STEPS = frozenset({"registration.create", "broker.create"})
-"""A process takes these while it starts (and after a lost session)."""
+START_STEPS = frozenset({"registration.create", "broker.create", "spare.create", "journal.unlink"})
+"""A process takes these while it starts, or soon after: the journal file it begins anew needs a
+spare, and the ones that its last life left are too short to become one."""
+PROVOKED_BY = {
+    "owner.create": "broker",
+    "ledger.recover": "broker",
+    "ledger.ensemble": "bookie",
+}
+"""A broker takes these when a process of that kind dies."""
 FIRST_START_FAILPOINTS = (
     *_phases("folder", "make"),
     *_phases("cookie", "create write datasync rename sync_directory"),
@@ -177,8 +184,9 @@ def _decoded(text: bytes) -> Failpoint | None:
 
 
 def hits(folder: Path) -> Counter[str]:
-    """How often each failpoint was hit, by `step:phase`."""
-    return Counter(line.rpartition(":")[0] for line in lines(folder / "failpoints.hits"))
+    """How often a process died at each failpoint, by `step:phase`."""
+    noted = (line.rpartition(":") for line in lines(folder / "failpoints.hits"))
+    return Counter(name for name, _, action in noted if action.startswith("kill"))
 
 
 def seen(folder: Path) -> set[str]:

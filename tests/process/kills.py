@@ -24,6 +24,7 @@ from tests.process.chaos import SESSION_MS, SMALL_BOOKIE
 from tests.process.failpoints import (
     BOOKIE_FAILPOINTS,
     BROKER_FAILPOINTS,
+    PROVOKED_BY,
     START_STEPS,
     Failpoint,
     Trigger,
@@ -42,6 +43,8 @@ TINY_BOOKIE = {
 AT_ONCE = 2
 FAILPOINT_TIMEOUT_S = 8.0
 """An armed process that has not come there by then is killed as it is."""
+AFTER_START_S = 1.0
+"""One armed before its start is given so long to come there."""
 FREQUENT = ("journal.write", "journal.datasync")
 KINDS = {"KILL": 8, "FAILPOINT": 14, "EVERYTHING": 1, "TERM": 1, "STOP": 1, "STOP_AT": 2}
 
@@ -133,7 +136,7 @@ class Killer:
                         await asyncio.wait(tasks)
                     await self._everything()
                 else:
-                    name = self._rng.choice(sorted(set(self._supervisor.launched) - self._busy))
+                    name = self._rng.choice(self._idle())
                     self._busy.add(name)
                     task = group.create_task(self._one(name, kind))
                     tasks.add(task)
@@ -141,6 +144,9 @@ class Killer:
                         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 tasks = {task for task in tasks if not task.done()}
                 await asyncio.sleep(self._rng.uniform(0, 0.2))
+
+    def _idle(self) -> list[str]:
+        return sorted(set(self._supervisor.launched) - self._busy)
 
     async def _everything(self) -> None:
         names = sorted(self._supervisor.launched)
@@ -176,8 +182,7 @@ class Killer:
             assert await supervisor.until_dead(name), f"{name} does not end"
             return
         if kind == "FAILPOINT":
-            failpoint = self._draw(name)
-            if await self._armed(name, failpoint, FAILPOINT_TIMEOUT_S):
+            if await self._ends_at_failpoint(name, self._draw(name)):
                 self.kills["at a failpoint"] += 1
                 return
             how = "for not reaching its failpoint"
@@ -186,15 +191,26 @@ class Killer:
         assert await supervisor.until_dead(name)
         self.kills[how] += 1
 
-    async def _armed(self, name: str, failpoint: Failpoint, timeout_s: float) -> bool:
+    async def _ends_at_failpoint(self, name: str, failpoint: Failpoint) -> bool:
         """Arm it and wait; whether it died of it."""
         self._note(f"{name} at {failpoint}")
-        trigger = self._supervisor.launched[name].trigger
+        supervisor = self._supervisor
+        trigger = supervisor.launched[name].trigger
         trigger.arm(failpoint)
-        if await self._supervisor.until_dead(name, timeout_s):
+        if (kind := PROVOKED_BY.get(failpoint.step)) is not None:
+            await self._provoke(kind)
+        if await supervisor.until_dead(name, FAILPOINT_TIMEOUT_S):
             return True
         trigger.disarm()  # it may be dying this very moment
-        return await self._supervisor.until_dead(name, 0.1)
+        return await supervisor.until_dead(name, 0.1)
+
+    async def _provoke(self, kind: str) -> None:
+        """Kill one that is well, so that a broker has to do something about it."""
+        idle = [name for name in self._idle() if name.startswith(kind)]
+        if idle:
+            other = self._rng.choice(idle)
+            self._busy.add(other)
+            await self._one(other, "KILL")
 
     async def _start(self, name: str) -> None:
         """Start it; now and then it dies of a failpoint while it starts, and is started again."""
@@ -217,7 +233,7 @@ class Killer:
                 self.kills["at a failpoint while it started"] += 1
                 continue
             if armed:
-                fired = await supervisor.until_dead(name, 0.5)
+                fired = await supervisor.until_dead(name, AFTER_START_S)
                 trigger.disarm()
                 if fired or await supervisor.until_dead(name, 0.1):
                     self.kills["at a failpoint"] += 1
@@ -228,6 +244,8 @@ class Killer:
         """One of those tried least."""
         every = BOOKIE_FAILPOINTS if name.startswith("bookie") else BROKER_FAILPOINTS
         known = [one for one in every if starting or one.partition(":")[0] not in START_STEPS]
+        if starting:
+            known = [one for one in known if one.partition(":")[0] not in PROVOKED_BY]
         least = min(self._tried[one] for one in known)
         chosen = self._rng.choice([one for one in known if self._tried[one] == least])
         self._tried[chosen] += 1

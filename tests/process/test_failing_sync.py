@@ -26,10 +26,10 @@ from tests.process.chaos import Breaker, Outcome, run_round
 from tests.process.failpoints import lines
 from tests.process.kills import TINY_BOOKIE
 from tests.process.users import Record
+from tests.process.waiting import DEADLINE_S, more_acked, more_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 SOURCE = Path(__file__).with_name("failing_sync.c")
-DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +92,7 @@ class Cluster:
         return member.state
 
     async def more_acked(self, count: int) -> None:
-        goal = self.record.acked + count
-        async with asyncio.timeout(DEADLINE_S):
-            while self.record.acked < goal:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-
-    async def until_hit(self, hits: Path, count: int = 1) -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            while len(lines(hits)) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await more_acked(self.record, count)
 
     async def until_logged(self, name: str, event: str, since: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -183,7 +175,7 @@ async def test_a_full_disk_is_survived(tmp_path: Path, library: Path, part: str)
         await cluster.more_acked(100)
         before = len(cluster.events(name))
         with cluster.children[name].failing(f"write ENOSPC {part}") as hits:
-            await cluster.until_hit(hits)
+            await more_lines(hits, 1)
             await cluster.until_logged(name, "disk_full", before)
             await cluster.more_acked(200)
         await cluster.until_logged(name, "disk_space_returned", before)
@@ -201,7 +193,7 @@ async def test_short_writes_are_completed(tmp_path: Path, library: Path) -> None
         with contextlib.ExitStack() as stack:
             for child in cluster.children.values():
                 hits = stack.enter_context(child.failing("write SHORT /bookie-"))
-            await cluster.until_hit(hits, 50)
+            await more_lines(hits, 50)
             await cluster.more_acked(300)
 
     outcome = await round_with_shim(tmp_path / "data", library, trouble)

@@ -23,29 +23,14 @@ from metadata.zookeeper_server import ZooKeeperNotInstalled
 from octavo import AsyncClient, Client
 from octavo.client.errors import ApiError
 from tests.conftest import ZooKeeperRun, ZooKeeperServer
-from tests.process.chaos import BOOKIES, BROKERS, SESSION_MS, Breaker, run_round
+from tests.process.chaos import SESSION_MS, Breaker, run_round
 from tests.process.cluster import OCTAVO, environment, octavo, standalone, until
 from tests.process.users import TOPIC, Record
+from tests.process.waiting import everybody_registered, more_acked, owners_of
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(240)]
-DEADLINE_S = 60.0
 METADATA_ANSWER_S = 20.0
 """A call that needs metadata says that there is none within it."""
-
-
-async def more_acked(record: Record, count: int, timeout_s: float = DEADLINE_S) -> None:
-    """Wait until `count` more messages are acked."""
-    goal = record.acked + count
-    async with asyncio.timeout(timeout_s):
-        while record.acked < goal:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def everybody_registered(urls: list[str]) -> None:
-    """Wait until metadata lists every bookie and broker again."""
-    async with AsyncClient(urls) as client, asyncio.timeout(DEADLINE_S):
-        while len(await client.bookies()) < BOOKIES or len(await client.brokers()) < BROKERS:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def check(folder: Path, url: str, trouble: Callable[[Breaker, Record], object]) -> None:
@@ -106,7 +91,7 @@ async def test_zookeeper_silent_for_less_than_a_session(tmp_path: Path, own: Own
 
     async def trouble(breaker: Breaker, record: Record) -> None:
         await more_acked(record, 200)
-        owners = await owners_of(breaker)
+        owners = await owners_of(breaker.supervisor.cluster.urls)
         server.process.send_signal(signal.SIGSTOP)
         try:
             before = record.acked
@@ -116,16 +101,9 @@ async def test_zookeeper_silent_for_less_than_a_session(tmp_path: Path, own: Own
             server.process.send_signal(signal.SIGCONT)
         assert during > 20, f"only {during} acked while ZooKeeper was silent"
         await more_acked(record, 200)
-        assert await owners_of(breaker) == owners, "no partition moved"
+        assert await owners_of(breaker.supervisor.cluster.urls) == owners, "no partition moved"
 
     await check(tmp_path / "data", server.new_url(), trouble)
-
-
-async def owners_of(breaker: Breaker) -> list[tuple[str, int]]:
-    """Who serves each partition, and how often it was taken over."""
-    async with AsyncClient(breaker.supervisor.cluster.urls) as client:
-        stats = (await client.topic(TOPIC)).stats
-    return [(one["owner"], one["epoch"]) for one in stats["partitions"]]
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])

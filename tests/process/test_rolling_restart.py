@@ -1,0 +1,56 @@
+"""Every process is asked to leave and started again, one after the other, under load.
+
+What an operator does for a new version. A client notices retries and nothing else: no call fails,
+and no message waits long.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.kit.history import Call
+from tests.process.chaos import SESSION_MS, Breaker, run_round
+from tests.process.kills import LaunchedSupervisor
+from tests.process.users import Record
+from tests.process.waiting import everybody_registered, more_acked
+
+ROUNDS = 2
+ACK_S_MAX = 10.0
+"""No message waits longer for its ack, on a machine that is busy with other tests."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_rolling_restart_is_noticed_by_nobody(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def trouble(breaker: Breaker, record: Record) -> None:
+        supervisor = breaker.supervisor
+        assert isinstance(supervisor, LaunchedSupervisor)
+        await more_acked(record, 200)
+        for _ in range(ROUNDS):
+            for name, child in supervisor.launched.items():
+                supervisor.signal(name, signal.SIGTERM)
+                assert await supervisor.until_dead(name), f"{name} does not end"
+                said.append(f"{name}: {child.exit_text}")
+                await supervisor.resume(name)
+                await more_acked(record, 100)
+        await everybody_registered(supervisor.cluster.urls)
+
+    outcome = await run_round(
+        tmp_path / "data", random.Random(11), trouble, make_supervisor=LaunchedSupervisor
+    )
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert {one.partition(": ")[2] for one in said} == {"exit code 0"}, said
+    sends = [one for one in outcome.record.history if one.call is Call.SEND]
+    waits = sorted((one.completed_at or 1e9) - one.invoked_at for one in sends)
+    print(
+        f"{len(said)} restarts, {len(waits)} messages; waited p50 {waits[len(waits) // 2]:.3f} s, "
+        f"p99 {waits[len(waits) * 99 // 100]:.3f} s, at most {waits[-1]:.3f} s"
+    )
+    assert waits[-1] < ACK_S_MAX, f"a message waited {waits[-1]:.1f} s for its ack"
+    assert waits[len(waits) // 2] < SESSION_MS / 1000

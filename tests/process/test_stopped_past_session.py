@@ -1,0 +1,104 @@
+"""SIGSTOP: a process that sleeps past its session, while others take what was its, and wakes.
+
+It still believes what it knew: that it owns partitions, that its ledgers are open, that it is
+registered. Nothing that it does after it woke may harm what happened meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ZooKeeperServer
+from tests.process.chaos import SESSION_MS, Breaker, run_round
+from tests.process.failpoints import Failpoint
+from tests.process.kills import LaunchedSupervisor, is_stopped
+from tests.process.users import Record
+from tests.process.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+async def check(folder: Path, metadata_url: str = "") -> None:
+    async def trouble(breaker: Breaker, record: Record) -> None:
+        supervisor = breaker.supervisor
+        assert isinstance(supervisor, LaunchedSupervisor)
+        await more_acked(record, 200)
+        for kind in ("broker", "bookie", "broker", "bookie"):
+            await sleep_past_session(supervisor, record, kind)
+        await everybody_registered(supervisor.cluster.urls)
+
+    outcome = await run_round(
+        folder, random.Random(5), trouble, metadata_url, make_supervisor=LaunchedSupervisor
+    )
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert outcome.record.acked == outcome.record.sent > 1_000
+
+
+async def sleep_past_session(supervisor: LaunchedSupervisor, record: Record, kind: str) -> None:
+    """Publishing goes on before it wakes; afterwards it takes part again."""
+    urls = supervisor.cluster.urls
+    name = (await owners_of(urls))[0][0] if kind == "broker" else "bookie-1"
+    others = [one.address for one in supervisor.cluster.of_kind("broker") if one.name != name]
+    supervisor.signal(name, signal.SIGSTOP)
+    try:
+        await more_acked(record, 300)
+        if kind == "broker":
+            async with asyncio.timeout(DEADLINE_S):
+                while any(owner == name for owner, _ in await owners_of(others)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        else:
+            await more_acked(record, int(1.5 * SESSION_MS / 1000 * 300))
+    finally:
+        supervisor.signal(name, signal.SIGCONT)
+    await more_acked(record, 200)
+
+
+async def test_with_the_embedded_store(tmp_path: Path) -> None:
+    await check(tmp_path / "data")
+
+
+@pytest.mark.zookeeper
+async def test_with_zookeeper(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
+    await check(tmp_path / "data", zookeeper.new_url())
+
+
+STOPS = [
+    ("ledger.create", "after"),
+    ("partition.put", "before"),
+    ("partition.put", "after"),
+    ("ledger.close", "before"),
+    ("ledger.close", "after"),
+    ("ledger.delete", "before"),
+]
+
+
+async def test_in_the_middle_of_a_change_of_metadata(tmp_path: Path) -> None:
+    """The owner falls asleep right before or after it changed a record, and wakes an ex-owner."""
+
+    async def trouble(breaker: Breaker, record: Record) -> None:
+        supervisor = breaker.supervisor
+        assert isinstance(supervisor, LaunchedSupervisor)
+        for step, phase in STOPS:
+            await more_acked(record, 100)
+            name = (await owners_of(supervisor.cluster.urls))[0][0]
+            child = supervisor.launched[name]
+            child.trigger.arm(Failpoint(step, phase, action="stop"))
+            async with asyncio.timeout(DEADLINE_S):
+                while not is_stopped(child.pid):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            try:
+                await asyncio.sleep(1.5 * SESSION_MS / 1000)
+                await more_acked(record, 100)
+            finally:
+                supervisor.signal(name, signal.SIGCONT)
+        await everybody_registered(supervisor.cluster.urls)
+
+    outcome = await run_round(
+        tmp_path / "data", random.Random(6), trouble, make_supervisor=LaunchedSupervisor
+    )
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])

@@ -1,0 +1,42 @@
+"""What tests of real clusters wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from octavo import AsyncClient
+from tests.process.chaos import BOOKIES, BROKERS
+from tests.process.failpoints import lines
+from tests.process.users import TOPIC, Record
+
+DEADLINE_S = 60.0
+
+
+async def more_acked(record: Record, count: int, timeout_s: float = DEADLINE_S) -> None:
+    """Wait until `count` more messages are acked."""
+    goal = record.acked + count
+    async with asyncio.timeout(timeout_s):
+        while record.acked < goal:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def everybody_registered(urls: list[str]) -> None:
+    """Wait until metadata lists every bookie and broker again."""
+    async with AsyncClient(urls) as client, asyncio.timeout(DEADLINE_S):
+        while len(await client.bookies()) < BOOKIES or len(await client.brokers()) < BROKERS:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def owners_of(urls: list[str]) -> list[tuple[str, int]]:
+    """Who serves each partition, and how often it was taken over."""
+    async with AsyncClient(urls) as client:
+        stats = (await client.topic(TOPIC)).stats
+    return [(one["owner"], one["epoch"]) for one in stats["partitions"]]
+
+
+async def more_lines(path: Path, count: int) -> None:
+    """Wait until a file has so many lines."""
+    async with asyncio.timeout(DEADLINE_S):
+        while len(lines(path)) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
