@@ -34,6 +34,7 @@ from protocol.codes import BookieIOError, OctavoError, Scope
 
 _RESERVE_BYTES = 16 * 1024 * 1024
 _SCAN_BYTES = 4096
+_BLANK_BYTES = 1024 * 1024
 
 
 class EntryLogMissing(OctavoError):
@@ -106,14 +107,14 @@ class EntryLogs:
     def _drop_unused(self, above: int) -> None:
         """Remove logs above `above` that were made and never got their header: they hold nothing.
 
-        The header is durable before the first record is written.
+        The header is durable before the first record is written; it may itself be torn.
         """
         for log_id in [found for found in self.log_ids if found > above]:
             file = self._disk.open(self._paths[log_id])
-            blank = not file.pread(FILE_HEADER_BYTES, 0).strip(b"\0")
-            file.close()
-            if blank:
+            unused = decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id
+            if unused and _is_blank(file, FILE_HEADER_BYTES):
                 self._disk.unlink(self._paths.pop(log_id))
+            file.close()
         self._current_id = max(self._paths, default=0)
 
     @property
@@ -287,3 +288,12 @@ class EntryLogs:
                 return
             yield record, Location(log_id, offset, record.total_bytes)
             offset += record.total_bytes
+
+
+def _is_blank(file: File, offset: int) -> bool:
+    """Whether there is nothing but zeros from `offset` on."""
+    while data := file.pread(_BLANK_BYTES, offset):
+        if data.strip(b"\0"):
+            return False
+        offset += len(data)
+    return True

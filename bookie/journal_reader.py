@@ -81,7 +81,9 @@ class JournalReader:
         if not sealed:
             file = self._disk.open(f"{self._directory}/{file_name(file_id)}", write=True)
             try:
-                file.pwritev([encode_file_header(file_id)], 0)
+                header = encode_file_header(file_id)
+                if file.pread(FILE_HEADER_BYTES, 0) != header:
+                    file.pwritev([header], 0)  # never over a good one: the power may fail now
                 seal_file(file, file_id, offset)
             finally:
                 file.close()

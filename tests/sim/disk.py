@@ -100,13 +100,13 @@ class SimDisk(SimHandle):
         self.indexes.crash(rng)
         self.note("disk: kill")
 
-    def crash(self, rng: random.Random) -> None:
-        """The power fails."""
+    def crash(self, rng: random.Random | None = None) -> None:
+        """The power fails. Without `rng` nothing survives but what was synced."""
         self._let_go()
         for ops in self.unsynced_names.values():
-            chance = rng.choice((0.0, 0.5, 1.0))
+            chance = rng.choice((0.0, 0.5, 1.0)) if rng is not None else 0.0
             for op in ops:
-                if rng.random() < chance:
+                if rng is not None and rng.random() < chance:
                     apply_name(self.durable_names, op)
                 else:
                     self.note("disk: name lost")

@@ -45,9 +45,10 @@ class SimIndexStore:
     def open(self, handle: SimHandle, path: str) -> SimIndex:
         return SimIndex(self.kept.setdefault(path, KeptIndex()), handle, path)
 
-    def crash(self, rng: random.Random) -> None:
+    def crash(self, rng: random.Random | None) -> None:
         for kept in self.kept.values():
-            kept.flush(rng.choice((0, rng.randint(0, len(kept.unflushed)))))
+            last = len(kept.unflushed) if rng is not None else 0
+            kept.flush(rng.choice((0, rng.randint(0, last))) if rng is not None and last else 0)
 
 
 class SimIndex(MemoryIndex):

@@ -126,10 +126,10 @@ class Inode:
         self.ops.clear()
         self.lost = False
 
-    def crash(self, rng: random.Random, note: Callable[[str], None]) -> None:
-        """Lose a random part of what was not synced."""
-        if not self.ops:
-            if self.lost:
+    def crash(self, rng: random.Random | None, note: Callable[[str], None]) -> None:
+        """Lose a random part of what was not synced; all of it without `rng`."""
+        if not self.ops or rng is None:
+            if self.ops or self.lost:
                 self.settle([], self.durable_size)
             return
         size = rng.choice(self.sizes())

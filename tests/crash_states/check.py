@@ -1,0 +1,201 @@
+"""Opens what a crash left and holds it against what had been promised.
+
+What was acked is there with its bytes; fences, keys, explicit LACs and deletions stay; nothing
+appears that nobody wrote; the bookie starts and goes on. It is opened four times: as the crash left
+it; after one more add and a power failure; after a checkpoint and a power failure; and with the
+index gone, which is rebuilt. Each time the same is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bookie.add_run import AddRun
+from bookie.storage import Storage
+from protocol.codes import Code, NoSuchEntry, NoSuchLedger
+from tests.crash_states.images import Image
+from tests.crash_states.lives import TINY, Fact, entry_of, silence
+from tests.sim.disk import SimDisk
+from tests.sim.index import SimIndexStore
+from tests.storage_support import OTHER_KEY, entry_bytes, make_run
+
+PROBE = 99
+"""A ledger of the check itself."""
+
+
+@dataclass
+class Promised:
+    """What the facts come to for one ledger."""
+
+    tried: dict[int, int] = field(default_factory=dict)
+    """Entry → size of its payload."""
+    acked: set[int] = field(default_factory=set)
+    fence_tried: bool = False
+    fenced: bool = False
+    lac_tried: int = -1
+    lac: int = -1
+    delete_tried: bool = False
+    deleted: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the bookie must know it."""
+        return bool(self.acked) or self.fenced or self.lac >= 0
+
+
+def promises(facts: Sequence[Fact]) -> dict[int, Promised]:
+    """By ledger."""
+    found: dict[int, Promised] = {}
+    for what, ledger_id, value in facts:
+        one = found.setdefault(ledger_id, Promised())
+        kind, _, size = what.partition(" ")
+        if kind == "tried":
+            one.tried[value] = int(size)
+        elif kind == "acked":
+            one.acked.add(value)
+        elif what == "lac tried":
+            one.lac_tried = max(one.lac_tried, value)
+        elif what == "lac":
+            one.lac = max(one.lac, value)
+        elif what == "fence tried":
+            one.fence_tried = True
+        elif what == "fenced":
+            one.fenced = True
+        elif what == "delete tried":
+            one.delete_tried = True
+        else:
+            assert what == "deleted", what
+            one.deleted = True
+    return found
+
+
+Seen = dict[int, tuple[object, ...]]
+"""By ledger: what a reader finds."""
+
+
+async def check(image: Image, facts: Sequence[Fact]) -> None:
+    """Raises `AssertionError`, or what the storage raised."""
+    wanted = promises(facts)
+    disk = image.disk()
+    storage = await _open(disk)
+    seen = await _look(storage, wanted)
+    _judge(seen, wanted, storage)
+    await _add_probe(storage)
+    storage = await _reopen(storage, disk)
+    assert await _look(storage, wanted) == seen, "another start sees something else"
+    assert await storage.read(PROBE, 0) == entry_bytes(PROBE, 0, b"goes on")
+    await storage.checkpoint()
+    storage = await _reopen(storage, disk)
+    assert await _look(storage, wanted) == seen, "a checkpoint and a start see something else"
+    disk.indexes = SimIndexStore()
+    storage = await _reopen(storage, disk)
+    assert await _look(storage, wanted) == seen, "with its index rebuilt it sees something else"
+    assert await storage.read(PROBE, 0) == entry_bytes(PROBE, 0, b"goes on")
+    await silence(storage)
+
+
+async def _open(disk: SimDisk) -> Storage:
+    storage = Storage(TINY, disk=disk, index_opener=disk.open_index)
+    await storage.start()
+    return storage
+
+
+async def _reopen(storage: Storage, disk: SimDisk) -> Storage:
+    await silence(storage)
+    disk.crash()
+    return await _open(disk)
+
+
+async def _add_probe(storage: Storage) -> None:
+    answered: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
+    storage.add(
+        [make_run(PROBE, 0, [b"goes on"])], lambda results: answered.set_result(results[0][1])
+    )
+    assert await answered is Code.OK
+
+
+async def _look(storage: Storage, wanted: dict[int, Promised]) -> Seen:
+    """All that can be asked for."""
+    seen: Seen = {}
+    for ledger_id, one in wanted.items():
+        entries: dict[int, bytes | None] = {}
+        for entry_id in one.tried:
+            try:
+                entries[entry_id] = await storage.read(ledger_id, entry_id)
+            except (NoSuchEntry, NoSuchLedger):
+                entries[entry_id] = None
+        try:
+            seen[ledger_id] = (
+                entries,
+                storage.is_fenced(ledger_id),
+                storage.last_add_confirmed(ledger_id),
+                storage.last_entry(ledger_id),
+                await storage.entries(ledger_id),
+                await _last(storage, ledger_id),
+            )
+        except NoSuchLedger:
+            seen[ledger_id] = (entries,)
+    unknown = set(storage.ledgers()) - set(wanted) - {PROBE}
+    assert not unknown, f"ledgers that nobody wrote: {unknown}"
+    return seen
+
+
+async def _last(storage: Storage, ledger_id: int) -> bytes | None:
+    try:
+        return await storage.read(ledger_id, -1)
+    except NoSuchEntry:
+        return None
+
+
+def _judge(seen: Seen, wanted: dict[int, Promised], storage: Storage) -> None:
+    for ledger_id, one in wanted.items():
+        if one.delete_tried and len(seen[ledger_id]) == 1:
+            continue  # gone, as it may be; whether it stays so is asked below
+        assert not one.deleted, f"deleted ledger {ledger_id} is back"
+        _judge_ledger(ledger_id, seen[ledger_id], one)
+    for ledger_id, one in wanted.items():
+        if one.deleted:
+            assert _refused(storage, make_run(ledger_id, 50, [b""])) is Code.FENCED
+            again = make_run(ledger_id, 50, [b""], recovery=True)
+            assert _refused(storage, again) is Code.NO_LEDGER
+        elif one.is_known and not one.delete_tried:
+            other = make_run(ledger_id, 50, [b""], key=OTHER_KEY)
+            assert _refused(storage, other) is Code.UNAUTHORIZED, "the key is lost"
+            if one.fenced:
+                assert _refused(storage, make_run(ledger_id, 50, [b""])) is Code.FENCED
+
+
+def _judge_ledger(ledger_id: int, seen: tuple[object, ...], one: Promised) -> None:
+    entries = seen[0]
+    assert isinstance(entries, dict)
+    for entry_id, size in one.tried.items():
+        found = entries[entry_id]
+        if found is None:
+            assert entry_id not in one.acked, f"acked entry {ledger_id}:{entry_id} is lost"
+        else:
+            assert found == entry_of(ledger_id, entry_id, size), "other bytes than were written"
+    if len(seen) == 1:
+        assert not one.is_known, f"ledger {ledger_id} is forgotten"
+        return
+    _, fenced, lac, last_entry, intervals, last = seen
+    assert fenced or not one.fenced, f"the fence of ledger {ledger_id} is lost"
+    assert one.fence_tried or not fenced, f"ledger {ledger_id} is fenced and nobody did it"
+    held = [entry_id for entry_id, found in entries.items() if found is not None]
+    listed = [n for first, end in intervals for n in range(first, end + 1)]  # type: ignore[attr-defined]
+    assert listed == sorted(held), f"lists {listed}, holds {sorted(held)}"
+    assert last_entry == max(held, default=-1), f"last entry {last_entry}, holds {held}"
+    assert last == entries.get(last_entry), "read(-1) is not the last entry"
+    assert isinstance(lac, int)
+    assert lac >= one.lac, f"explicit LAC {one.lac} of ledger {ledger_id} is lost"
+    assert lac >= max(one.acked, default=0) - 1, "the LAC of an acked entry is lost"
+    assert lac <= max([one.lac_tried, *(n - 1 for n in one.tried)]), "a LAC that nobody sent"
+
+
+def _refused(storage: Storage, run: AddRun) -> Code:
+    """The code of an add that must be refused at once, without a word in the journal."""
+    codes: list[Code] = []
+    storage.add([run], lambda results: codes.extend(code for _, code in results))
+    assert codes, "an add that must be refused was taken"
+    return codes[0]

@@ -1,0 +1,141 @@
+"""Goes through all sequences of operations, their crash points, and all that a crash may leave.
+
+A crash point within an operation is looked at in the sequence that ends with it: so each
+is looked at once. States that are equal (the same disk, the same promises) are checked once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import structlog
+
+from tests.crash_states.check import check
+from tests.crash_states.images import images, is_complete
+from tests.crash_states.lives import OPERATIONS, CrashPoint, points_of
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+
+_PIECE = 81
+
+
+class CheckLoop(SimLoop):
+    """Blocking calls happen at once: for checks, in which nothing races."""
+
+    def run_in_executor(
+        self,
+        executor: Any,
+        func: Callable[..., Any],
+        *args: Any,
+    ) -> asyncio.Future[Any]:
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class CrashStateFailed(AssertionError):
+    """A crash that breaks a promise."""
+
+
+@dataclass
+class Explored:
+    """What was looked at."""
+
+    sequences: int = 0
+    points: int = 0
+    """Crash points: moments before or after a call that changes the disk."""
+    incomplete: int = 0
+    """Crash points with too much unsynced to answer every question in every combination."""
+    images: int = 0
+    """Crash states, equal ones counted each time they were come by."""
+    digests: set[bytes] = field(default_factory=set)
+    """The different ones: each was opened and checked."""
+
+    @property
+    def states(self) -> int:
+        """How many different crash states were checked."""
+        return len(self.digests)
+
+    def join(self, other: Explored) -> None:
+        """Take in what another process looked at."""
+        self.sequences += other.sequences
+        self.points += other.points
+        self.incomplete += other.incomplete
+        self.images += other.images
+        self.digests |= other.digests
+
+
+def sequences(
+    length_max: int, names: Iterable[str] = tuple(OPERATIONS)
+) -> Iterator[tuple[str, ...]]:
+    """All sequences of at most that many operations, short ones first."""
+    names = tuple(names)
+    for length in range(length_max + 1):
+        yield from product(names, repeat=length)
+
+
+def explore(wanted: Iterable[Sequence[str]]) -> Explored:
+    """Check every crash state of these sequences. Raises `CrashStateFailed`."""
+    explored = Explored()
+    for sequence in wanted:
+        explore_one(sequence, explored)
+    return explored
+
+
+def explore_all(length_max: int, jobs: int) -> Explored:
+    """Check every crash state of all sequences of at most `length_max` operations."""
+    wanted = list(sequences(length_max))
+    if jobs == 1:
+        return explore(wanted)
+    whole = Explored()
+    # Neighbours share most of their states: in pieces of one first operation few are done twice.
+    pieces = [wanted[at : at + _PIECE] for at in range(0, len(wanted), _PIECE)]
+    with multiprocessing.get_context("spawn").Pool(jobs, _be_quiet) as pool:
+        for part in pool.imap_unordered(explore, pieces[::-1]):
+            whole.join(part)
+    return whole
+
+
+def _be_quiet() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def explore_one(sequence: Sequence[str], explored: Explored) -> None:
+    """Check every crash state of the last operation of `sequence`."""
+    lives, loop = (kind(1, trace=Trace()) for kind in (SimLoop, CheckLoop))
+    try:
+        points = points_of(sequence, lives)
+        explored.sequences += 1
+        for point in points:
+            explored.points += 1
+            explored.incomplete += not is_complete(point.moment)
+            for number, image in enumerate(images(point.moment)):
+                explored.images += 1
+                digest = image.digest(point.facts)
+                if digest in explored.digests:
+                    continue
+                explored.digests.add(digest)
+                try:
+                    loop.run_until_complete(check(image, point.facts))
+                except Exception as error:
+                    raise CrashStateFailed(_story(sequence, point, number, error)) from error
+        assert not lives.errors + loop.errors
+    finally:
+        lives.close()
+        loop.close()
+
+
+def _story(sequence: Sequence[str], point: CrashPoint, number: int, error: BaseException) -> str:
+    return (
+        f"after {', '.join(sequence) or 'nothing'}: the power fails {point.where}, image {number}: "
+        f"{type(error).__name__}: {error}\n  promised: {point.facts}"
+    )

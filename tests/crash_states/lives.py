@@ -1,0 +1,220 @@
+"""Short lives of the production storage, and what it promised by each moment of them.
+
+A life is a sequence of operations. A crash point stands before and after every call that changes
+the disk; `Recorder` keeps the disk of each, with all that had been tried and answered by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bookie.add_run import AddRun
+from bookie.storage import Storage
+from protocol.codes import Code
+from tests.crash_states.images import Moment, freeze
+from tests.sim.disk import SimDisk
+from tests.sim.disk_faults import CHANGES, SYNCS, DiskFaults, Rule
+from tests.sim.inode import Inode
+from tests.sim.loop import SimLoop
+from tests.storage_support import CONFIG, KEY, entry_bytes, make_run
+
+TINY = replace(
+    CONFIG,
+    journal_file_bytes_max=1400,
+    journal_preallocate_bytes=1400,
+    entry_log_bytes_max=1500,
+    write_cache_bytes_max=4096,
+)
+PAYLOAD_BYTES, BIG_BYTES = 300, 1000
+Fact = tuple[str, int, int]
+"""(what, ledger, entry or LAC): `tried` before it is asked for, `acked` once it was answered."""
+
+
+class CrashPoint(NamedTuple):
+    """A moment, and what had been promised by then."""
+
+    where: str
+    moment: Moment
+    facts: tuple[Fact, ...]
+
+
+class Recorder(DiskFaults):
+    """Sees every call that changes the disk, before and after."""
+
+    def __init__(self, facts: Callable[[], tuple[Fact, ...]], found: list[CrashPoint]) -> None:
+        super().__init__()
+        self._facts = facts
+        self._found = found
+        self._seen = CHANGES | SYNCS
+
+    def record(self) -> None:
+        """From now on."""
+        self.rules = [Rule("record", None)]  # type: ignore[arg-type]
+
+    def before(self, disk: SimDisk, call: str, path: str) -> None:
+        if call in self._seen:
+            self.keep(disk, f"before {call} {path}")
+
+    def after(self, disk: SimDisk, call: str, path: str) -> None:
+        self.keep(disk, f"after {call} {path}")
+
+    def keep(self, disk: SimDisk, where: str) -> None:
+        self._found.append(CrashPoint(where, freeze(disk), self._facts()))
+
+    def writing(
+        self,
+        disk: SimDisk,
+        path: str,
+        inode: Inode,
+        offset: int,
+        data: bytes,
+    ) -> list[tuple[int, bytes]]:
+        return [(offset, data)]
+
+    def syncing(self, disk: SimDisk, path: str, inode: Inode | None) -> None:
+        pass
+
+
+def payload(ledger_id: int, entry_id: int, size: int) -> bytes:
+    """What an entry holds; never zeros, never the same for two."""
+    return (b"%d:%d " % (ledger_id, entry_id) * size)[:size]
+
+
+class Life:
+    """One storage from its first start on, doing what it is told."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.loop = loop
+        self.facts: tuple[Fact, ...] = ()
+        self.points: list[CrashPoint] = []
+        self.disk = SimDisk()
+        self.recorder = Recorder(lambda: self.facts, self.points)
+        self.disk.faults = self.recorder
+        self.ledger_id = 1
+        self.next_entry: dict[int, int] = {}
+        self.fenced: set[int] = set()
+        self.storage: Storage
+
+    def note(self, what: str, ledger_id: int, value: int = 0) -> None:
+        self.facts += ((what, ledger_id, value),)
+
+    # A life's steps
+
+    async def start(self) -> None:
+        self.storage = Storage(TINY, disk=self.disk, index_opener=self.disk.open_index)
+        await self.storage.start()
+
+    async def add(self, size: int = PAYLOAD_BYTES) -> None:
+        ledger_id = self.ledger_id
+        entry_id = self.next_entry.get(ledger_id, 0)
+        self.next_entry[ledger_id] = entry_id + 1
+        run = make_run(
+            ledger_id,
+            entry_id,
+            [payload(ledger_id, entry_id, size)],
+            recovery=ledger_id in self.fenced,
+        )
+        self.note(f"tried {size}", ledger_id, entry_id)
+        answered = self.loop.create_future()
+
+        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+            assert results[0][1] is Code.OK, results
+            self.note("acked", ledger_id, entry_id)
+            answered.set_result(None)
+
+        self.storage.add([run], done)
+        await answered
+
+    async def big(self) -> None:
+        """An add that makes the journal roll, and the entry log after it."""
+        await self.add(BIG_BYTES)
+
+    async def fence(self) -> None:
+        self.note("fence tried", self.ledger_id)
+        self.fenced.add(self.ledger_id)
+        await self.storage.fence(self.ledger_id, KEY)
+        self.note("fenced", self.ledger_id)
+
+    async def lac(self) -> None:
+        value = self.next_entry.get(self.ledger_id, 0) - 1
+        self.note("lac tried", self.ledger_id, value)
+        await self.storage.set_explicit_lac(self.ledger_id, KEY, value)
+        self.note("lac", self.ledger_id, value)
+
+    async def checkpoint(self) -> None:
+        await self.storage.checkpoint()
+
+    async def delete(self) -> None:
+        """Delete the ledger; what comes is of another one."""
+        ledger_id = self.ledger_id
+        if ledger_id not in self.storage.ledgers():
+            return  # nothing is promised of a ledger that it never heard of
+        self.ledger_id += 1
+        self.note("delete tried", ledger_id)
+        await self.storage.delete_ledger(ledger_id)
+        self.note("deleted", ledger_id)
+
+    async def restart(self) -> None:
+        """In good order."""
+        await self.storage.close()
+        await self.start()
+
+    async def power(self) -> None:
+        """The power fails with nothing under way, and comes back."""
+        await silence(self.storage)
+        self.disk.crash()
+        await self.start()
+
+    async def busy(self) -> None:
+        """An add and an explicit LAC while a checkpoint runs."""
+        checkpoint = self.loop.create_task(self.storage.checkpoint())
+        await asyncio.sleep(0)
+        await asyncio.gather(self.add(), self.lac(), checkpoint)
+
+
+OPERATIONS: dict[str, Callable[[Life], Awaitable[None]]] = {
+    "add": Life.add,
+    "big": Life.big,
+    "fence": Life.fence,
+    "lac": Life.lac,
+    "checkpoint": Life.checkpoint,
+    "delete": Life.delete,
+    "restart": Life.restart,
+    "power": Life.power,
+    "busy": Life.busy,
+}
+
+
+async def silence(storage: Storage) -> None:
+    """Its process is gone."""
+    flusher = storage._flusher
+    if flusher is not None:
+        flusher.cancel()
+        await asyncio.gather(flusher, return_exceptions=True)
+
+
+def points_of(sequence: Sequence[str], loop: SimLoop) -> list[CrashPoint]:
+    """Live `sequence`; the crash points of its last operation, or of the first start."""
+    life = Life(loop)
+
+    async def live() -> None:
+        if not sequence:
+            life.recorder.record()
+        await life.start()
+        for number, name in enumerate(sequence):
+            if number == len(sequence) - 1:
+                life.recorder.record()
+            await OPERATIONS[name](life)
+        life.recorder.keep(life.disk, "at the end")
+        await silence(life.storage)
+
+    loop.run_until_complete(live())
+    return life.points
+
+
+def entry_of(ledger_id: int, entry_id: int, size: int) -> bytes:
+    """The whole entry as `Life.add` wrote it."""
+    return entry_bytes(ledger_id, entry_id, payload(ledger_id, entry_id, size))
