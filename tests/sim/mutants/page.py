@@ -1,0 +1,108 @@
+"""Writes docs/planted_bugs.md: `python -m tests.sim.mutants.page RESULTS > docs/planted_bugs.md`.
+
+RESULTS is what `python -m tests.sim mutants --json` printed, one line for each planted bug.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+from tests.sim.mutants import ABSENT, MUTANTS, Mutant
+from tests.sim.mutants.search import Found
+
+HEAD = """# Planted bugs
+
+A simulator that finds nothing proves nothing. So the bugs that the field really had, in BookKeeper,
+Pulsar, Kafka and in what runs on them, are planted in Octavo's own code, one at a time, and seeds
+are run from 0 on until one fails. The seed that fails must pass without the bug. A planted bug that
+is not found means that the simulator is blind there, and is mended there: no seed, fault or check
+is made for one bug alone.
+
+    make mutants                                                  all of them
+    python -m tests.sim mutants --only ack-before-fsync           one
+    python -m tests.sim run SEED --verbose --mutant ack-before-fsync   how it comes about
+
+Each bug is a few words of one production function, replaced in place and taken back exactly
+(`tests/sim/mutants/*_bugs.py`; the story of each stands there, with the edit). An edit that no
+longer fits the code is an error. CI runs the six that are found fastest
+(`tests/sim/test_mutants.py`) and holds all edits against the code (`tests/unit/sim`).
+Numbers are those of the canon of 25; bugs without a number come from the ledger protocol's own list
+and from BookKeeper's newest.
+"""
+
+
+def page(results: Mapping[str, Found]) -> str:
+    """The whole page."""
+    found = [r for r in results.values() if r.proven]
+    lines = [HEAD]
+    lines.append(
+        f"Measured: {len(found)} of {len(MUTANTS)} found, median "
+        f"{round(median(r.seeds for r in found))} seeds, at most {max(r.seeds for r in found):,}. "
+        "Seeds until found are exact and the same on every machine; they change whenever the "
+        "simulator or the code beneath it does.\n"
+    )
+    lines += _table(
+        ("no.", "bug", "what it breaks", "seeds", "caught by"),
+        [_row(mutant, results.get(mutant.name)) for mutant in MUTANTS.values()],
+    )
+    lines += ["", "## What each was, and how it is planted", ""]
+    for mutant in MUTANTS.values():
+        lines += _story(mutant)
+    lines += ["## Does not apply yet", ""]
+    lines += _table(
+        ("no.", "bug", "reference", "why"),
+        [(str(a.canon), a.title, a.reference, a.reason) for a in ABSENT],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _row(mutant: Mutant, found: Found | None) -> tuple[str, ...]:
+    seeds = "not measured" if found is None else "not found" if found.seed is None else ""
+    caught_by = ""
+    if found is not None and found.seed is not None:
+        seeds = f"{found.seeds:,}"
+        caught_by = _property(found.caught_by)
+    return str(mutant.canon or ""), f"`{mutant.name}`", mutant.breaks, seeds, caught_by
+
+
+def _property(failure: str) -> str:
+    """The name of the property, of a line that says what failed, when and where."""
+    what = failure.split(" s: ", 1)[-1]
+    name = what.split(" ", 1)[0].rstrip(":")
+    return name if name[:1] in "SPCT" and any(c.isdigit() for c in name) else "an assertion"
+
+
+def _story(mutant: Mutant) -> list[str]:
+    number = f"{mutant.canon}. " if mutant.canon else ""
+    places = ", ".join(dict.fromkeys(f"`{edit.target}`" for edit in mutant.edits))
+    return [
+        f"**{number}{mutant.title}** ({mutant.reference}). {' '.join(mutant.story.split())} "
+        f"Planted in {places}. Comes to light with {mutant.found_by}.",
+        "",
+    ]
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    rule = tuple("---" for _ in head)
+    return [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in r) + " |"
+        for r in (head, rule, *rows)
+    ]
+
+
+def main() -> None:
+    """Print the page."""
+    results = {}
+    for line in Path(sys.argv[1]).read_text().splitlines():
+        if line.startswith("{"):
+            fields = json.loads(line)
+            results[fields["name"]] = Found(**{**fields, "unclean": tuple(fields["unclean"])})
+    print(page(results), end="")
+
+
+if __name__ == "__main__":
+    main()
