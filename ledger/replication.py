@@ -127,6 +127,7 @@ class Replication:
         if sender is not None:
             sender.attach(self._loop.time())
             self.perform(self.core.returned(bookie_id))
+            self._release()
             sender.pump()
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
@@ -287,6 +288,7 @@ class Replication:
         for position in sorted(self.core.down):
             if position < len(self._senders) and self._senders[position].bookie.is_up:
                 self.perform(self.core.returned(self.core.ensemble[position]))
+        self._release()
 
     def _announce_lac(self, now: float) -> None:
         lac = self.core.lac
