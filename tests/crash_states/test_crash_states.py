@@ -1,0 +1,53 @@
+"""The storage engine keeps its promises through every crash of every short life."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.crash_states.explore import Explored, explore, explore_all, explore_one, sequences
+from tests.crash_states.images import images
+from tests.crash_states.lives import points_of
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+
+STATES = {0: 6, 1: 120}
+"""By length: another number means that the storage engine touches its disk in another way."""
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_the_number_of_states_is_known(length: int) -> None:
+    assert explore(sequences(length)).states == STATES[length]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_crash_of_every_life_of_three_operations() -> None:
+    found = explore_all(3, jobs=min(2, os.cpu_count() or 1))
+    assert found.sequences == 1 + 9 + 9**2 + 9**3
+    assert found.states >= 10_000
+    assert found.incomplete < 10
+    assert found.images > 5 * found.states, "the same state is checked once"
+
+
+def test_points_stand_before_and_after_each_change() -> None:
+    loop = SimLoop(1, trace=Trace())
+    points = points_of(("add", "checkpoint"), loop)
+    loop.close()
+    seen = Counter(point.where.split()[0] + " " + point.where.split()[1] for point in points)
+    for call in ("pwritev", "datasync", "preallocate", "create", "rename", "sync_directory"):
+        assert seen[f"before {call}"] == seen[f"after {call}"] > 0, call
+    assert seen["before index_flush"] == seen["after index_flush"] == 1
+
+
+def test_a_write_of_three_sectors_leaves_every_combination() -> None:
+    loop = SimLoop(1, trace=Trace())
+    points = points_of(("big",), loop)
+    loop.close()
+    written = [point for point in points if point.where.startswith("after pwritev")]
+    explored = Explored()
+    explore_one(("big",), explored)
+    most = max(len(list(images(point.moment))) for point in written)
+    assert most >= 3**3, "each sector: lost, torn, or there"

@@ -1,0 +1,197 @@
+"""The enumeration sees: each of these bugs, planted into the storage engine, is found by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import bookie.checkpoint
+import bookie.journal_reader
+from bookie.checkpoint import Checkpointer
+from bookie.disk import Disk
+from bookie.entry_log import EntryLogs
+from bookie.journal import JournalWriter
+from bookie.journal_format import decode_block_header
+from bookie.journal_reader import JournalReader
+from bookie.ledger_control import LedgerControl
+from bookie.ledger_state import LedgerStates
+from bookie.mark import Mark
+from tests.crash_states.explore import CrashStateFailed, explore
+from tests.sim.disk_handle import SimFile, SimHandle
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+PLANTED: dict[str, tuple[Patch, Sequence[str]]] = {}
+"""By name: the bug, and the life in one of whose operations it shows."""
+
+
+def planted(*life: str) -> Callable[[Patch], Patch]:
+    def enter(patch: Patch) -> Patch:
+        PLANTED[patch.__name__] = (patch, life)
+        return patch
+
+    return enter
+
+
+def skip(patch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[..., bool]) -> None:
+    """Leave calls out, those for which `when` holds."""
+    real = getattr(owner, name)
+    patch.setattr(owner, name, lambda self, *args: None if when(self, *args) else real(self, *args))
+
+
+def syncs_of(suffix: str) -> Callable[[SimFile], bool]:
+    return lambda file: file.path.endswith(suffix)
+
+
+@planted("add")
+def ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
+    skip(patch, SimFile, "datasync", syncs_of(".journal"))
+
+
+@planted("add", "fence", "power")
+def fence_not_journaled(patch: pytest.MonkeyPatch) -> None:
+    async def fence(self: LedgerControl, ledger_id: int, key: bytes) -> None:
+        self._authorized(ledger_id, key).fenced = True
+        self._states.touch(ledger_id)
+
+    patch.setattr(LedgerControl, "fence", fence)
+
+
+@planted("add", "lac")
+def explicit_lac_not_journaled(patch: pytest.MonkeyPatch) -> None:
+    async def set_explicit_lac(self: LedgerControl, ledger_id: int, key: bytes, lac: int) -> None:
+        state = self._authorized(ledger_id, key)
+        state.explicit_lac = max(state.explicit_lac, lac)
+        self._states.touch(ledger_id)
+
+    patch.setattr(LedgerControl, "set_explicit_lac", set_explicit_lac)
+
+
+@planted("add", "delete")
+def deletion_not_journaled(patch: pytest.MonkeyPatch) -> None:
+    async def delete(self: LedgerControl, ledger_id: int) -> None:
+        state = self._states.get(ledger_id)
+        if state is not None and not state.deleted:
+            self._forget(ledger_id, state)
+
+    patch.setattr(LedgerControl, "delete", delete)
+
+
+@planted("add", "checkpoint")
+def mark_before_the_logs_are_synced(patch: pytest.MonkeyPatch) -> None:
+    skip(patch, EntryLogs, "sync", lambda logs: True)
+
+
+@planted("add", "checkpoint")
+def mark_before_the_index_is_flushed(patch: pytest.MonkeyPatch) -> None:
+    # The index alone may be old: it is rebuilt. With `covered` it says that it is complete.
+    def flush_index(self: Checkpointer, runs: Any, covered: Any, removed: Any) -> None:
+        self._index.put([], covered)
+        self._index.flush()
+        self._index.put(runs, covered)
+
+    patch.setattr(Checkpointer, "_flush_index", flush_index)
+
+
+@planted("add", "checkpoint")
+def mark_before_the_states_are_synced(patch: pytest.MonkeyPatch) -> None:
+    skip(patch, SimFile, "datasync", syncs_of(".state"))
+
+
+@planted("add", "busy")
+def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
+    # The position is taken when the mark is written, not when the cache is swapped: what was
+    # added in between lies before the mark and nowhere else.
+    writers: list[JournalWriter] = []
+    really_open, really_write = JournalWriter.open, bookie.checkpoint.write_mark
+
+    def remember(self: JournalWriter, file_id: int) -> None:
+        writers.append(self)
+        really_open(self, file_id)
+
+    def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
+        late = mark._replace(file_id=writers[-1].file_id, offset=writers[-1].offset)
+        really_write(disk, directories, late)
+
+    patch.setattr(JournalWriter, "open", remember)
+    patch.setattr(bookie.checkpoint, "write_mark", write_mark)
+
+
+@planted("add", "checkpoint", "fence", "checkpoint")
+def states_forgotten_by_an_empty_flush(patch: pytest.MonkeyPatch) -> None:
+    # BookKeeper PR #4843: nothing to flush, so only the mark moved.
+    patch.setattr(LedgerStates, "take_dirty", lambda states: [])
+
+
+@planted("add", "delete", "checkpoint")
+def tombstone_left_out_of_the_states(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LedgerStates, "all_ids", LedgerStates.ids)
+
+
+@planted("add", "checkpoint", "big", "checkpoint")
+def journal_removed_before_the_mark(patch: pytest.MonkeyPatch) -> None:
+    real = bookie.checkpoint.write_mark
+
+    def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
+        for name in disk.list_directory("/j"):
+            if name.endswith(".journal") and int(name.split(".")[0], 16) < mark.file_id:
+                disk.unlink(f"/j/{name}")
+        real(disk, directories, mark)
+
+    patch.setattr(bookie.checkpoint, "write_mark", write_mark)
+
+
+@planted("add")
+def folder_not_synced_after_a_journal_got_its_name(patch: pytest.MonkeyPatch) -> None:
+    skip(patch, SimHandle, "sync_directory", lambda disk, path: path == "/j")
+
+
+@planted("add", "big", "checkpoint")
+def folder_not_synced_after_the_mark_was_renamed(patch: pytest.MonkeyPatch) -> None:
+    def synced(disk: SimHandle, path: str) -> bool:
+        names = disk.list_directory(path)
+        return path in ("/l", "/m") and "journal.mark" in names
+
+    skip(patch, SimHandle, "sync_directory", synced)
+
+
+@planted("add", "checkpoint")
+def folder_not_synced_after_a_log_was_made(patch: pytest.MonkeyPatch) -> None:
+    # Later syncs of the same folder hide it, unless the log lies in the other one.
+    skip(patch, SimHandle, "sync_directory", lambda disk, path: path in ("/l", "/m"))
+
+
+@planted("add")
+def torn_tail_taken_as_good(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bookie.journal_reader, "body_is_good", lambda block, body: True)
+
+
+@planted("add", "big", "checkpoint", "big", "add")
+def blocks_of_a_recycled_file_taken_as_good(patch: pytest.MonkeyPatch) -> None:
+    def decode(data: Any, start: int, file_id: int, offset: int) -> Any:
+        for its_id in range(file_id, 0, -1):
+            found = decode_block_header(data, start, its_id, offset)
+            if found is not None:
+                return found
+        return None
+
+    patch.setattr(bookie.journal_reader, "decode_block_header", decode)
+
+
+@planted("add", "power", "add")
+def last_journal_not_sealed_before_the_next(patch: pytest.MonkeyPatch) -> None:
+    def seal(self: JournalReader) -> int:
+        return self.end.file_id if self.end is not None else 0
+
+    patch.setattr(JournalReader, "seal", seal)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, life = PLANTED[name]
+    lives = [life[:length] for length in range(len(life) + 1)]
+    explore(lives)
+    patch(monkeypatch)
+    with pytest.raises(CrashStateFailed, match="the power fails"):
+        explore(lives)
