@@ -23,64 +23,22 @@ from random import Random
 from typing import Any
 
 from tests.sim.executor import SimExecutors
+from tests.sim.handles import SimHandle, SimTask, close_quietly, error_of
 from tests.sim.process import PROCESS, Process, ProcessCrashed
 from tests.sim.trace import Trace
 
 STEP_S = 1e-6
 EPOCH_MS = 1_767_225_600_000
 """What the wall clock says when a seed begins: 2026-01-01."""
-CHECK_STEPS = 64
-"""A condition is looked at when nothing is ready, and after that many steps."""
+CHECK_STEPS = 16
+"""A condition is looked at after that many steps, and before the clock jumps far."""
+_FAR_S = 0.0005
 _PCT_STEPS = 30_000
 _PCT_CHANGES = 2
 
 
 class SimStuck(AssertionError):
     """What was waited for did not come: time is over, or nothing is left to do."""
-
-
-class SimHandle(asyncio.TimerHandle):
-    """A callback to come, of one process."""
-
-    __slots__ = ("process",)
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: SimLoop,
-        context: Context,
-        process: Process,
-        when: float,
-    ) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = context
-        self.process = process
-        self._when = when
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self._scheduled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # type: ignore[assignment]
-
-
-class SimTask(asyncio.Task):  # type: ignore[type-arg]
-    """A task whose place in a set is the same in each run: sets of tasks are common in asyncio."""
-
-    __slots__ = ("number", "process")
-
-    def __init__(self, number: int, process: Process, coro: Any, **kwargs: Any) -> None:
-        self.number = number
-        self.process = process
-        super().__init__(coro, **kwargs)
-
-    def __hash__(self) -> int:
-        return self.number
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -90,7 +48,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.seed = seed
         self.trace = trace
         self.epoch_ms = EPOCH_MS
-        self.steps = 0
         self.errors: list[str] = []
         """What a real loop would only log."""
         self.network: Any = None
@@ -116,6 +73,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         if found is None:
             found = self._streams[name] = Random(f"{self.seed} {name}")
         return found
+
+    @property
+    def steps(self) -> int:
+        """How many callbacks have run."""
+        return len(self.trace.steps)
 
     def time(self) -> float:
         return self._now
@@ -154,17 +116,10 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _run(self, done: Callable[[], bool], check_steps: int, end: float) -> None:
         ready, timers, ran = self._ready, self._timers, self.trace.steps.append
+        jumped, verbose = self.trace.jumps.append, self.trace.verbose
         choose = {"fifo": self._next, "uniform": self._any, "pct": self._first}[self.mode]
         unchecked = 0
         while True:
-            if timers and timers[0][0] <= self._now:
-                self._move_due()
-            if not ready:
-                if done():
-                    return
-                if not self._jump(end):
-                    raise SimStuck(self._stuck("nothing is left to do"))
-                continue
             unchecked += 1
             if unchecked >= check_steps:
                 unchecked = 0
@@ -172,20 +127,31 @@ class SimLoop(asyncio.AbstractEventLoop):
                     return
                 if self._now > end:
                     raise SimStuck(self._stuck("time is over"))
-            process = ready[0] if len(ready) == 1 else choose()
-            queue = process.queue
-            handle = queue.popleft()
-            if not queue:
-                ready.remove(process)
-                process.listed = False
-            if handle._cancelled:
-                continue
-            self.steps += 1
-            process.steps += 1
+            if timers and timers[0][0] <= self._now:
+                self._move_due()
+            if ready:
+                process = ready[0] if len(ready) == 1 else choose()
+                queue = process.queue
+                handle = queue.popleft()
+                if not queue:
+                    ready.remove(process)
+                    process.listed = False
+                if handle._cancelled:
+                    continue
+            else:
+                handle = self._next_timer(done, end)
+                if handle is None:
+                    return
+                process = handle.process
+                self._now = handle._when
+                jumped(self._now)
+                if process.listed:  # dead or paused, as nothing is ready
+                    process.queue.append(handle)
+                    continue
             ran(process.number & 255)
             self._now += STEP_S
-            if self.trace.verbose:
-                self.trace.say(self._now, process.name, _what(handle))
+            if verbose:
+                self.trace.say(self._now, process.name, handle.what())
             try:
                 handle._context.run(handle._callback, *handle._args)
             except (SystemExit, KeyboardInterrupt):
@@ -194,7 +160,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if process.alive:
                     self._error(process, "a live process was told that it crashed", None)
             except BaseException as error:
-                self._error(process, f"unhandled in {_what(handle)}", error)
+                self._error(process, f"unhandled in {handle.what()}", error)
             if process.armed:
                 process.after_step()
 
@@ -225,18 +191,17 @@ class SimLoop(asyncio.AbstractEventLoop):
                     process.listed = True
                     self._ready.append(process)
 
-    def _jump(self, end: float) -> bool:
-        """Go on to the next timer; false when there is none."""
+    def _next_timer(self, done: Callable[[], bool], end: float) -> SimHandle | None:
+        """What comes next, as nothing is ready; none when it is done. Raises `SimStuck`."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heappop(timers)
-        if not timers:
-            return False
-        if timers[0][0] > end:
-            raise SimStuck(self._stuck("time is over"))
-        self._now = timers[0][0]
-        self.trace.jumps.append(self._now)
-        return True
+        far = not timers or timers[0][0] > min(end, self._now + _FAR_S)
+        if far and done():
+            return None
+        if timers and timers[0][0] <= end:
+            return heappop(timers)[2]
+        raise SimStuck(self._stuck("time is over" if timers else "nothing is left to do"))
 
     def _stuck(self, why: str) -> str:
         pending = [
@@ -275,7 +240,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         for process in self._processes:
             for task in process.tasks:
                 if process.alive and task.done() and task._log_traceback:  # type: ignore[attr-defined]
-                    self._error(process, f"nobody looked at task {task.get_name()}", _of(task))
+                    self._error(process, f"nobody looked at task {task.get_name()}", error_of(task))
         self._discarded = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         try:
@@ -285,7 +250,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     if task.done():
                         task._log_traceback = False  # type: ignore[attr-defined]
                     else:
-                        _close(task.get_coro())
+                        close_quietly(task.get_coro())
                 process.tasks.clear()
                 process.queue.clear()
                 process.on_crash.clear()
@@ -303,7 +268,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         process = context.get(PROCESS) or self.world
-        handle = SimHandle(callback, args, self, context, process, self._now)
+        handle = SimHandle(callback, args, context, process, self._now)
         process.queue.append(handle)
         if not process.listed:
             process.listed = True
@@ -343,7 +308,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         context: Context,
         process: Process,
     ) -> SimHandle:
-        handle = SimHandle(callback, args, self, context, process, when)
+        handle = SimHandle(callback, args, context, process, when)
         self._sequence += 1
         heappush(self._timers, (when, self._sequence, handle))
         return handle
@@ -359,6 +324,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[Any]:
         process = (PROCESS.get() if context is None else context.get(PROCESS)) or self.world
+        if self._discarded:
+            close_quietly(coro)
+            raise RuntimeError("the simulated world is gone")
         self._sequence += 1
         number = self._sequence
         task = SimTask(
@@ -422,20 +390,5 @@ def _priority(process: Process) -> float:
     return process.priority
 
 
-def _what(handle: SimHandle) -> str:
-    callback = handle._callback
-    owner = getattr(callback, "__self__", None)
-    if isinstance(owner, asyncio.Task):
-        return f"task {owner.get_name()}"
-    return getattr(callback, "__qualname__", None) or type(callback).__name__
-
-
-def _of(task: asyncio.Task[Any]) -> BaseException | None:
-    return None if task.cancelled() else task.exception()
-
-
-def _close(coro: Any) -> None:
-    try:
-        coro.close()
-    except BaseException:
-        pass  # what unwinds here has no world to unwind in
+def _priority(process: Process) -> float:
+    return process.priority

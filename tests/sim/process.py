@@ -14,7 +14,8 @@ from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from tests.sim.loop import SimHandle, SimLoop
+    from tests.sim.handles import SimHandle
+    from tests.sim.loop import SimLoop
 
 T = TypeVar("T")
 
@@ -49,8 +50,6 @@ class Process:
         """How much faster its wall clock runs: 0.01 is one per cent."""
         self.on_crash: list[Callable[[Process], None]] = []
         """Called when it dies: by the network, its disk, the metadata service."""
-        self.steps = 0
-        """How many callbacks have run."""
         self.tasks: list[asyncio.Task[Any]] = []
         """All it ever started, kept to the end of the seed."""
         # What follows is the loop's.
@@ -60,7 +59,7 @@ class Process:
         self.armed = False
         """Whether the loop has to look closer after each step."""
         self.priority = 0.0
-        self._crash_step = -1
+        self._crash_steps = 0
         self._crash_power = True
         self._slow_s = 0.0
         self._pauses = 0
@@ -110,7 +109,7 @@ class Process:
 
     def crash_after(self, steps: int, *, power: bool = True) -> None:
         """Die once that many further steps have run (at least one)."""
-        self._crash_step = self.steps + max(1, steps)
+        self._crash_steps = max(1, steps)
         self._crash_power = power
         self._arm()
 
@@ -146,14 +145,15 @@ class Process:
             self.loop.list(self)
 
     def _arm(self) -> None:
-        self.armed = self._crash_step >= 0 or self._slow_s > 0
+        self.armed = self._crash_steps > 0 or self._slow_s > 0
 
     def after_step(self) -> None:
         """What is due after a step of it; the loop asks when `armed`."""
-        if self.steps == self._crash_step:
-            self._crash_step = -1
-            self._arm()
-            self.crash(power=self._crash_power)
+        if self._crash_steps > 0:
+            self._crash_steps -= 1
+            if self._crash_steps == 0:
+                self._arm()
+                self.crash(power=self._crash_power)
         if self._slow_s > 0 and self.alive and not self.paused:
             self._pauses += 1
             self.paused = True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
-    from tests.sim.loop import SimHandle
+    from tests.sim.handles import SimHandle
     from tests.sim.network import Link, SimNetwork
 
 END = b"\0end"

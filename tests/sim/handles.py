@@ -1,0 +1,74 @@
+"""What the simulated loop runs: callbacks that know their process, tasks that keep their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.process import Process
+
+
+class SimHandle(asyncio.TimerHandle):
+    """A callback to come, of one process."""
+
+    __slots__ = ("process",)
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context,
+        process: Process,
+        when: float,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self.process = process
+        self._when = when
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.process.name}: {self.what()} at {self._when:.6f}>"
+
+    def what(self) -> str:
+        """What it calls, for people."""
+        callback = self._callback
+        owner = getattr(callback, "__self__", None)
+        if isinstance(owner, asyncio.Task):
+            return f"task {owner.get_name()}"
+        return getattr(callback, "__qualname__", None) or type(callback).__name__
+
+
+class SimTask(asyncio.Task):  # type: ignore[type-arg]
+    """A task whose place in a set is the same in each run: sets of tasks are common in asyncio."""
+
+    __slots__ = ("number", "process")
+
+    def __init__(self, number: int, process: Process, coro: Any, **kwargs: Any) -> None:
+        self.number = number
+        self.process = process
+        super().__init__(coro, **kwargs)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+def error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """The error of a finished task, if it has one."""
+    return None if task.cancelled() else task.exception()
+
+
+def close_quietly(coro: Any) -> None:
+    """Unwind a coroutine in a world that is gone: nothing that it does matters."""
+    try:
+        coro.close()
+    except BaseException:
+        pass
