@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench
+.PHONY: help demo test check install fmt interop bench sim sim-many
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -12,6 +12,8 @@ help:
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1, B2, B3 of docs/performance.md on this machine'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
+	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
+	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2]'
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -48,3 +50,15 @@ bench: install
 # Beside a real Apache BookKeeper, fetched by Maven: needs a JDK (17 or newer) and Maven.
 interop: install
 	$(BIN)/python tests/interop/run.py $(if $(SAY),--say)
+
+# The simulator: a whole cluster in one thread and virtual time; docs/simulation.md.
+SEED ?= 1
+N ?= 1000
+START ?= 0
+JOBS ?= 2
+
+sim: install
+	$(BIN)/python -m tests.sim run $(SEED) $(if $(VERBOSE),--verbose)
+
+sim-many: install
+	$(BIN)/python -m tests.sim many $(N) --start $(START) --jobs $(JOBS)

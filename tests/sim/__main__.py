@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from tests.sim.ledger_load import ACTIVITIES
+from tests.sim.options import FAULTS
 from tests.sim.run import SeedResult, run_seed
 
 _CHUNK = 25
@@ -33,6 +35,7 @@ def main() -> int:
     many.add_argument("--profile", default=None)
     many.add_argument("--mutant", default=None)
     many.add_argument("--json", action="store_true")
+    many.add_argument("--hashes", action="store_true", help="only each seed's trace hash")
     mutants = commands.add_parser("mutants", help="each planted bug and the seeds it takes")
     mutants.add_argument("--only", default=None)
     mutants.add_argument("--seeds-max", type=int, default=20_000)
@@ -80,6 +83,10 @@ def _counts(counts: Counter[str]) -> str:
 
 
 def _many(args: argparse.Namespace) -> int:
+    if args.hashes:
+        for results in _results(args):
+            print("\n".join(f"{result.seed} {result.trace_hash}" for result in results))
+        return 0
     started = time.perf_counter()
     shown = started
     total = Total()
@@ -156,8 +163,15 @@ class Total:
             "virtual_s": round(self.virtual_s),
             "faults": dict(sorted(self.faults.items())),
             "probes": dict(sorted(self.probes.items())),
+            "blind_spots": self.blind_spots,
             "failures": {result.seed: result.failure for result in self.failures},
         }
+
+    @property
+    def blind_spots(self) -> list[str]:
+        """Pairs of a fault and what clients were at that no seed came by."""
+        pairs = (f"{kind} × {activity}" for kind in FAULTS for activity in ACTIVITIES)
+        return [pair for pair in pairs if not self.probes[pair]]
 
     def show(self, wall_s: float) -> None:
         """For people."""
@@ -170,6 +184,7 @@ class Total:
             print(f"{title}:")
             for name, count in sorted(counts.items()):
                 print(f"  {count:9d}  {name}")
+        print(f"blind spots: {', '.join(self.blind_spots) or 'none'}")
         print(f"{len(self.failures)} failed" + "".join(f" {r.seed}" for r in self.failures))
 
 

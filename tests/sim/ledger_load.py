@@ -35,6 +35,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.process import Process
 
 PASSWORD = b"sim"
+ACTIVITIES = ("writing", "closing", "recovering", "tailing")
 _DIGESTS = (DigestType.CRC32C, DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC)
 
 
@@ -49,6 +50,8 @@ class SimClient:
         self.ledgers: LedgerClient
         self.pending: dict[tuple[int, int], None] = {}
         """Adds that were not answered yet, of the living process."""
+        self.doing = ""
+        """What the living process is at; one of `ACTIVITIES`, or nothing."""
         self._life = life
         self.is_done = False
 
@@ -60,6 +63,7 @@ class SimClient:
         """Begin, or begin anew after a crash."""
         self.pending.clear()
         self.is_done = False
+        self.doing = ""
         self.process = self.cluster.new_process(self.name)
         self.process.spawn(self._live(), self.name)
 
@@ -143,6 +147,11 @@ class LedgerLoad:
                 client.start()
 
     @property
+    def doing(self) -> dict[str, None]:
+        """What living clients are at just now."""
+        return {c.doing: None for c in self.clients if c.doing and c.is_alive}
+
+    @property
     def is_done(self) -> bool:
         """Whether every living client has come to its end, with nothing left unanswered."""
         return all(
@@ -161,8 +170,11 @@ class LedgerLoad:
             if writer is None:
                 await asyncio.sleep(rng.uniform(0.02, 0.2))
                 continue
+            client.doing = "writing"
             await self._fill(client, writer, rng.randint(1, self.options.entries_max))
+            client.doing = "closing"
             await self._end(client, writer)
+            client.doing = ""
 
     async def _create(self, client: SimClient) -> LedgerWriter | None:
         rng = client.rng
@@ -283,7 +295,9 @@ class LedgerLoad:
             await asyncio.sleep(rng.expovariate(1 / 0.1))
             found = [h.ledger_id for h in self.audit.ledgers.values() if not h.deleted]
             if found:
+                client.doing = "tailing"
                 await self._follow(client, found[-1] if rng.random() < 0.7 else rng.choice(found))
+                client.doing = ""
 
     async def _follow(self, client: SimClient, ledger_id: int) -> None:
         try:

@@ -192,7 +192,9 @@ class Judge:
         """Power loss, restart, and the same state as before: replay equals what was live."""
         if bookie.node is None:
             return
-        before = image_of(bookie.node.storage)
+        storage: Any = bookie.node.storage
+        await self._until(lambda: storage._journal._committer is None)
+        before = image_of(storage)
         without_index = self._rng.random() < 0.4
         bookie.power_loss()
         if without_index:

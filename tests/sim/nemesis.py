@@ -69,9 +69,12 @@ class Nemesis:
     def _strike(self, kind: str, mean_s: float) -> None:
         if self.over:
             return
+        doing = self.load.doing
         what = self._kinds[kind]()
         if what:
             self.cluster.trace.fault(kind)
+            for activity in doing:
+                self.cluster.trace.probe(f"{kind} × {activity}")
             self.cluster.events.add("FAULT", kind, what)
         self._next(kind, mean_s)
 

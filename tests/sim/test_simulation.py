@@ -1,0 +1,58 @@
+"""The simulator in CI: thousands of seeds, those that ever failed, and the same hash for the same
+seed. `python -m tests.sim run SEED` replays one, docs/simulation.md tells how to read it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim.__main__ import explain
+from tests.sim.run import run_seed
+
+SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
+_SHARD = 60
+_HASHED = 30
+_HERE = Path(__file__).parent
+
+
+def kept_seeds() -> Iterator[int]:
+    """The seeds of seeds.txt."""
+    for line in (_HERE / "seeds.txt").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            yield int(line.split()[0])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(0, SEEDS, _SHARD))
+def test_no_seed_fails(first: int) -> None:
+    for seed in range(first, min(first + _SHARD, SEEDS)):
+        result = run_seed(seed)
+        assert result.failure is None, explain(result)
+
+
+@pytest.mark.parametrize("seed", list(kept_seeds()))
+def test_what_failed_once_passes(seed: int) -> None:
+    result = run_seed(seed)
+    assert result.failure is None, explain(result)
+
+
+@pytest.mark.timeout(600)
+def test_the_same_seed_is_the_same_run_under_any_hash_seed() -> None:
+    here = "".join(f"{seed} {run_seed(seed).trace_hash}\n" for seed in range(_HASHED))
+    for hash_seed in ("1", "4711"):
+        command = [sys.executable, "-m", "tests.sim", "many", str(_HASHED), "--hashes"]
+        other = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=_HERE.parent.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert other.stdout == here
