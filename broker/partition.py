@@ -404,4 +404,4 @@ class Partition:
             assert self._rollover is not None
             assert self._publisher is not None
             self._rollover.look()
-            await self._upkeep.trim(self._publisher.segment.contents.payload_bytes)
+            await self._upkeep.trim(self._publisher)

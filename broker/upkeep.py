@@ -75,17 +75,18 @@ class Upkeep:
         finally:
             self._checkpoint = None
 
-    async def trim(self, open_bytes: int) -> None:
+    async def trim(self, publisher: Publisher) -> None:
         """Remove the ledgers that retention no longer covers and no subscription still needs."""
         try:
-            await self._trim(open_bytes)
+            await self._trim(publisher)
         except OwnershipLost as error:
             self._on_lost(error)
         except OctavoError as error:
             _log.warning("trim_failed", partition=str(self._name), reason=str(error))
 
-    async def _trim(self, open_bytes: int) -> None:
+    async def _trim(self, publisher: Publisher) -> None:
         settings = self._settings()
+        open_bytes = publisher.segment.contents.payload_bytes
         policy = RetentionPolicy(settings.retention_ms, settings.retention_bytes)
         now_ms = self._around.clock()
         before = self._record.chain
@@ -96,6 +97,14 @@ class Upkeep:
         limit = self._subscriptions.oldest_unacked()
         if before.trimming(policy, now_ms, open_bytes, limit) is before:
             return
+        if len(publisher.stored_producers):
+            # A take-over scans what was published since the producers became durable last: of what
+            # is gone it would know nothing, and store a repeated batch twice.
+            scanned_from = publisher.confirmed_offset
+            await self._persist(
+                producers_op(scanned_from, publisher.stored_producers.take_changed())
+            )
+            limit = scanned_from if limit is None else min(limit, scanned_from)
         await self._record.change(
             lambda record: with_chain(
                 record, self._record.chain.trimming(policy, now_ms, open_bytes, limit)

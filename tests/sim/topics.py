@@ -23,9 +23,16 @@ def with_workload(options: SimOptions, profile: str | None, drawn: float) -> Sim
     """Which workloads a seed has: ledgers, topics, or both."""
     if profile is None and not options.beyond and drawn < _TOPICS_SHARE + _BOTH_SHARE:
         profile = "topic" if drawn < _TOPICS_SHARE else "both"
+    if profile not in ("topic", "both"):
+        return options
+    # A topic goes on for ever, so it wants a whole ensemble also when bookies are lost for good.
+    lost_max = min(options.damage_max, 1) if "damage" in options.faults else 0
+    if all(quorum[0] > options.bookies - lost_max for quorum in options.quorums):
+        lost_max = 0
+    options = replace(options, profile=profile, damage_max=lost_max)
     if profile == "topic":
-        return replace(options, profile="topic", writers=0, recoverers=0, tailers=0, deletes=False)
-    return replace(options, profile="both") if profile == "both" else options
+        return replace(options, writers=0, recoverers=0, tailers=0, deletes=False)
+    return options
 
 
 def has_topics(options: SimOptions) -> bool:
@@ -39,7 +46,9 @@ class Topics:
     def __init__(self, cluster: Cluster) -> None:
         loop = cluster.loop
         self.cluster = cluster
-        self.options = topic_options.draw(loop.stream("topic options"), cluster.options.quorums)
+        left = cluster.options.bookies - cluster.options.damage_max
+        quorums = tuple(q for q in cluster.options.quorums if q[0] <= left)
+        self.options = topic_options.draw(loop.stream("topic options"), quorums)
         cluster.events.add("topic options", self.options)
         self.audit = TopicAudit(cluster.events, cluster.trace, cluster.audit.fail)
         self.chains = ChainAudit(self.audit, cluster.audit, cluster.trace, cluster.audit.fail)
