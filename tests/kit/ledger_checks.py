@@ -95,18 +95,24 @@ class LedgerChecks:
                     what = f"entry {entry} was there and is not any more"
                     yield self._problem(Kind.LOST, what, shown[entry], read)
         for drain in self._drains:
-            seen = {
-                entry
-                for read in self._reads
-                if read.process == drain.process
-                for entry, _ in read.result or ()
-            }
-            for entry, one in shown.items():
-                if one.completed < drain.invoked and entry not in seen:
-                    what = (
-                        f"entry {entry} was there before {drain.process} read to the end without it"
-                    )
-                    yield self._problem(Kind.UNSEEN, what, one, drain)
+            yield from self._missing_after(drain, shown)
+
+    def _missing_after(self, drain: Operation, shown: dict[int, Operation]) -> Iterator[Problem]:
+        """Whoever reads to the end meets all that was acked, read, or closed in."""
+        seen = {
+            entry
+            for read in self._reads
+            if read.process == drain.process
+            for entry, _ in read.result or ()
+        }
+        owed = {entry: one for entry, one in shown.items() if one.completed < drain.invoked}
+        for close in self._closes:
+            if close.completed < drain.invoked:
+                for entry in range(_last_of(close) + 1):
+                    owed.setdefault(entry, close)
+        for entry in sorted(owed.keys() - seen):
+            what = f"{drain.process} read to the end without entry {entry}"
+            yield self._problem(Kind.UNSEEN, what, owed[entry], drain)
 
     def _ends(self) -> Iterator[Problem]:
         """One end, at or behind everything that was acked or read."""

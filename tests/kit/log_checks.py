@@ -119,9 +119,9 @@ class LogChecks:
         return read is not None and read.completed < step
 
     def place(self, value: Any) -> Place | None:
-        """Where it is, as far as anybody knows."""
+        """Where it is, as far as anybody knows: not when readers disagree."""
         if (place := self.seen.place.get(value)) is not None:
-            return place
+            return None if place in self.seen.others else place
         acked = self.sent.acked.get(value)
         return None if acked is None or acked.result is None else (acked.log, acked.result)
 
