@@ -17,6 +17,7 @@ from bookie.disk import Disk, DiskError, File
 from bookie.entry_log_format import (
     FILE_HEADER_BYTES,
     FOOTER,
+    MAP_MAGIC,
     RECORD_BYTES,
     Record,
     decode_file_header,
@@ -102,7 +103,9 @@ class EntryLogs:
                 for record, location in self.scan(log_id, end):
                     end = location.offset + record.total_bytes
                 self._offset = min(end, self._offset)
-            file.truncate(self._offset)
+            if self._offset < file.size():
+                file.truncate(self._offset)
+                file.datasync()  # from now on an unsealed log ends with a record: see `scan_all`
 
     def _drop_unused(self, above: int) -> None:
         """Remove logs above `above` that were made and never got their header: they hold nothing.
@@ -267,9 +270,39 @@ class EntryLogs:
             if found is not None:
                 return found
         sums: dict[int, int] = {}
-        for record, _ in self.scan(log_id):
+        for record, _ in self.scan_all(log_id):
             sums[record.ledger_id] = sums.get(record.ledger_id, 0) + record.frames_bytes
         return sums
+
+    def scan_all(
+        self, log_id: int, offset: int = 0, end_min: int = 0
+    ) -> Iterator[tuple[Record, Location]]:
+        """As `scan`, but nothing is missing: raises `BookieIOError` when a record cannot be read.
+
+        `end_min` is up to where the journal mark vouches for this log.
+        """
+        end = max(offset, FILE_HEADER_BYTES)
+        for record, location in self.scan(log_id, offset):
+            end = location.offset + location.length
+            yield record, location
+        wanted = max(end_min, self._records_end(log_id, end))
+        if end < wanted:
+            raise BookieIOError(
+                f"entry log {self._paths[log_id]} is damaged from byte {end} on: records up to "
+                f"byte {wanted} cannot be found without the index. Restore the file or the index, "
+                "or take this bookie out and have its ledgers re-replicated"
+            )
+
+    def _records_end(self, log_id: int, found: int) -> int:
+        """Where the records of a log end; `found` is up to where they could be read."""
+        file = self._reader(log_id)
+        size = file.size()
+        footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
+        if footer is not None:
+            return footer[0]
+        if file.pread(len(MAP_MAGIC), found) == MAP_MAGIC:
+            return found
+        return self._offset if log_id == self._current_id else size
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
         """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""

@@ -52,16 +52,23 @@ def open_index(
     wanted = (mark.log_id, mark.log_offset) if mark is not None else (0, 0)
     covered = index.covered
     if covered is None and logs.log_ids:
-        _rebuild(index, logs, (0, 0), states)
+        _rebuild(index, logs, (0, 0), wanted, states)
     elif covered is not None and covered < wanted:
-        _rebuild(index, logs, covered, states)
+        _rebuild(index, logs, covered, wanted, states)
     return index
 
 
 def _rebuild(
-    index: LedgerIndex, logs: EntryLogs, covered: tuple[int, int], states: LedgerStates
+    index: LedgerIndex,
+    logs: EntryLogs,
+    covered: tuple[int, int],
+    wanted: tuple[int, int],
+    states: LedgerStates,
 ) -> None:
-    """Index every record of the logs from `covered` on, oldest first."""
+    """Index every record of the logs from `covered` on, oldest first.
+
+    Raises `BookieIOError` when a record cannot be found: its entries would count as absent.
+    """
     _log.info("index_rebuild_started", from_log=covered[0], from_offset=covered[1])
     runs: list[IndexRun] = []
     count = 0
@@ -69,7 +76,8 @@ def _rebuild(
         if log_id < covered[0]:
             continue
         start = covered[1] if log_id == covered[0] else 0
-        for record, location in logs.scan(log_id, start):
+        end_min = wanted[1] if log_id == wanted[0] else 0
+        for record, location in logs.scan_all(log_id, start, end_min):
             state = states.get(record.ledger_id)
             if state is None or state.deleted:
                 continue

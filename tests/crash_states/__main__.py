@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 
-from tests.crash_states.explore import CrashStateFailed, explore_all
+from tests.crash_states.explore import CrashStateFailed, be_quiet, explore_all
 
 
 def main() -> int:
@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=4, help="operations in a life, at most")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args()
+    be_quiet()
     started = time.monotonic()
     try:
         found = explore_all(options.length, options.jobs)

@@ -99,13 +99,14 @@ def explore_all(length_max: int, jobs: int) -> Explored:
     whole = Explored()
     # Neighbours share most of their states: in pieces of one first operation few are done twice.
     pieces = [wanted[at : at + _PIECE] for at in range(0, len(wanted), _PIECE)]
-    with multiprocessing.get_context("spawn").Pool(jobs, _be_quiet) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool:
         for part in pool.imap_unordered(explore, pieces[::-1]):
             whole.join(part)
     return whole
 
 
-def _be_quiet() -> None:
+def be_quiet() -> None:
+    """Formatting what a thousand storages say takes longer than all else."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 

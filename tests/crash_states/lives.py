@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bookie.add_run import AddRun
+from bookie.config import BookieConfig
 from bookie.storage import Storage
 from protocol.codes import Code
 from tests.crash_states.images import Moment, freeze
@@ -86,8 +87,9 @@ def payload(ledger_id: int, entry_id: int, size: int) -> bytes:
 class Life:
     """One storage from its first start on, doing what it is told."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, config: BookieConfig = TINY) -> None:
         self.loop = loop
+        self.config = config
         self.facts: tuple[Fact, ...] = ()
         self.points: list[CrashPoint] = []
         self.disk = SimDisk()
@@ -104,7 +106,7 @@ class Life:
     # A life's steps
 
     async def start(self) -> None:
-        self.storage = Storage(TINY, disk=self.disk, index_opener=self.disk.open_index)
+        self.storage = Storage(self.config, disk=self.disk, index_opener=self.disk.open_index)
         await self.storage.start()
 
     async def add(self, size: int = PAYLOAD_BYTES) -> None:
@@ -196,9 +198,11 @@ async def silence(storage: Storage) -> None:
         await asyncio.gather(flusher, return_exceptions=True)
 
 
-def points_of(sequence: Sequence[str], loop: SimLoop) -> list[CrashPoint]:
+def points_of(
+    sequence: Sequence[str], loop: SimLoop, config: BookieConfig = TINY
+) -> list[CrashPoint]:
     """Live `sequence`; the crash points of its last operation, or of the first start."""
-    life = Life(loop)
+    life = Life(loop, config)
 
     async def live() -> None:
         if not sequence:

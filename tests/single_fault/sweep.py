@@ -1,0 +1,165 @@
+"""Puts each single fault on the disk of a bookie that has stopped, starts it, and reads all.
+
+Allowed: the right bytes; an explicit error; a start that is refused, with file and reason. Never:
+other bytes, "no such entry" for an acked one, a lost fence or key, an error that is not declared.
+Only where the newest block of the journal is hurt the loss looks like a torn write, which nobody
+was told of: the other replicas hold it (GUARANTEES.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bookie.config import BookieConfig
+from bookie.storage import Storage
+from protocol.codes import (
+    BookieIOError,
+    Code,
+    NoSuchEntry,
+    NoSuchLedger,
+    OctavoError,
+)
+from tests.crash_states.check import Promised, promises
+from tests.crash_states.explore import CheckLoop
+from tests.crash_states.images import Image, images
+from tests.crash_states.lives import TINY, CrashPoint, Fact, entry_of, points_of, silence
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+from tests.single_fault.faults import Fault, bit_faults, block_faults, is_torn_tail
+from tests.storage_support import OTHER_KEY, make_run
+
+ONE_FOLDER = replace(TINY, ledger_directories=("/l",))
+_FENCED = ("add", "delete", "add", "checkpoint", "big", "fence")
+LIVES: dict[str, tuple[BookieConfig, Sequence[str], str]] = {
+    # name: (settings, life, where in its last operation the power fails)
+    "unflushed": (TINY, ("add", "lac", "checkpoint", "add", "big", "fence", "add"), "at the end"),
+    "stopped": (ONE_FOLDER, ("add", "add", "lac", "big", "fence", "restart"), "at the end"),
+    "deleted": (
+        ONE_FOLDER,
+        (*_FENCED, "checkpoint", "delete", "add", "add"),
+        "at the end",
+    ),
+    "index ahead of the mark": (
+        TINY,
+        ("add", "checkpoint", "add", "big", "lac", "fence", "checkpoint"),
+        "before rename /l/journal.mark.new",
+    ),
+    "marks differ": (
+        TINY,
+        ("add", "checkpoint", "add", "big", "lac", "fence", "checkpoint"),
+        "before rename /m/journal.mark.new",
+    ),
+    "old life": (
+        ONE_FOLDER,
+        ("add", "power", "add", "checkpoint", "power", "add", "big", "checkpoint", "big", "add"),
+        "at the end",
+    ),
+}
+
+
+class Case(NamedTuple):
+    """A disk to hurt, and what it holds."""
+
+    name: str
+    config: BookieConfig
+    image: Image
+    facts: tuple[Fact, ...]
+
+
+class WrongAnswer(AssertionError):
+    """A single fault made a bookie lie."""
+
+
+def cases() -> Iterator[Case]:
+    """All lives, each with its index and without: lost ones are rebuilt from the logs."""
+    for name, (config, sequence, where) in LIVES.items():
+        loop = SimLoop(1, trace=Trace())
+        point = next(found for found in points_of(sequence, loop, config) if found.where == where)
+        loop.close()
+        image = _nothing_lost(point)
+        yield Case(name, config, image, point.facts)
+        yield Case(f"{name}, index removed", config, image._replace(indexes={}), point.facts)
+
+
+def _nothing_lost(point: CrashPoint) -> Image:
+    return list(images(point.moment))[-1]
+
+
+def faults_of(case: Case, first: int = 0, stride: int = 1) -> Iterator[Fault]:
+    """The faults of one case: all blocks, and every `stride`-th byte."""
+    yield from block_faults(case.image)
+    yield from bit_faults(case.image, first, stride)
+
+
+def sweep(case: Case, faults: Iterator[Fault]) -> Counter[str]:
+    """Try each fault; how often it ended how. Raises `WrongAnswer`."""
+    loop = CheckLoop(1, trace=Trace())
+    wanted = promises(case.facts)
+    ends: Counter[str] = Counter()
+    try:
+        for fault in faults:
+            try:
+                end = loop.run_until_complete(_try(case, fault, wanted))
+            except Exception as error:
+                what = f"{case.name}: {fault}: {type(error).__name__}: {error}"
+                raise WrongAnswer(f"{what}\n  promised: {case.facts}") from error
+            ends[end] += 1
+        assert not loop.errors, loop.errors
+    finally:
+        loop.close()
+    return ends
+
+
+async def _try(case: Case, fault: Fault, wanted: dict[int, Promised]) -> str:
+    disk = fault.hurt(case.image).disk()
+    storage = Storage(case.config, disk=disk, index_opener=disk.open_index)
+    try:
+        await storage.start()
+    except OctavoError as error:
+        if fault.path.rpartition("/")[2] not in str(error):
+            raise WrongAnswer(f"refuses to start and does not name {fault.path}") from error
+        return f"refused: {type(error).__name__}"
+    tail = is_torn_tail(fault, case.image)
+    ends = {await _ledger(storage, ledger_id, one) for ledger_id, one in wanted.items()}
+    await silence(storage)
+    if "lost" in ends:
+        assert tail, "an acked entry, a fence or a key is denied"
+        return "cut as a torn tail"
+    return "explicit error" if "error" in ends else "all there"
+
+
+async def _ledger(storage: Storage, ledger_id: int, one: Promised) -> str:
+    """`right`, `error` (of at least one entry), or `lost`: something acked is denied."""
+    ends: set[str] = set()
+    for entry_id, size in one.tried.items():
+        try:
+            found = await storage.read(ledger_id, entry_id)
+        except BookieIOError:
+            ends.add("error")
+        except (NoSuchEntry, NoSuchLedger):
+            ends.add("right" if entry_id not in one.acked or one.delete_tried else "lost")
+        else:
+            assert found == entry_of(ledger_id, entry_id, size), f"wrong bytes of entry {entry_id}"
+            assert not one.deleted, f"deleted ledger {ledger_id} is back"
+    if one.deleted or one.delete_tried:
+        return max(ends, default="right")
+    try:
+        ends.add("right" if storage.is_fenced(ledger_id) or not one.fenced else "lost")
+        ends.add("right" if storage.last_add_confirmed(ledger_id) >= one.lac else "lost")
+        listed = await storage.entries(ledger_id)
+        held = {n for first, last in listed for n in range(first, last + 1)}
+        ends.add("right" if one.acked <= held else "lost")
+        assert held <= set(one.tried), "lists what nobody wrote"
+    except BookieIOError:
+        ends.add("error")
+    except NoSuchLedger:
+        ends.add("lost" if one.is_known else "right")
+    if one.is_known and "lost" not in ends:
+        codes: list[Code] = []
+        other = make_run(ledger_id, 50, [b""], key=OTHER_KEY)
+        storage.add([other], lambda results: codes.extend(code for _, code in results))
+        ends.add("right" if codes == [Code.UNAUTHORIZED] else "lost")
+    return "lost" if "lost" in ends else "error" if "error" in ends else "right"

@@ -1,0 +1,102 @@
+"""One fault on the disk of a bookie: it says so, or has the right bytes; it never lies."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bookie.journal_reader
+import bookie.ledger_state
+import bookie.recover
+from bookie.entry_log import EntryLogs
+from bookie.entry_log_format import decode_record
+from tests.single_fault.faults import block_faults
+from tests.single_fault.sweep import LIVES, WrongAnswer, cases, faults_of, sweep
+
+STRIDE = 11
+"""Of flipped bits here; `python -m tests.single_fault` flips one in each byte."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Any:
+    import structlog
+
+    with structlog.testing.capture_logs():
+        yield
+
+
+@pytest.mark.slow
+def test_no_single_fault_makes_a_bookie_lie() -> None:
+    ends: Counter[str] = Counter()
+    for number, case in enumerate(cases()):
+        ends += sweep(case, faults_of(case, number % STRIDE, STRIDE))
+    assert ends.total() > 5000
+    for kind in (
+        "all there",
+        "explicit error",
+        "refused: JournalDamaged",
+        "refused: LedgerStateDamaged",
+        "refused: BookieIOError",
+        "cut as a torn tail",
+    ):
+        assert ends[kind] > 50, f"no fault ended as {kind!r}: {ends}"
+    assert ends["cut as a torn tail"] < ends.total() / 10
+
+
+def test_every_block_of_every_file_is_hurt() -> None:
+    case = next(cases())
+    hurt = {(fault.path, fault.start) for fault in block_faults(case.image)}
+    assert {path for path, _ in hurt} == set(case.image.files)
+    for path, (data, _) in case.image.files.items():
+        assert len([one for one in hurt if one[0] == path]) == -(-len(data) // 512)
+    assert len(LIVES) * 2 == len(list(cases()))
+
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def damaged_blocks_are_skipped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        bookie.journal_reader.JournalReader, "_refuse_if_acknowledged", lambda *_, **__: None
+    )
+
+
+def checksums_of_runs_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    def check_record(self: EntryLogs, data: bytes, start: int, location: Any, _: int) -> Any:
+        record = decode_record(data, start)
+        frames = data[start + location.length - (record.frames_bytes if record else 0) :]
+        return record, frames
+
+    patch.setattr(EntryLogs, "check_record", check_record)
+
+
+def damaged_states_are_taken_for_the_end(patch: pytest.MonkeyPatch) -> None:
+    real = bookie.ledger_state.StateFile._load
+    patch.setattr(
+        bookie.ledger_state.StateFile, "_load", lambda self, file_id, _: real(self, file_id, None)
+    )
+
+
+def a_rebuild_stops_at_a_damaged_record(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        EntryLogs, "scan_all", lambda self, log_id, offset=0, end_min=0: self.scan(log_id, offset)
+    )
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        damaged_blocks_are_skipped,
+        checksums_of_runs_are_not_looked_at,
+        damaged_states_are_taken_for_the_end,
+        a_rebuild_stops_at_a_damaged_record,
+    ],
+)
+def test_a_planted_bug_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_cases = list(cases())
+    plant(monkeypatch)
+    with pytest.raises(WrongAnswer):
+        deque(sweep(case, faults_of(case, 0, 3)) for case in all_cases)
