@@ -79,10 +79,11 @@ class EntryLogs:
         self._current_id = max(self._paths, default=0)
 
     def cut_abandoned(self, mark: tuple[int, int]) -> None:
-        """Give back what the newest log had reserved; no more is appended to it.
+        """Cut the logs that were not closed where their records end; nothing is appended to them.
 
-        `mark` is (log id, offset) up to where the journal mark vouches for the logs. Raises
-        `EntryLogMissing` when that log is gone.
+        `mark` is (log id, offset) up to where the journal mark vouches for the logs. What lies
+        behind it is in the journal too, and may be torn: also the end of a log that looks closed.
+        Raises `EntryLogMissing` when the log that it names is gone.
         """
         if mark[0] and mark[0] not in self._paths:
             raise EntryLogMissing(
@@ -91,21 +92,26 @@ class EntryLogs:
                 "its folders and its cookie) and have its ledgers re-replicated"
             )
         self._drop_unused(mark[0])
-        log_id = self._current_id
-        if not log_id:
-            return
+        for log_id in self.log_ids:
+            if log_id >= mark[0]:
+                self._offset = self._cut(log_id, mark[1] if log_id == mark[0] else 0)
+
+    def _cut(self, log_id: int, vouched: int) -> int:
+        """Cut one log, durably, unless it was closed in good order; return its size."""
         file = self._disk.open(self._paths[log_id], write=True)
         self._readers[log_id] = file
-        self._offset = file.size()
-        if decode_footer(file.pread(FOOTER.size, max(0, self._offset - FOOTER.size))) is None:
-            if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) == log_id:
-                end = max(FILE_HEADER_BYTES, mark[1] if mark[0] == log_id else 0)
-                for record, location in self.scan(log_id, end):
-                    end = location.offset + record.total_bytes
-                self._offset = min(end, self._offset)
-            if self._offset < file.size():
-                file.truncate(self._offset)
-                file.datasync()  # from now on an unsealed log ends with a record: see `scan_all`
+        size = file.size()
+        if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
+            return size
+        end = max(FILE_HEADER_BYTES, vouched)
+        for record, location in self.scan(log_id, end):
+            end = location.offset + record.total_bytes
+        footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
+        if end >= size or (footer is not None and footer[0] == end):
+            return size
+        file.truncate(end)
+        file.datasync()
+        return end
 
     def _drop_unused(self, above: int) -> None:
         """Remove logs above `above` that were made and never got their header: they hold nothing.
@@ -302,7 +308,7 @@ class EntryLogs:
             return footer[0]
         if file.pread(len(MAP_MAGIC), found) == MAP_MAGIC:
             return found
-        return self._offset if log_id == self._current_id else size
+        return self._offset if self._current is not None and log_id == self._current_id else size
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
         """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""
