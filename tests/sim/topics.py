@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from broker.types import TopicName
 from tests.sim import topic_options
+from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
-from tests.sim.cluster import Cluster
+from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.options import SimOptions
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_faults import TopicNemesis
@@ -17,6 +18,8 @@ from tests.sim.topic_settle import TopicJudge
 
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
+_PATIENCE_S = 20.0
+"""When nothing has come of it for so long, the judge may be waiting for what cannot be."""
 
 
 def with_workload(options: SimOptions, profile: str | None, drawn: float) -> SimOptions:
@@ -64,7 +67,9 @@ class Topics:
         self.load = TopicLoad(cluster, self.brokers, partitions, self.options, self.audit)
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
         self.judge = TopicJudge(cluster, self.brokers, self.load, self.options, self.audit, topic)
-        self._ready = False
+        self._atlas = Atlas(cluster)
+        self._ready = self._enough_bookies = False
+        self._patience_s = float("inf")
 
     def start(self) -> None:
         for broker in self.brokers.values():
@@ -84,15 +89,46 @@ class Topics:
                 client.process.resume()
 
     def settle(self) -> None:
-        """Begin to settle; the makers of the topic come first."""
-        if self._ready:
+        """Begin to settle, once every bookie that can serve does; the topic's maker comes first."""
+        if self.cluster.all_serve and not self._enough_bookies:
+            self._enough_bookies = True
+            self._add_bookies()
+        if self._ready and self._enough_bookies:
+            self._patience_s = self.cluster.loop.time() + _PATIENCE_S
             self.judge.settle()
         else:
             self.cluster.loop.world_later(0.05, self.settle)
 
+    def _add_bookies(self) -> None:
+        """Those that lost something stay away for good; a topic wants a whole ensemble."""
+        up = sum(bookie.refused is None for bookie in self.cluster.bookies.values())
+        for number in range(up, self.options.settings.ensemble_size):
+            name = f"spare{number}"
+            self.cluster.bookies[name] = SimBookie(self.cluster, name)
+            self.cluster.bookies[name].start()
+            self.cluster.trace.probe("topic.spare_bookie")
+
     @property
     def settled(self) -> bool:
-        return self.judge.settled
+        """Whether all has been looked at, or cannot be: more bookies refused than may."""
+        if self.judge.settled:
+            return True
+        if self.cluster.loop.time() < self._patience_s or not self._hopeless():
+            return False
+        self.cluster.trace.probe("topic.hopeless")
+        return True
+
+    def _hopeless(self) -> bool:
+        """Whether a ledger that a take-over has to close cannot be closed."""
+        for known in self.chains.owned.values():
+            wanted = [link.ledger_id for link in known.record.ledgers[-1:]]
+            if known.record.state_ledger is not None:
+                wanted.append(known.record.state_ledger)
+            for ledger_id in wanted:
+                history = self.cluster.audit.ledgers[ledger_id]
+                if not history.is_closed and not self._atlas.must_close(history):
+                    return True
+        return False
 
     def stop(self) -> None:
         """No brokers any more: their ledgers are left to whoever recovers them."""
