@@ -18,7 +18,7 @@ import structlog
 
 from tests.crash_states.check import check
 from tests.crash_states.images import images, is_complete
-from tests.crash_states.lives import OPERATIONS, CrashPoint, points_of
+from tests.crash_states.lives import OPERATIONS, CrashPoint, points_of, tinier
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 
@@ -126,7 +126,8 @@ def explore_one(sequence: Sequence[str], explored: Explored) -> None:
                     continue
                 explored.digests.add(digest)
                 try:
-                    loop.run_until_complete(check(image, point.facts))
+                    with tinier():
+                        loop.run_until_complete(check(image, point.facts))
                 except Exception as error:
                     raise CrashStateFailed(_story(sequence, point, number, error)) from error
         assert not lives.errors + loop.errors

@@ -7,10 +7,13 @@ the disk; `Recorder` keeps the disk of each, with all that had been tried and an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import bookie.checkpoint
+import bookie.ledger_state
 from bookie.add_run import AddRun
 from bookie.config import BookieConfig
 from bookie.storage import Storage
@@ -29,6 +32,12 @@ TINY = replace(
     entry_log_bytes_max=1500,
     write_cache_bytes_max=4096,
 )
+# So that a checkpoint of two entries writes twice, and a log rolls between; states are rewritten.
+_TINIER: dict[tuple[Any, str], int] = {
+    (bookie.checkpoint, "_SLICE_RUNS_MAX"): 1,
+    (bookie.checkpoint, "LOG_RUN_BYTES_MAX"): 400,
+    (bookie.ledger_state, "_REWRITE_ABOVE_BYTES"): 100,
+}
 PAYLOAD_BYTES, BIG_BYTES = 300, 1000
 Fact = tuple[str, int, int]
 """(what, ledger, entry or LAC): `tried` before it is asked for, `acked` once it was answered."""
@@ -190,6 +199,19 @@ OPERATIONS: dict[str, Callable[[Life], Awaitable[None]]] = {
 }
 
 
+@contextmanager
+def tinier() -> Iterator[None]:
+    """Within it, what is no setting is tiny too."""
+    before = {where: getattr(*where) for where in _TINIER}
+    try:
+        for where, value in _TINIER.items():
+            setattr(*where, value)
+        yield
+    finally:
+        for where, value in before.items():
+            setattr(*where, value)
+
+
 async def silence(storage: Storage) -> None:
     """Its process is gone."""
     flusher = storage._flusher
@@ -215,7 +237,8 @@ def points_of(
         life.recorder.keep(life.disk, "at the end")
         await silence(life.storage)
 
-    loop.run_until_complete(live())
+    with tinier():
+        loop.run_until_complete(live())
     return life.points
 
 
