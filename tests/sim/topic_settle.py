@@ -94,8 +94,9 @@ class TopicJudge:
     async def _settle(self, client: TopicClient) -> None:
         while not self.load.is_done:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
+        ends: dict[PartitionName, int] = {}
         for name in self.load.partitions:
-            end = await self._read_all(client, name)
+            ends[name] = end = await self._read_all(client, name)
             for sub in self.options.subscriptions:
                 await self._drain(client, name, sub)
             self.audit.logs[name].check_cursors(end)
@@ -105,10 +106,9 @@ class TopicJudge:
             broker.kill()
             broker.start()
         for name in self.load.partitions:
-            before = self.audit.logs[name].seen_end
             end = await self._read_all(client, name)
-            if end != before:
-                self.audit.fail(f"S9 {name} ended at {before}, after a restart at {end}")
+            if end != ends[name]:
+                self.audit.fail(f"S9 {name} ended at {ends[name]}, after a restart at {end}")
             for sub in self.options.subscriptions:
                 await self._drain(client, name, sub)
         self.settled = True
@@ -158,7 +158,8 @@ class TopicJudge:
         for (producer, partition), batches in self.load.producers.items():
             if partition != name.partition:
                 continue
-            newest = max(epoch for _, epoch, _ in batches)
+            sent = self.audit.logs[name].sent.values()
+            newest = max(message.place[0] for message in sent if message.producer == producer)
             for values, epoch, sequence in batches:
                 if epoch < newest:
                     continue
