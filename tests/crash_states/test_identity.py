@@ -1,0 +1,106 @@
+"""A bookie's first start may be cut short anywhere: the next one stamps its folders, or starts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+import bookie.cookies
+from bookie.config import BookieConfig
+from bookie.cookies import (
+    CookieRefused,
+    check_cookies,
+    folders_with_data,
+    lock_folders,
+    new_cookie,
+    read_cookies,
+    write_cookies,
+)
+from bookie.disk import Disk
+from metadata.cookie import Cookie
+from tests.crash_states.images import images
+from tests.crash_states.lives import CrashPoint, Recorder
+from tests.sim.disk import SimDisk
+
+CONFIG = BookieConfig(journal_directories=("/j",), ledger_directories=("/l", "/m"))
+FOLDERS = CONFIG.directories
+
+
+def identify(disk: Disk, recorded: Cookie | None, seed: int = 1) -> Cookie:
+    """What a node does when it starts, up to the point where it tells metadata."""
+    for lock in lock_folders(disk, FOLDERS):
+        lock.close()
+    expected = new_cookie(CONFIG, "b1", "instance", random.Random(seed))
+    cookie = check_cookies(
+        expected, recorded, read_cookies(disk, FOLDERS), folders_with_data(disk, FOLDERS)
+    )
+    if cookie is None:
+        write_cookies(disk, FOLDERS, expected)
+        cookie = expected
+    return cookie
+
+
+def crashes_of_the_first_start() -> list[CrashPoint]:
+    points: list[CrashPoint] = []
+    disk = SimDisk()
+    disk.faults = recorder = Recorder(tuple, points)
+    recorder.record()
+    identify(disk, None)
+    recorder.keep(disk, "at the end")
+    return points
+
+
+def check_all() -> int:
+    """Every crash, then a second start that crashes or not, then a third."""
+    count = 0
+    points = crashes_of_the_first_start()
+    for point in points:
+        for image in images(point.moment):
+            disk = image.disk()
+            stamped = identify(disk, None, seed=2)
+            disk.crash()
+            assert identify(disk, stamped) == stamped
+            count += 1
+    for image in images(points[-1].moment):
+        first = new_cookie(CONFIG, "b1", "instance", random.Random(1))
+        assert identify(image.disk(), first) == first, "metadata was told, and the disk forgot"
+    return count
+
+
+def test_every_crash_of_a_first_start() -> None:
+    assert len(crashes_of_the_first_start()) > 30
+    assert check_all() > 100
+
+
+def test_a_wiped_or_swapped_folder_is_refused() -> None:
+    disk = SimDisk()
+    cookie = identify(disk, None)
+    for path in list(disk.names):
+        if path.startswith("/m/"):
+            disk.unlink(path)
+    with pytest.raises(CookieRefused, match="/m carries no cookie"):
+        identify(disk, cookie)
+    disk.wipe()
+    with pytest.raises(CookieRefused, match="carries no cookie"):
+        identify(disk, cookie)
+
+
+def test_a_folder_not_synced_after_the_rename_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsynced(disk: SimDisk, folders: tuple[str, ...], cookie: Cookie) -> None:
+        real(Unsynced(disk), folders, cookie)  # type: ignore[arg-type]
+
+    class Unsynced:
+        def __init__(self, disk: SimDisk) -> None:
+            self.disk = disk
+
+        def __getattr__(self, name: str) -> Callable[..., object]:
+            found: Callable[..., object] = getattr(self.disk, name)
+            return found if name != "sync_directory" else lambda path: None
+
+    real = write_cookies
+    monkeypatch.setitem(globals(), "write_cookies", unsynced)
+    with pytest.raises(CookieRefused):
+        check_all()
+    assert bookie.cookies.write_cookies is real
