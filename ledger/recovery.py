@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_READ_FLAGS = Flag.FENCE | Flag.HIGH_PRIORITY
-_ADD_FLAGS = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
+_READ_FLAGS = int(Flag.FENCE | Flag.HIGH_PRIORITY)
+_ADD_FLAGS = int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
 _RESTARTS_MAX = 8
 _BUSY_PAUSE_S = 0.02
 
@@ -114,7 +114,7 @@ class Recovery:
     def _begin(self, metadata: LedgerMetadata, version: int) -> None:
         self._digest = digest_for(metadata.digest_type, self._password)
         if metadata.digest_type is DigestType.CRC32C:
-            self._add_flags = _ADD_FLAGS | Flag.CRC32C | Flag.RANGE_ACK
+            self._add_flags = _ADD_FLAGS | int(Flag.CRC32C | Flag.RANGE_ACK)
         self._tell(MetadataSeen(metadata, version))
         self._perform(self._core.metadata_read(metadata, version))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -123,6 +124,7 @@ def _results(args: argparse.Namespace) -> Iterator[list[SeedResult]]:
 
 def run_chunk(job: tuple[list[int], str | None, str | None]) -> list[SeedResult]:
     """Some seeds, in a worker process."""
+    gc.disable()  # `quiet` collects between seeds
     seeds, mutant, profile = job
     return [run_seed(seed, mutant=mutant, profile=profile) for seed in seeds]
 

@@ -243,6 +243,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     self._error(process, f"nobody looked at task {task.get_name()}", error_of(task))
         self._discarded = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        events._set_running_loop(self)
         try:
             for process in self._processes:
                 for task in process.tasks:
@@ -258,6 +259,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._ready.clear()
             self.executors.close()
         finally:
+            events._set_running_loop(None)
             sys.unraisablehook = hook
 
     # ------------------------------------------------------------------ asyncio's

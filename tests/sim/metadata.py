@@ -170,10 +170,14 @@ class SimMetadata:
 
     def hears(self, name: str) -> bool:
         """Whether a request of `name` arrives now."""
+        if not self._cuts:
+            return not self._away
         return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REQUESTS
 
     def is_heard(self, name: str) -> bool:
         """Whether a reply to `name` arrives now."""
+        if not self._cuts:
+            return not self._away
         return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REPLIES
 
     def delay_s(self) -> float:

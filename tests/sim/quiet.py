@@ -2,7 +2,7 @@
 
 logging    a log line costs more than the step it tells of; the seed's events tell it too
 metrics    nobody scrapes; what they would count is not looked at
-garbage    collected between seeds, and of several at once: within a seed memory is ample, and
+garbage    collected between seeds (of several at once where it is off altogether): memory is ample,
            the moment of a collection must not be part of the story. What was there before
            the first seed is never looked through again.
 """
@@ -69,7 +69,7 @@ def quiet() -> Iterator[None]:
             setattr(bookie.metrics, name, real)
         structlog.configure(**logging)
         _seeds_run += 1
-        if _seeds_run % _COLLECT_EVERY == 0:
-            gc.collect()
+        if was_on or _seeds_run % _COLLECT_EVERY == 0:
+            gc.collect()  # before it is on again: it would look at all that the seed left
         if was_on:
             gc.enable()
