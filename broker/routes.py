@@ -291,7 +291,8 @@ _SUBSCRIPTIONS = (
                 _query(
                     "request",
                     "any text, another one for each call: when the answer was lost, the same call "
-                    "again gets the same messages. Of one partition; several do not look at it",
+                    "again gets the same messages. When it ends in a number that goes up, a late "
+                    "copy of an earlier call gets none. Of one partition; several ignore it",
                     {"type": "string", "maxLength": 64}, "7f3a-1",
                 ),
             ),

@@ -89,6 +89,8 @@ class Subscription:
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, tuple[str, HandOut]] = OrderedDict()
         """By consumer the last numbered request, and what it was given."""
+        self._newest: tuple[str, int] | None = None
+        """Of an exclusive subscription: the highest numbered call of its consumer."""
         self._receiving = 0
         """Calls that have not got a message yet."""
         self._closed: NotOwner | None = None
@@ -102,17 +104,23 @@ class Subscription:
         many unacked ones already. Redeliveries come first. A call that repeats the `request` of
         the consumer's last one gets the same messages again, as far as they are unacked: its answer
         was lost, and what came after them would leave a gap that a cumulative ack acks unseen.
+        For the same reason a late copy of an earlier call to an exclusive subscription gets [].
         Raises `SubscriptionBusy` when the subscription is exclusive and another consumer holds it,
         `NotOwner`.
         """
         until_s = self._loop.time() + wait_s
         messages_max = min(messages_max, _MESSAGES_MAX)
+        call = _number_of(request) if self.info.settings.type == "exclusive" else None
+        if call is not None and not self._is_late(call):
+            self._newest = call
         self._receiving += 1
         try:
-            found = self._hand_out(consumer, messages_max, request)
-            while found is None and self._loop.time() < until_s:
-                await self._wait(until_s)
+            found = None
+            while not self._is_late(call):
                 found = self._hand_out(consumer, messages_max, request)
+                if found is not None or self._loop.time() >= until_s:
+                    break
+                await self._wait(until_s)
         finally:
             self._receiving -= 1
         return [] if found is None else await self._deliver(found)
@@ -226,6 +234,11 @@ class Subscription:
         if found is not None:
             self._note_answer(consumer, request, found)
         return found
+
+    def _is_late(self, call: tuple[str, int] | None) -> bool:
+        """Whether its consumer has gone on: it got the answer to this call from another copy."""
+        newest = self._newest
+        return call is not None and newest is not None and call[0] == newest[0] and call < newest
 
     def _note_answer(self, consumer: str, request: str, found: HandOut) -> None:
         self._answered.pop(consumer, None)
@@ -352,6 +365,12 @@ class Subscription:
             new += self._cursor.ack(start, end)
         self._dispatcher.acked(acked)
         return ranges, new
+
+
+def _number_of(request: str) -> tuple[str, int] | None:
+    """The two parts of a request's text when it ends in a number, `…-12`."""
+    front, _, number = request.rpartition("-")
+    return (front, int(number)) if front and number.isascii() and number.isdigit() else None
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

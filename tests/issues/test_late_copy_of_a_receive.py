@@ -1,0 +1,86 @@
+"""A late copy of a receive took messages away, and a cumulative ack acknowledged them unseen.
+
+A broker slept (SIGSTOP) with a call in its hands that it was to pass on. The client gave up
+waiting, asked another broker, got its answer and went on. When the sleeper woke, it passed the old
+call on: the owner leased the next messages to the same consumer, whose next call then got what came
+after them; `up_to` acknowledged all. Found by tests/process/test_stopped_past_session.py. A call
+with a lower number than one that has come already is late: nobody hears its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.partition import Partition
+from broker.subscription import Subscription
+from broker.types import SubscriptionSettings
+from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as found:
+        yield found
+
+
+async def subscribed(brokers: BrokerCluster, kind: str) -> tuple[Partition, Subscription]:
+    broker = (await brokers.start("A")).broker
+    partition = await owned(broker, await make_topic(broker))
+    settings = SubscriptionSettings(type=kind)  # type: ignore[arg-type]
+    await broker.create_subscription(partition.name.topic_name, "s", settings)
+    return partition, await partition.subscription("s")
+
+
+async def offsets(subscription: Subscription, request: str, wait_s: float = 0) -> list[int]:
+    found = await subscription.receive("c", messages_max=3, request=request, wait_s=wait_s)
+    return [one.offset for one in found]
+
+
+async def test_it_gets_nothing(brokers: BrokerCluster) -> None:
+    partition, subscription = await subscribed(brokers, "exclusive")
+    await partition.publish(batch(9))
+    assert await offsets(subscription, "n-1") == [0, 1, 2]
+    await subscription.acknowledge(up_to=2)
+    assert await offsets(subscription, "n-9") == [3, 4, 5]
+    await subscription.acknowledge(up_to=5)
+    assert await offsets(subscription, "n-1") == []
+    assert await offsets(subscription, "n-8", wait_s=5) == [], "and does not wait either"
+    assert await offsets(subscription, "n-10") == [6, 7, 8], "numbers, not texts, are compared"
+
+
+async def test_it_gets_nothing_after_a_call_that_got_nothing(brokers: BrokerCluster) -> None:
+    partition, subscription = await subscribed(brokers, "exclusive")
+    assert await offsets(subscription, "n-2") == []
+    await partition.publish(batch(3))
+    assert await offsets(subscription, "n-1") == []
+    assert await offsets(subscription, "n-3") == [0, 1, 2]
+
+
+async def test_one_that_waits_already_gives_up(brokers: BrokerCluster) -> None:
+    partition, subscription = await subscribed(brokers, "exclusive")
+    waiting = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
+    await asyncio.sleep(0)
+    following = asyncio.create_task(offsets(subscription, "n-2", wait_s=60))
+    await asyncio.sleep(0)
+    await partition.publish(batch(3))
+    assert await following == [0, 1, 2]
+    assert await waiting == []
+
+
+async def test_who_begins_anew_or_shares_is_not_late(brokers: BrokerCluster) -> None:
+    partition, subscription = await subscribed(brokers, "exclusive")
+    await partition.publish(batch(9))
+    assert await offsets(subscription, "n-5") == [0, 1, 2]
+    assert await offsets(subscription, "m-1") == [3, 4, 5], "another life of the consumer"
+    assert await offsets(subscription, "text") == [6, 7, 8]
+
+
+async def test_consumers_that_share_ack_each_message(brokers: BrokerCluster) -> None:
+    partition, subscription = await subscribed(brokers, "shared")
+    await partition.publish(batch(6))
+    assert await offsets(subscription, "n-2") == [0, 1, 2]
+    assert await offsets(subscription, "n-1") == [3, 4, 5], "calls side by side may overtake"
