@@ -163,6 +163,13 @@ class PartitionMoving(BrokerError):
     retryable = True
 
 
+class OwnerUnreachable(BrokerError):
+    """The owner did not accept a connection; nothing was sent (503)."""
+
+    name = "owner-unreachable"
+    retryable = True
+
+
 class PartitionUnavailable(BrokerError):
     """The owner cannot write at present; the message says which bookies are up (503)."""
 

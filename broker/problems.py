@@ -129,6 +129,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.BrokerIdTaken: 503,
     broker_errors.NotOwner: 503,
     broker_errors.PartitionMoving: 503,
+    broker_errors.OwnerUnreachable: 503,
     broker_errors.PartitionUnavailable: 503,
     metadata_errors.MetadataUnavailable: 503,
     metadata_errors.SessionExpired: 503,

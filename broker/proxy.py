@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from broker.call import FORWARDED_HEADER, OWNER_HEADER, Call
-from broker.errors import BrokerError, NotOwner, PartitionMoving
+from broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
 from broker.partition import Partition
@@ -60,13 +60,6 @@ _HOP_BY_HOP = frozenset(
 _NOT_COPIED_BACK = _HOP_BY_HOP | {"date", "server"} - {"content-encoding"}
 
 Result = TypeVar("Result")
-
-
-class OwnerUnreachable(BrokerError):
-    """The owner did not accept a connection; nothing was sent."""
-
-    name = "owner-unreachable"
-    retryable = True
 
 
 class Reply(NamedTuple):

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from broker.call import RECORD_BATCH, Call
-from broker.errors import NotOwner, PartitionMoving
+from broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
 from broker.partition import Partition
 from broker.problems import Problem, problem_of
-from broker.proxy import OwnerUnreachable, with_owner
+from broker.proxy import with_owner
 from broker.types import MessageId, Owner, PartitionName, Published, TopicName
 from protocol.records import Record, build_batch, partition_for
 
