@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from ledger.actions import ChangeDelayed, EnsembleChanged
 from ledger.errors import BeyondLastConfirmed, OutcomeUnknown
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
@@ -53,6 +54,9 @@ class SimClient:
         self.doing = ""
         """What the living process is at; one of `ACTIVITIES`, or nothing."""
         self._life = life
+        self.is_recoverer = False
+        self.is_ready = False
+        """Connected."""
         self.is_done = False
 
     @property
@@ -62,7 +66,7 @@ class SimClient:
     def start(self) -> None:
         """Begin, or begin anew after a crash."""
         self.pending.clear()
-        self.is_done = False
+        self.is_done = self.is_ready = False
         self.doing = ""
         self.process = self.cluster.new_process(self.name)
         self.process.spawn(self._live(), self.name)
@@ -76,6 +80,7 @@ class SimClient:
         try:
             while not await self._begin():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
+            self.is_ready = True
             await self._life(self)
             self.is_done = True
         except Exception as error:
@@ -130,6 +135,9 @@ class LedgerLoad:
         self.options = cluster.options
         self.over = False
         self.clients: list[SimClient] = []
+        self.on_moment: Callable[[int], None] = lambda _: None
+        """Called when something delicate begins with a ledger: for whoever wants to disturb it."""
+        self._rng = cluster.loop.stream("load")
 
     def start(self) -> None:
         """Begin."""
@@ -143,6 +151,7 @@ class LedgerLoad:
         for prefix, count, life in roles:
             for number in range(1, count + 1):
                 client = SimClient(self.cluster, f"{prefix}{number}", life)
+                client.is_recoverer = prefix == "r"
                 self.clients.append(client)
                 client.start()
 
@@ -197,6 +206,26 @@ class LedgerLoad:
     def _writer_event(self, ledger_id: int, event: object) -> None:
         self.cluster.events.add("writer", ledger_id, event)
         self.cluster.trace.probe(f"writer.{type(event).__name__}")
+        if isinstance(event, EnsembleChanged | ChangeDelayed):
+            self.on_moment(ledger_id)
+
+    def _summon(self, ledger_id: int) -> None:
+        """Recoverers come at the worst moment: in the middle of a burst of adds."""
+        rng = self._rng
+        if rng.random() >= self.options.summons:
+            return
+        self.on_moment(ledger_id)
+        for client in self.clients:
+            if client.is_recoverer and client.is_ready and rng.random() < 0.7:
+                soon_s = rng.expovariate(1 / rng.choice((0.0003, 0.002, 0.02)))
+                self.cluster.loop.world_later(soon_s, self._send_recoverer, client, ledger_id)
+
+    def _send_recoverer(self, client: SimClient, ledger_id: int) -> None:
+        if client.is_alive and client.is_ready and client.process is not None:
+            client.process.spawn(self._recover_one(client, ledger_id), "summoned")
+
+    async def _recover_one(self, client: SimClient, ledger_id: int) -> None:
+        await self.recover(client, ledger_id)
 
     async def _fill(self, client: SimClient, writer: LedgerWriter, count: int) -> None:
         rng, options = client.rng, self.options
@@ -206,6 +235,7 @@ class LedgerLoad:
             for _ in range(burst):
                 if not self.add(client, writer):
                     return
+            self._summon(writer.ledger_id)
             how = rng.random()
             if how < 0.5:
                 await writer.drain()
@@ -277,6 +307,8 @@ class LedgerLoad:
     async def recover(self, client: SimClient, ledger_id: int) -> bool:
         """Recover a ledger; whether it went well."""
         self.cluster.events.add("recovers", client.name, ledger_id)
+        client.doing = "recovering"
+        self.on_moment(ledger_id)
         try:
             record = await client.ledgers.recover(
                 ledger_id, password=self.audit.ledgers[ledger_id].record.password
@@ -284,6 +316,8 @@ class LedgerLoad:
         except OctavoError as error:
             self.cluster.events.add("not recovered", client.name, ledger_id, error)
             return False
+        finally:
+            client.doing = ""
         self.audit.closed(client.name, record)
         return True
 

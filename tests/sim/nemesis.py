@@ -13,7 +13,10 @@ from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.ledger_load import LedgerLoad
 from tests.sim.metadata import Cut
 
-_SESSION_S = 1.5
+_AMBUSHES_MAX = 12
+"""Of one seed."""
+_SLOW = frozenset({"damage", "swap", "disk_full", "metadata_away", "power_loss_of_all"})
+"""Kinds that are no use in an ambush, or too much of one."""
 
 
 class Nemesis:
@@ -26,6 +29,11 @@ class Nemesis:
         self.rng = cluster.loop.stream("nemesis")
         self.atlas = Atlas(cluster)
         self.over = False
+        self._quick = [kind for kind in cluster.options.faults if kind not in _SLOW]
+        self._prey: list[str] = []
+        """Bookies that the next fault should hit, if it can choose."""
+        self._ambushes = 0
+        load.on_moment = self._ambush
         self._swapped: list[tuple[SimBookie, SimBookie]] = []
         self._kinds: dict[str, Callable[[], str]] = {
             "power_loss": self._power_loss,
@@ -67,6 +75,30 @@ class Nemesis:
         self.loop.world_later(self.rng.expovariate(1 / mean_s), self._strike, kind, mean_s)
 
     def _strike(self, kind: str, mean_s: float) -> None:
+        self._do(kind)
+        self._next(kind, mean_s)
+
+    def _ambush(self, ledger_id: int) -> None:
+        """A delicate moment of a ledger: strike at those who have to do with it, and soon."""
+        rng, options = self.rng, self.cluster.options
+        left = self._ambushes < _AMBUSHES_MAX
+        if self.over or not self._quick or not left or rng.random() >= options.ambush:
+            return
+        self._ambushes += 1
+        soon_s = rng.choice((0.0003, 0.002, 0.01))
+        for _ in range(rng.randint(1, 3)):
+            kind = rng.choice(self._quick)
+            self._later(rng.expovariate(1 / soon_s), self._strike_at, kind, ledger_id)
+
+    def _strike_at(self, kind: str, ledger_id: int) -> None:
+        history = self.cluster.audit.ledgers.get(ledger_id)
+        if history is not None:
+            self._prey = [*history.record.fragments[-1].bookies]
+            self.cluster.trace.probe("ambush")
+        self._do(kind)
+        self._prey = []
+
+    def _do(self, kind: str) -> None:
         if self.over:
             return
         doing = self.load.doing
@@ -76,7 +108,6 @@ class Nemesis:
             for activity in doing:
                 self.cluster.trace.probe(f"{kind} × {activity}")
             self.cluster.events.add("FAULT", kind, what)
-        self._next(kind, mean_s)
 
     def heal(self) -> None:
         """No faults from now on; whoever can be started is."""
@@ -105,7 +136,17 @@ class Nemesis:
     # ------------------------------------------------------------------ choosing
 
     def _bookie(self) -> SimBookie:
-        return self.rng.choice(list(self.cluster.bookies.values()))
+        names = self._prey or list(self.cluster.bookies)
+        return self.cluster.bookies[self.rng.choice(names)]
+
+    def _pair(self) -> list[str]:
+        """Two hosts between which something is to happen: mostly a client and a bookie."""
+        clients = [client.name for client in self.load.clients if client.is_alive]
+        if clients and (self._prey or self.rng.random() < 0.5):
+            pair = [self.rng.choice(clients), self._bookie().name]
+            self.rng.shuffle(pair)
+            return pair
+        return self.rng.sample(self._hosts(), 2)
 
     def _hosts(self) -> list[str]:
         return [*self.cluster.bookies, *(client.name for client in self.load.clients)]
@@ -195,7 +236,7 @@ class Nemesis:
                     network.cut(name, other, one_way=one_way)
             self._later(s, self._mend, name, None)
             return f"{name} from all for {s:.3f} s"
-        a, b = rng.sample(self._hosts(), 2)
+        a, b = self._pair()
         network.cut(a, b, one_way=one_way)
         self._later(s, self._mend, a, b)
         return f"{a} → {b} for {s:.3f} s"
@@ -207,18 +248,18 @@ class Nemesis:
         self.cluster.network.heal(a, b)
 
     def _clog(self) -> str:
-        a, b = self.rng.sample(self._hosts(), 2)
+        a, b = self._pair()
         s = self._some_s()
         self.cluster.network.clog(a, b, s)
         return f"{a} → {b} for {s:.3f} s"
 
     def _reset(self) -> str:
-        a = self.rng.choice(self._hosts())
+        a = self._bookie().name if self._prey else self.rng.choice(self._hosts())
         count = self.cluster.network.reset(a, share=self.rng.choice((0.3, 1.0)))
         return f"{a}: {count} connections" if count else ""
 
     def _silence(self) -> str:
-        a, b = self.rng.sample(self._hosts(), 2)
+        a, b = self._pair()
         return f"{a} → {b}" if self.cluster.network.silence(a, b) else ""
 
     # ------------------------------------------------------------------ disks

@@ -73,6 +73,10 @@ class SimOptions:
     """Of one writer."""
     entries_max: int = 24
     """Of one ledger."""
+    summons: float = 0.0
+    """How likely a burst of adds calls the recoverers."""
+    ambush: float = 0.0
+    """How likely faults follow on a delicate moment."""
     payload_bytes_max: int = 120
     pipeline: int = 6
     deletes: bool = False
@@ -111,6 +115,8 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         recoverers=rng.choices((0, 1, 2), (1, 4, 3))[0],
         tailers=rng.choices((0, 1, 2), (2, 4, 1))[0],
         entries_max=rng.choice((6, 12, 24, 40)),
+        summons=rng.choice((0.0, 0.1, 0.4)),
+        ambush=rng.choice((0.0, 0.3, 1.0)),
         payload_bytes_max=rng.choice((30, 120, 120, 600)),
         pipeline=rng.choice((1, 3, 8, 20)),
         deletes=rng.random() < 0.2,
@@ -198,9 +204,11 @@ def _metadata(rng: random.Random) -> dict[str, float]:
 
 
 def _network(rng: random.Random) -> dict[str, float]:
+    latency = {"latency_s": rng.choice((0.0003, 0.0003, 0.002, 0.01))}
     if rng.random() < 0.5:
-        return {}
+        return latency
     return {
+        **latency,
         "fragment_p": rng.choice((0.0, 0.1, 0.5)),
         "reset_p": rng.choice((0.0, 0.0, 0.002)),
         "tail_p": rng.choice((0.01, 0.1)),
