@@ -105,7 +105,7 @@ class Topic:
         who, log = self.rng.choice(list(self._positions))
         position = self._positions[who, log]
         batch = self._batch(log, position)
-        asked = position if position == 0 else None
+        asked = None if position else 0
         self.told.add_done(who, Call.POLL, log, asked, batch)
         self._positions[who, log] = position + len(batch)
         return bool(batch)
@@ -179,8 +179,9 @@ class Topic:
     def drain(self) -> None:
         self._failing, self._draining = 0.0, True
         for who, log in self._positions:
-            batch = [*enumerate(self.logs[log])][self._positions[who, log] :]
-            self.told.add_done(who, Call.POLL, log, None, batch)
+            position = self._positions[who, log]
+            batch = [*enumerate(self.logs[log])][position:]
+            self.told.add_done(who, Call.POLL, log, None if position else 0, batch)
         for log in self.names:
             while self._shared[log].mark < len(self.logs[log]):
                 self.receive(log)

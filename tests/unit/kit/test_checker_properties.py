@@ -144,9 +144,9 @@ def test_order_within_a_key_only() -> None:
 def test_a_million_operations_are_checked_in_time() -> None:
     told = Topic(random.Random(1), logs=8).run(int(OPERATIONS * 1.2))
     assert len(told) > OPERATIONS * 0.9
-    begun = time.perf_counter()
+    begun = time.process_time()
     problems = check_topics(told, dense=True)
-    took_s = time.perf_counter() - begun
+    took_s = time.process_time() - begun
     print(f"{len(told)} operations checked in {took_s:.1f} s")
     assert not problems, report(problems)
     assert took_s < max(5.0, 30.0 * len(told) / 1e6)
