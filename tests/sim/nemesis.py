@@ -66,8 +66,12 @@ class Nemesis:
         options, faults = self.cluster.options, self.cluster.metadata.faults
         for name, value in options.metadata.items():
             setattr(faults, name, value)
+        network = self.cluster.network.options
         for name, value in options.network.items():
-            setattr(self.cluster.network.options, name, value)
+            setattr(network, name, value)
+        if options.profile != "ledger":
+            # Leases of messages are short here: a slower network gives all of them again, for ever.
+            network.latency_s = min(network.latency_s, 0.002)
         for kind, mean_s in options.faults.items():
             self._next(kind, mean_s)
 
