@@ -27,6 +27,7 @@ from bookie.journal_format import (
     file_id_of,
     file_name,
 )
+from bookie.mark import NAME as MARK_NAME
 from bookie.mark import Mark
 
 _SCAN_BYTES = 4 * 1024 * 1024
@@ -101,10 +102,13 @@ class JournalReader:
             )
         for before, after in pairwise(wanted):
             if after != before + 1:
+                unsure = (
+                    "" if mark is not None else f" (no readable {MARK_NAME} says if they count)"
+                )
                 raise JournalDamaged(
                     f"journal files {file_name(before + 1)} to {file_name(after - 1)} are missing "
-                    f"from {self._directory}. Bring them back, or take this bookie out and have "
-                    "its ledgers re-replicated"
+                    f"from {self._directory}{unsure}. Bring them back, or take this bookie out and "
+                    "have its ledgers re-replicated"
                 )
         return wanted
 

@@ -172,13 +172,14 @@ class StateFile:
     def load(self, position: tuple[int, int] | None) -> Iterator[tuple[int, LedgerState]]:
         """Every record up to `position` (file id, offset), in order; later ones win.
 
-        Without a position: the newest file as far as it is good. Raises `LedgerStateDamaged`.
+        Without a position nobody knows which file a checkpoint came to an end with: all of them,
+        each as far as it is good. Raises `LedgerStateDamaged`.
         """
         names = self._disk.list_directory(self._directory)
         ids = sorted(found for name in names if (found := file_id_of(name)) is not None)
         if position is None:
-            if ids:
-                yield from self._load(ids[-1], None)
+            for file_id in ids:
+                yield from self._load(file_id, None)
             self.file_id = ids[-1] if ids else 0
             return
         file_id, end = position

@@ -1,7 +1,8 @@
 """`python -m tests.single_fault [--stride N]`: every single fault on the disk of a bookie.
 
 Every 512-byte block of every file is zeroed, overwritten, replaced by its neighbour and cut off;
-in every N-th byte of every file a bit is flipped. Ends with 1 at the first wrong answer.
+in every N-th byte of every file a bit is flipped. The same, with fewer flipped bits, on every disk
+that a power failure leaves in the middle of a checkpoint. Ends with 1 at the first wrong answer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 
 from tests.crash_states.explore import be_quiet
-from tests.single_fault.sweep import WrongAnswer, cases, faults_of, sweep
+from tests.single_fault.sweep import WrongAnswer, cases, cut_short, faults_of, sweep
 
 
 def main() -> int:
@@ -23,14 +24,20 @@ def main() -> int:
     be_quiet()
     started = time.monotonic()
     whole: Counter[str] = Counter()
-    for case in cases():
-        try:
+    try:
+        for case in cases():
             ends = sweep(case, faults_of(case, stride=options.stride))
-        except WrongAnswer as error:
-            print(f"WRONG: {error}")
-            return 1
-        whole += ends
-        print(f"{case.name:40} {dict(sorted(ends.items()))}")
+            whole += ends
+            print(f"{case.name:40} {dict(sorted(ends.items()))}", flush=True)
+        cut: Counter[str] = Counter()
+        for number, case in enumerate(cut_short()):
+            stride = 40 * options.stride
+            cut += sweep(case, faults_of(case, number % stride, stride))
+        whole += cut
+        print(f"{'cut short in a checkpoint':40} {dict(sorted(cut.items()))}")
+    except WrongAnswer as error:
+        print(f"WRONG: {error}")
+        return 1
     print(f"{whole.total():,} single faults, 0 wrong answers, {time.monotonic() - started:.0f} s")
     print(dict(whole.most_common()))
     return 0

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bookie.config import BookieConfig
+from bookie.mark import NAME as MARK
 from bookie.storage import Storage
 from protocol.codes import (
     BookieIOError,
@@ -84,8 +85,37 @@ def cases() -> Iterator[Case]:
         yield Case(f"{name}, index removed", config, image._replace(indexes={}), point.facts)
 
 
+CHECKPOINTS = (
+    ("add", "fence", "checkpoint", "big", "checkpoint", "big", "power", "lac", "checkpoint"),
+    ("add", "delete", "checkpoint", "big", "busy", "checkpoint", "fence", "restart"),
+)
+"""Lives whose last operation is cut short anywhere, and the fault comes on top of it."""
+
+
+def cut_short() -> Iterator[Case]:
+    """Every disk that a power failure may leave in the last operation of these lives."""
+    seen: set[bytes] = set()
+    for config in (ONE_FOLDER, TINY):
+        for sequence in CHECKPOINTS:
+            loop = SimLoop(1, trace=Trace())
+            points = points_of(sequence, loop, config)
+            loop.close()
+            for point in points:
+                for number, image in enumerate(images(point.moment)):
+                    digest = image.digest((config.ledger_directories, point.facts))
+                    if digest not in seen:
+                        seen.add(digest)
+                        name = f"{sequence} {point.where}, image {number}"
+                        yield Case(name, config, image, point.facts)
+
+
 def _nothing_lost(point: CrashPoint) -> Image:
     return list(images(point.moment))[-1]
+
+
+def mark_faults(case: Case) -> Iterator[Fault]:
+    """What may happen to the file that says what counts."""
+    return (fault for fault in faults_of(case, 20, 97) if fault.path.endswith(MARK))
 
 
 def faults_of(case: Case, first: int = 0, stride: int = 1) -> Iterator[Fault]:

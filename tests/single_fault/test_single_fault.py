@@ -14,7 +14,15 @@ import bookie.recover
 from bookie.entry_log import EntryLogs
 from bookie.entry_log_format import decode_record
 from tests.single_fault.faults import block_faults
-from tests.single_fault.sweep import LIVES, WrongAnswer, cases, faults_of, sweep
+from tests.single_fault.sweep import (
+    LIVES,
+    WrongAnswer,
+    cases,
+    cut_short,
+    faults_of,
+    mark_faults,
+    sweep,
+)
 
 STRIDE = 11
 """Of flipped bits here; `python -m tests.single_fault` flips one in each byte."""
@@ -44,6 +52,15 @@ def test_no_single_fault_makes_a_bookie_lie() -> None:
     ):
         assert ends[kind] > 50, f"no fault ended as {kind!r}: {ends}"
     assert ends["cut as a torn tail"] < ends.total() / 10
+
+
+@pytest.mark.slow
+def test_a_lost_mark_is_made_up_for_wherever_a_checkpoint_was_cut_short() -> None:
+    ends: Counter[str] = Counter()
+    for case in cut_short():
+        ends += sweep(case, mark_faults(case))
+    assert ends["all there"] > 1000
+    assert set(ends) <= {"all there", "refused: JournalDamaged"}, ends
 
 
 def test_every_block_of_every_file_is_hurt() -> None:
