@@ -12,6 +12,9 @@ from tests.sim.process import Process
 if TYPE_CHECKING:
     from tests.sim.network import SimNetwork
 
+_LATE_S_MAX = 2.0
+"""Long enough for its sender to have given up, died, and come back."""
+
 _Answer = asyncio.Future[Any]
 
 
@@ -42,10 +45,11 @@ class Calls:
         if network.random() < options.call_lost_p:
             trace.fault("call lost")
         else:
-            self._send(src.name, name, self._request, src, name, coro_fn, answer)
+            request = (self._request, src, name, coro_fn, answer)
+            self._send(src.name, name, *request, late_s=self._late_s())
             if network.random() < options.duplicate_p:
                 trace.fault("call duplicated")
-                self._send(src.name, name, self._request, src, name, coro_fn, answer)
+                self._send(src.name, name, *request, late_s=self._late_s())
         async with asyncio.timeout(timeout_s):
             return await answer
 
@@ -55,11 +59,26 @@ class Calls:
             if not process.power_lost:
                 self._reply(process, src, answer, None, ConnectionResetError(104, process.name))
 
-    def _send(self, source: str, target: str, call: Callable[..., object], *args: Any) -> None:
+    def _late_s(self) -> float:
+        """How long a request is on its way besides: a proxy, or a socket's buffer, holds it."""
+        network = self._network
+        if not network.options.late_p or network.random() >= network.options.late_p:
+            return 0.0
+        network.trace.fault("call late")
+        return network.random() * _LATE_S_MAX
+
+    def _send(
+        self,
+        source: str,
+        target: str,
+        call: Callable[..., object],
+        *args: Any,
+        late_s: float = 0.0,
+    ) -> None:
         """Deliver, or keep it back while the link is cut: TCP sends again."""
         network, loop = self._network, self._loop
         link = network.link(source, target)
-        delay_s = link.delay_s() + max(0.0, link.clogged_until - loop.time())
+        delay_s = late_s + link.delay_s() + max(0.0, link.clogged_until - loop.time())
         loop.world_later(delay_s, self._arrive, source, target, call, args, 0)
 
     def _arrive(

@@ -44,6 +44,7 @@ class NetworkOptions:
     call_lost_p: float = 0.0
     reply_lost_p: float = 0.0
     duplicate_p: float = 0.0
+    late_p: float = 0.0
     """By `call`."""
 
 

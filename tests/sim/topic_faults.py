@@ -51,7 +51,7 @@ class TopicNemesis:
         """The network and the metadata store are healed by their own; here the processes are."""
         self.over = True
         calls = self.cluster.network.options
-        calls.call_lost_p = calls.reply_lost_p = calls.duplicate_p = 0.0
+        calls.call_lost_p = calls.reply_lost_p = calls.duplicate_p = calls.late_p = 0.0
         for broker in self.brokers.values():
             if broker.process is not None:
                 broker.process.resume()

@@ -109,7 +109,7 @@ def _config(rng: random.Random) -> dict[str, Any]:
         "producer_checkpoint_bytes": rng.choice((200, 1_000, 100_000)),
         "reopen_delay_ms": rng.choice((20, 100)),
         "reopen_delay_ms_max": 200,
-        "open_timeout_ms": rng.choice((800, 3_000)),
+        "open_timeout_ms": rng.choice((600, 3_000)),
         "trim_interval_ms": rng.choice((60, 250)),
         "tail_cache_bytes_max": rng.choice((200, 2_000, 100_000)),
         "read_ahead_bytes_max": rng.choice((300, 100_000)),
@@ -126,6 +126,7 @@ def _calls(rng: random.Random) -> dict[str, float]:
         "call_lost_p": rng.choice((0.0, 0.03, 0.1)),
         "reply_lost_p": rng.choice((0.0, 0.03, 0.1)),
         "duplicate_p": rng.choice((0.0, 0.0, 0.1)),
+        "late_p": rng.choice((0.0, 0.02, 0.1)),
     }
 
 
