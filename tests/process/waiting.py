@@ -29,10 +29,13 @@ async def everybody_registered(urls: list[str]) -> None:
 
 
 async def owners_of(urls: list[str]) -> list[tuple[str, int]]:
-    """Who serves each partition, and how often it was taken over."""
-    async with AsyncClient(urls) as client:
-        stats = (await client.topic(TOPIC)).stats
-    return [(one["owner"], one["epoch"]) for one in stats["partitions"]]
+    """Who serves each partition, once each is served, and how often it was taken over."""
+    async with AsyncClient(urls) as client, asyncio.timeout(DEADLINE_S):
+        while True:
+            stats = (await client.topic(TOPIC)).stats["partitions"]
+            if all(one.get("owner") for one in stats):
+                return [(one["owner"], one["epoch"]) for one in stats]
+            await asyncio.sleep(0.05)
 
 
 async def more_lines(path: Path, count: int) -> None:
