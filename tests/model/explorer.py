@@ -1,0 +1,181 @@
+"""Visits every state of a system, breadth first: the shortest way to each violation is found first.
+
+A system is anything that names its states by integers and tells what may happen in each. The
+explorer keeps, per state, where it was reached from; so a violation comes with the shortest story
+that leads to it. Afterwards it goes backwards from the states in which all is over: a state from
+which none of them can be reached is a dead end, and that is a violation too (liveness, as far as
+an exhaustive search can state it: from every reachable state a closing path exists).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class System(Protocol):
+    """What can be explored. Two states with one number must have the same future."""
+
+    def start(self) -> int:
+        """The first state."""
+
+    def steps(self, state: int) -> list[tuple[int, int]]:
+        """(number of what happens, the state after it) for all that may happen next."""
+
+    def named_steps(self, state: int) -> list[tuple[int, int]]:
+        """The same, where `steps` gives for each state the one that stands for its like."""
+
+    def representative(self, state: int) -> int:
+        """The state that stands for this one."""
+
+    def violation(self, state: int) -> str | None:
+        """What is wrong with a state; None when nothing is."""
+
+    def ended(self, state: int) -> bool:
+        """Whether all is over in this state, as it should be."""
+
+    def tell(self, before: int, step: int, after: int) -> str:
+        """One line of a story."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search saw."""
+
+    states: int
+    depth: int
+    transitions: int
+    seconds: float
+    """Of one core."""
+    complete: bool
+    """Whether every reachable state was visited."""
+    failure: str | None = None
+    story: list[str] = field(default_factory=list)
+    """The shortest way to the failure."""
+
+    @property
+    def rate(self) -> float:
+        """States per second of one core."""
+        return self.states / max(self.seconds, 1e-9)
+
+    def __str__(self) -> str:
+        lines = [f"{number:4}  {line}" for number, line in enumerate(self.story, 1)]
+        return "\n".join([self.failure or "nothing is wrong", *lines])
+
+
+class _Search:
+    """The visited states in the order of their discovery, and the steps between them."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.began = time.process_time()
+        self.order = [system.representative(system.start())]
+        self.number = {self.order[0]: 0}
+        self.parents = array("q", [-1])
+        self.edges = array("I")
+        self.edges_from = array("Q")
+        self.depth = 0
+
+    def run(self, states_max: int, edges: bool) -> Found:
+        system, order, number = self.system, self.order, self.number
+        steps, violation = system.steps, system.violation
+        transitions = at = 0
+        level_end = 1
+        if (what := violation(order[0])) is not None:
+            return self.found(transitions, what, 0)
+        while at < len(order):
+            if at == level_end:
+                self.depth += 1
+                level_end = len(order)
+            if len(order) >= states_max:
+                return self.found(transitions, complete=False)
+            if edges:
+                self.edges_from.append(len(self.edges))
+            for _, after in steps(order[at]):
+                transitions += 1
+                seen = number.get(after)
+                if seen is None:
+                    seen = number[after] = len(order)
+                    order.append(after)
+                    self.parents.append(at)
+                    if (what := violation(after)) is not None:
+                        return self.found(transitions, what, seen)
+                if edges:
+                    self.edges.append(seen)
+            at += 1
+        if edges and (dead := self.dead_end()) is not None:
+            what = "liveness: from here nothing leads to an end any more"
+            return self.found(transitions, what, dead)
+        return self.found(transitions)
+
+    def found(
+        self, transitions: int, failure: str | None = None, at: int = -1, complete: bool = True
+    ) -> Found:
+        seconds = time.process_time() - self.began
+        story = [] if failure is None else self.story(at)
+        complete = complete and failure is None
+        states = len(self.order)
+        return Found(states, self.depth, transitions, seconds, complete, failure, story)
+
+    def story(self, at: int) -> list[str]:
+        path = [at]
+        while self.parents[path[-1]] >= 0:
+            path.append(self.parents[path[-1]])
+        states = [self.order[number] for number in reversed(path)]
+        return list(told(self.system, states))
+
+    def dead_end(self) -> int | None:
+        """The first state found from which no ended one can be reached."""
+        alive = bytearray(self.system.ended(state) for state in self.order)
+        self.edges_from.append(len(self.edges))
+        changed = True
+        while changed:  # most steps lead to later states, so few sweeps from the end suffice
+            changed = False
+            end = len(self.edges)
+            for number in range(len(self.order) - 1, -1, -1):
+                begin = self.edges_from[number]
+                if not alive[number] and any(alive[n] for n in self.edges[begin:end]):
+                    alive[number] = changed = True
+                end = begin
+        dead = alive.find(0)
+        return None if dead < 0 else dead
+
+
+def told(system: System, states: list[int]) -> Iterable[str]:
+    """The steps between successive states, as lines; names stay what they were at first."""
+    at = system.start()
+    for wanted in states[1:]:
+        for step, after in system.named_steps(at):
+            if system.representative(after) == wanted:
+                yield system.tell(at, step, after)
+                at = after
+                break
+        else:
+            raise AssertionError("no step leads to the next state")
+
+
+def explore(system: System, states_max: int = 50_000_000, *, liveness: bool = True) -> Found:
+    """Visit every state that can be reached, or the first `states_max`."""
+    return _Search(system).run(states_max, liveness)
+
+
+def walk(system: System, walks: int, steps_max: int = 400, seed: int = 0) -> Found:
+    """Random ways to the end instead, for what is too large to be visited whole."""
+    began, rng, transitions, depth = time.process_time(), random.Random(seed), 0, 0
+    seen: set[int] = set()
+    for _ in range(walks):
+        path = [system.representative(system.start())]
+        while len(path) <= steps_max and (steps := system.steps(path[-1])):
+            path.append(rng.choice(steps)[1])
+            seen.add(path[-1])
+            if (what := system.violation(path[-1])) is not None:
+                seconds = time.process_time() - began
+                story = list(told(system, path))
+                return Found(len(seen), len(path), transitions, seconds, False, what, story)
+        transitions += len(path) - 1
+        depth = max(depth, len(path) - 1)
+    return Found(len(seen), depth, transitions, time.process_time() - began, False)

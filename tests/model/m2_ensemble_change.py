@@ -1,0 +1,74 @@
+"""M2: M1 with a spare bookie: one may crash for good, or fall silent to a client for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+from ledger.actions import Confirmed, WritingAction
+from ledger.quorum import Acks
+from ledger.recovering import Recovering
+from ledger.writing import Writing
+from metadata.ledgers import LedgerMetadata
+from tests.model.ledger_worlds import ledger_world
+from tests.model.model import Defect, Model
+
+
+def keep_the_acks(self: Acks, position: int, base: int) -> None:
+    """The new bookie gets the credit of the one that it replaces."""
+
+
+def confirm_at_any_time(self: Writing) -> list[WritingAction]:
+    """Acks count while a change of the ensemble is unresolved (BookKeeper #1591)."""
+    confirmed = self.acks.confirmed(self.lac, self.lap)
+    if confirmed == self.lac:
+        return []
+    self.lac = confirmed
+    return [Confirmed(confirmed)]
+
+
+def acked_at_any_time(self: Writing, bookie_id: str, first: int, last: int) -> list[WritingAction]:
+    if bookie_id not in self.ensemble:
+        return []
+    self.acks.add(self.ensemble.index(bookie_id), first, last)
+    return confirm_at_any_time(self)
+
+
+_closed_record = Recovering._closed_record
+
+
+def keep_changes_to_oneself(self: Recovering) -> LedgerMetadata:
+    """The closing record names the bookies of before."""
+    return replace(_closed_record(self), fragments=self.metadata.fragments)
+
+
+MODEL = Model(
+    name="M2",
+    about="ensemble change: a fourth bookie; one bookie crashes for good, or one connection breaks",
+    bounds="E = Qw = 3, Qa = 2; 4 bookies; 1 entry; 1 fault",
+    world=lambda: ledger_world(
+        (3, 3, 2), "abcd", faults=1, loses=True, crashes=True, alike=["abc"]
+    ),
+    states=3_961_432,
+    depth=34,
+    defects=(
+        Defect(
+            "acks of the replaced bookie count for the new one",
+            "S1, P15: entry 0 was acked",
+            depth=0,
+            plant=lambda: patch.object(Acks, "join", keep_the_acks),
+        ),
+        Defect(
+            "acks count while a change is unresolved (BookKeeper #1591)",
+            "writer: stored: P14",
+            depth=0,
+            plant=lambda: patch.object(Writing, "acked", acked_at_any_time),
+        ),
+        Defect(
+            "a recovery keeps its ensemble changes to itself",
+            "P5: entry 0",
+            depth=0,
+            plant=lambda: patch.object(Recovering, "_closed_record", keep_changes_to_oneself),
+        ),
+    ),
+)

@@ -1,0 +1,68 @@
+"""M3: two recoverers race each other and the writer. Both must come to the same end (P33)."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from ledger.actions import Done, RecoveringAction
+from ledger.quorum import Quorum
+from ledger.recovering import Recovering, State
+from metadata.ledgers import LedgerMetadata
+from tests.model.ledger_worlds import ledger_world
+from tests.model.model import Defect, Model
+from tests.model.world import World
+
+_conflict = Recovering.conflict
+
+
+def believe_oneself(
+    self: Recovering, current: LedgerMetadata, version: int
+) -> list[RecoveringAction]:
+    """Whoever loses the closing compare-and-set keeps to the end that it found."""
+    if self.state is State.CLOSING:
+        self.state = State.DONE
+        return [Done(self._closed_record(), version, adopted=False)]
+    return _conflict(self, current, version)
+
+
+def small(ack_quorum: int = 2) -> World:
+    shape = (2, 2, ack_quorum)
+    return ledger_world(shape, "ab", recoverers=2, closes=True, alike=["ab", ["r0", "r1"]])
+
+
+DEFECTS = (
+    Defect(
+        "whoever loses the closing CAS keeps to its own end",
+        "S2: to r",
+        depth=0,
+        plant=lambda: patch.object(Recovering, "conflict", believe_oneself),
+    ),
+    Defect(
+        "a fence counts without any answer",
+        "S5: ",
+        depth=0,
+        plant=lambda: patch.object(Quorum, "covers", lambda self, answered: True),
+        world=lambda: small(ack_quorum=1),
+    ),
+)
+
+SMALL = Model(
+    name="M3-small",
+    about="two recoverers race each other and the writer, which may close as well",
+    bounds="E = Qw = Qa = 2; 1 entry",
+    world=small,
+    states=162_485,
+    depth=33,
+    ci=True,
+    defects=DEFECTS,
+)
+
+MODEL = Model(
+    name="M3",
+    about="two recoverers race each other and the writer",
+    bounds="E = Qw = 3, Qa = 2; 1 entry",
+    world=lambda: ledger_world((3, 3, 2), "abc", recoverers=2, alike=["abc", ["r0", "r1"]]),
+    states=3_000_000,
+    exhaustive=False,
+    defects=DEFECTS,
+)

@@ -1,0 +1,64 @@
+"""What a model is: a world to explore, what it must come to, and defects that it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from ledger import recovering
+from tests.model.explorer import Found, explore
+from tests.model.world import World
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A bug to plant: the search must find it, and by a story of exactly so many steps."""
+
+    name: str
+    says: str
+    """What the violation's text begins with."""
+    depth: int
+    plant: Callable[[], AbstractContextManager[object]] = nullcontext
+    world: Callable[[], World] | None = None
+    """Where it shows, if not in the model's own world."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model. `states` and `depth` are what the search came to when it was written."""
+
+    name: str
+    about: str
+    bounds: str
+    world: Callable[[], World]
+    states: int
+    """All that can be reached; or, when not `exhaustive`, how many are visited."""
+    depth: int = 0
+    exhaustive: bool = True
+    ci: bool = False
+    """Whether it is fast enough to be searched in every CI run."""
+    defects: tuple[Defect, ...] = field(default=())
+
+    def search(self, states_max: int | None = None) -> Found:
+        """Visit all of it, or `states_max`."""
+        if states_max is None:
+            states_max = 100_000_000 if self.exhaustive else self.states
+        with one_entry_ahead():
+            return explore(self.world(), states_max)
+
+    def hunt(self, defect: Defect, states_max: int = 100_000_000) -> Found:
+        """Search for a defect, planted."""
+        with one_entry_ahead(), defect.plant():
+            return explore((defect.world or self.world)(), states_max)
+
+
+@contextmanager
+def one_entry_ahead() -> Iterator[None]:
+    """Recoveries read one entry beyond the last one decided, not eight: the rest is the same."""
+    with (
+        patch.object(recovering, "READ_AHEAD_MIN", 1),
+        patch.object(recovering, "READ_AHEAD_MAX", 1),
+    ):
+        yield

@@ -1,0 +1,334 @@
+"""Processes that exchange messages, as a system to explore. Knows nothing of ledgers.
+
+A *node* is any object whose methods take one message each and post others; only its own steps
+change it. A message under way may be delivered at any time, after any other, or never: delay,
+reordering and loss are the same thing here. Besides messages a node has *moods*: what it may do by
+itself (begin, time out, crash), some of which cost a fault, of which there is a limited number.
+
+Speed. A step of a node depends on nothing but the node and the message, so each is computed once:
+the node is unpickled, the production code runs, and the result gets a number. From then on a step
+is two look-ups. All nodes together are a *configuration*, numbered as well; a state is one integer,
+the messages under way as a bit set above the number of the configuration.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tests.model.freeze import freeze
+from tests.model.symmetry import Symmetry, renamings
+
+AT_ONCE = -1
+_BITS = 32
+_CONFIG = (1 << _BITS) - 1
+
+
+class Message(NamedTuple):
+    """What calls `method` of node `to` when it is delivered."""
+
+    to: str
+    method: str
+    args: tuple[Any, ...]
+    sender: str
+    twin: int = 0
+    """Tells a message from an equal one that is still under way."""
+
+    def __str__(self) -> str:
+        args = ", ".join(map(_short, self.args))
+        return f"{self.sender} → {self.to}: {self.method}({args})"
+
+
+def _short(arg: Any) -> str:
+    return arg.decode() if isinstance(arg, bytes) else getattr(arg, "brief", lambda: str(arg))()
+
+
+class Mood(NamedTuple):
+    """Something that a node may do by itself."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    faults: int = 0
+
+
+class Node:
+    """A process. Subclasses hold plain data and production objects, nothing unpicklable."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.posted: list[Message] = []
+
+    def post(self, to: str, method: str, *args: Any) -> None:
+        """Send a message."""
+        self.posted.append(Message(to, method, args, self.name))
+
+    def post_at_once(self, to: str, method: str, *args: Any) -> None:
+        """An answer that arrives in the same step: for whoever heeds nothing else meanwhile."""
+        self.posted.append(Message(to, method, args, self.name, AT_ONCE))
+
+    def moods(self) -> Sequence[Mood]:
+        """What it may do by itself now."""
+        return ()
+
+    def over(self) -> bool:
+        """Whether it is where it should end, and takes no notice of messages any more."""
+        return False
+
+    def ignores(self, message: Message, sender: Any) -> bool:
+        """Whether a message, delivered now or ever later, has no effect at all."""
+        return self.over()
+
+    def brief(self) -> str:
+        """Its state in a few words."""
+        return ""
+
+
+Nodes = dict[str, Any]
+Check = Callable[[Nodes], str | None]
+
+
+_Step = tuple[int, int, tuple[int, ...]]
+"""The configuration after it, the messages that it posts as a bit set, and one by one."""
+
+
+class World:
+    """A `System` of nodes. `check` names what is wrong with a configuration, `ended` its end."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        check: Check,
+        *,
+        faults: int = 0,
+        ended: Callable[[Nodes], bool] | None = None,
+        alike: Sequence[Sequence[str]] = (),
+    ) -> None:
+        self.names = [node.name for node in nodes]
+        self._place = {name: place for place, name in enumerate(self.names)}
+        self._check = check
+        self._ended = ended or (lambda found: all(node.over() for node in found.values()))
+        self._messages: list[Message] = []
+        self._message_ids: dict[Message, int] = {}
+        self._twins: dict[int, int] = {}
+        """Message → the next equal one."""
+        self._first: list[int] = []
+        """Message → the first equal one."""
+        self._locals: dict[Any, int] = {}
+        self._nodes: list[Node] = []
+        self._packed: list[bytes] = []
+        self._origins: list[tuple[int, int]] = []
+        """Local state → the one before it and the message in between, when it was found."""
+        self._local_steps: dict[tuple[int, int], tuple[int | str, tuple[int, ...]]] = {}
+        self._configs: dict[tuple[int | str, ...], int] = {}
+        self._parts: list[tuple[int | str, ...]] = []
+        self._wrong: list[str | None] = []
+        self._over: list[bool] = []
+        self._moods: list[list[tuple[int, _Step]] | None] = []
+        self._tables: list[dict[int, _Step]] = []
+        self._heard: list[int] = []
+        self._deaf: list[int] = []
+        self._first_locals = [self._local(n, node, (-1, -1)) for n, node in enumerate(nodes)]
+        posted = [self.number_of(message) for node in nodes for message in node.posted]
+        first = self.config((faults, *self._first_locals))
+        self._start = first | self._joined(0, posted) << _BITS
+        self._symmetry = Symmetry(self, renamings(alike)) if alike else None
+
+    # ------------------------------------------------------------------ what the explorer asks
+
+    def start(self) -> int:
+        return self._start
+
+    def steps(self, state: int) -> list[tuple[int, int]]:
+        if self._symmetry is None:
+            return self.named_steps(state)
+        return [(step, self.representative(after)) for step, after in self.named_steps(state)]
+
+    def representative(self, state: int) -> int:
+        if self._symmetry is None:
+            return state
+        config, under_way = self._symmetry.least(state & _CONFIG, state >> _BITS)
+        return under_way << _BITS | config
+
+    def named_steps(self, state: int) -> list[tuple[int, int]]:
+        config, under_way = state & _CONFIG, state >> _BITS
+        moods = self._moods[config]
+        if moods is None:
+            moods = self._moods[config] = self._find_moods(config)
+        found = [(mood, self._arrive(step, under_way)) for mood, step in moods]
+        table, twins, arrive = self._tables[config], self._twins, self._arrive
+        rest = under_way
+        while rest:
+            bit = rest & -rest
+            rest ^= bit
+            message = bit.bit_length() - 1
+            if message in twins and under_way >> twins[message] & 1:
+                continue  # of equal messages the newest is delivered: one of these states is enough
+            step = table.get(message)
+            if step is None:
+                step = table[message] = self._step(config, message, 0)
+            found.append((message, arrive(step, under_way ^ bit)))
+        return found
+
+    def violation(self, state: int) -> str | None:
+        return self._wrong[state & _CONFIG]
+
+    def ended(self, state: int) -> bool:
+        return self._over[state & _CONFIG]
+
+    def tell(self, before: int, step: int, after: int) -> str:
+        message = self._messages[step]
+        node = self.nodes(after).get(message.to)
+        what = str(message) if message.sender else f"{message.to}: {message.method} {message.args}"
+        brief = "" if node is None else node.brief()
+        return f"{what}  ⇒ {message.to} {brief}" if brief else what
+
+    def nodes(self, state: int) -> Nodes:
+        """The nodes of a state, to look at; not to be changed. Empty for a broken one."""
+        parts = self._parts[state & _CONFIG]
+        if len(parts) == 1:
+            return {}
+        return dict(zip(self.names, [self._nodes[int(part)] for part in parts[1:]], strict=True))
+
+    # ------------------------------------------------------------------ what the symmetry asks
+
+    def parts(self, config: int) -> tuple[int | str, ...]:
+        return self._parts[config]
+
+    def node(self, local: int) -> Node:
+        return self._nodes[local]
+
+    def origin(self, local: int) -> tuple[int, int]:
+        return self._origins[local]
+
+    def first_local(self, name: str) -> int:
+        return self._first_locals[self._place[name]]
+
+    def message(self, number: int) -> Message:
+        return self._messages[number]
+
+    def local_step(self, local: int, message: int) -> int:
+        after, _ = self._run(local, message)
+        assert isinstance(after, int), after
+        return after
+
+    # ------------------------------------------------------------------ steps
+
+    def _arrive(self, step: _Step, under_way: int) -> int:
+        """The state after a step, with what else was under way."""
+        config, mask, posted = step
+        if under_way & mask:
+            under_way = self._joined(under_way, posted)
+        else:
+            under_way |= mask
+        unheard = under_way & ~self._heard[config]
+        if unheard:
+            self._hear(config, unheard)
+        return (under_way & ~self._deaf[config]) << _BITS | config
+
+    def _joined(self, under_way: int, posted: Sequence[int]) -> int:
+        for message in posted:
+            at = message
+            while under_way >> at & 1:
+                if at not in self._twins:
+                    self.number_of(self._messages[at]._replace(twin=self._messages[at].twin + 1))
+                at = self._twins[at]
+            under_way |= 1 << at
+        return under_way
+
+    def _step(self, config: int, message: int, cost: int) -> _Step:
+        parts = self._parts[config]
+        parts = (int(parts[0]) - cost, *parts[1:])
+        todo, posted = [self._first[message]], []
+        while todo:
+            message = todo.pop(0)
+            place = self._place[self._messages[message].to] + 1
+            after, said = self._run(int(parts[place]), message)
+            if isinstance(after, str):
+                return self.config((after,)), 0, ()
+            parts = (*parts[:place], after, *parts[place + 1 :])
+            for one in said:
+                (todo if self._messages[one].twin == AT_ONCE else posted).append(one)
+        mask = 0
+        for one in posted:
+            mask |= 1 << one
+        assert mask.bit_count() == len(posted), "no step posts a message twice"
+        return self.config(parts), mask, tuple(posted)
+
+    def _run(self, local: int, number: int) -> tuple[int | str, tuple[int, ...]]:
+        """The production code runs here, once for each node state and message."""
+        done = self._local_steps.get((local, number))
+        if done is None:
+            node = pickle.loads(self._packed[local])
+            message = self._messages[number]
+            try:
+                getattr(node, message.method)(*message.args)
+            except AssertionError as error:
+                done = f"{node.name}: {message.method}: {error or 'an assertion failed'}", ()
+            else:
+                after = self._local(self._place[node.name], node, (local, number))
+                done = after, tuple([self.number_of(one) for one in node.posted])
+            self._local_steps[local, number] = done
+        return done
+
+    def _find_moods(self, config: int) -> list[tuple[int, _Step]]:
+        parts = self._parts[config]
+        found = []
+        for part in parts[1:]:
+            node = self._nodes[int(part)]
+            for method, args, cost in node.moods():
+                if cost <= int(parts[0]):
+                    mood = self.number_of(Message(node.name, method, args, ""))
+                    found.append((mood, self._step(config, mood, cost)))
+        return found
+
+    def _hear(self, config: int, unheard: int) -> None:
+        """Which of these messages can have no effect any more: they are dropped."""
+        nodes = self.nodes(config)
+        self._heard[config] |= unheard
+        while unheard and nodes:
+            bit = unheard & -unheard
+            unheard ^= bit
+            message = self._messages[bit.bit_length() - 1]
+            if nodes[message.to].ignores(message, nodes[message.sender]):
+                self._deaf[config] |= bit
+
+    # ------------------------------------------------------------------ numbers for things
+
+    def number_of(self, message: Message) -> int:
+        found = self._message_ids.get(message)
+        if found is None:
+            before = message._replace(twin=message.twin - 1) if message.twin > 0 else None
+            previous = -1 if before is None else self.number_of(before)
+            found = self._message_ids[message] = len(self._messages)
+            self._messages.append(message)
+            self._first.append(found if before is None else self._first[previous])
+            if before is not None:
+                self._twins[previous] = found
+        return found
+
+    def _local(self, place: int, node: Node, origin: tuple[int, int]) -> int:
+        posted, node.posted = node.posted, []
+        key = (place, freeze(node))
+        found = self._locals.get(key)
+        if found is None:
+            found = self._locals[key] = len(self._nodes)
+            self._packed.append(pickle.dumps(node, -1))
+            self._nodes.append(pickle.loads(self._packed[-1]))
+            self._origins.append(origin)
+        node.posted = posted
+        return found
+
+    def config(self, parts: tuple[int | str, ...]) -> int:
+        found = self._configs.get(parts)
+        if found is None:
+            found = self._configs[parts] = len(self._parts)
+            self._parts.append(parts)
+            broken = str(parts[0]) if len(parts) == 1 else None
+            self._wrong.append(broken or self._check(self.nodes(found)))
+            self._over.append(not self._wrong[-1] and self._ended(self.nodes(found)))
+            self._moods.append([] if broken else None)
+            self._tables.append({})
+            self._heard.append(0)
+            self._deaf.append(0)
+        return found
