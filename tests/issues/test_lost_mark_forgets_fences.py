@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.codes import Code
-from tests.storage_support import CONFIG, Bench
+from tests.storage_support import CONFIG, Bench, abandon
 
 CONFIG_OF_ONE = replace(CONFIG, ledger_directories=("/l",), journal_file_bytes_max=2000)
 
@@ -25,9 +25,12 @@ async def test_all_states_are_read_when_no_mark_says_which_count() -> None:
             await bench.add(2, number, b"x" * 1500)
         await bench.storage.checkpoint()
         assert not bench.disk.exists("/j/0000000000000001.journal"), "the fence is in the state"
-        await bench.crash()
-        bench.disk.open("/l/0000000000000002.state", create=True).close()
-        bench.disk.names["/l/journal.mark"].data[9] ^= 1
-        await bench.restart()
+        after = bench.disk.crash()
+        await abandon(bench.storage)
+        bench.disk = after
+        after.open("/l/0000000000000002.state", create=True).close()
+        after.names["/l/journal.mark"].data[9] ^= 1
+        bench.storage = bench._new()
+        await bench.storage.start()
         assert (await bench.storage.read(1, 0)).endswith(b"acked")
         assert await bench.add(1, 1, b"late") is Code.FENCED
