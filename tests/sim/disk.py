@@ -57,6 +57,8 @@ class SimDisk(SimHandle):
         """Told of every fault that happened, by its kind."""
         self.on_damage: Callable[[Damage], None] | None = None
         """Told of bytes that are not what was written and synced, or will not be."""
+        self.on_death: Callable[[], object] | None = None
+        """Told when a process dies within a call."""
 
     def note(self, kind: str) -> None:
         """A fault happened."""
@@ -88,6 +90,8 @@ class SimDisk(SimHandle):
         """The process dies within this call."""
         if self.process is not None:
             self.process.crash()
+        if self.on_death is not None:
+            self.on_death()
         raise ProcessCrashed(f"{self.name}: died in a call to its disk")
 
     def kill(self, rng: random.Random) -> None:

@@ -103,6 +103,10 @@ class DiskFaults:
         """The process dies after a write or sync happened, before its caller knows."""
         self.rules.append(Rule("crash after", rng, CHANGES | SYNCS, path, skip))
 
+    def crash_in_sync(self, rng: random.Random, path: str = "", skip: int = 0) -> None:
+        """The process dies in a sync: what was written before it is on its way."""
+        self.rules.append(Rule("crash before", rng, SYNCS, path, skip))
+
     # Firing
 
     def before(self, disk: SimDisk, call: str, path: str) -> None:

@@ -152,7 +152,7 @@ class Inode:
     ) -> list[tuple[int, bytes]]:
         pieces = self.pieces()
         chance = rng.choice((0.0, 0.5, 0.9, 1.0))
-        torn = rng.random() < 0.3
+        torn = rng.random() < 0.5
         broken: set[int] = set()
         kept: list[tuple[int, bytes]] = []
         for piece in pieces:

@@ -7,6 +7,7 @@ is one story; every fault is an event that whoever replays the seed can read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tests.sim.atlas import Atlas
 from tests.sim.cluster import Cluster, SimBookie
@@ -34,6 +35,8 @@ class Nemesis:
         """Bookies that the next fault should hit, if it can choose."""
         self._ambushes = 0
         load.on_moment = self._ambush
+        for bookie in cluster.bookies.values():
+            bookie.disk.on_death = partial(self._start_again, bookie)
         self._swapped: list[tuple[SimBookie, SimBookie]] = []
         self._kinds: dict[str, Callable[[], str]] = {
             "power_loss": self._power_loss,
@@ -168,7 +171,11 @@ class Nemesis:
         bookie.start_later(self.rng.choice((0.0, 0.05, 0.3, 1.5)) * self.rng.uniform(0.5, 1.5))
 
     def _power_loss(self) -> str:
+        """At any time, or while something is on its way to the disk."""
         bookie = self._bookie()
+        if bookie.is_alive and self.rng.random() < 0.5:
+            bookie.disk.faults.crash_in_sync(self.rng, self.rng.choice(("", "/j")))
+            return f"{bookie.name} in its next sync"
         bookie.power_loss()
         self._start_again(bookie)
         return bookie.name
@@ -181,11 +188,11 @@ class Nemesis:
 
     def _crash_in_call(self) -> str:
         """The power goes before or after one of the next operations of a disk."""
-        bookie, faults = self._bookie(), self._bookie().disk.faults
+        bookie = self._bookie()
         faults = bookie.disk.faults
         arm = faults.crash_before if self.rng.random() < 0.5 else faults.crash_after
-        path = self.rng.choice(("", "", "/j", "/l", ".mark", ".state", ".log"))
-        arm(self.rng, path, skip=int(self.rng.expovariate(1 / 6)))
+        path = self.rng.choice(("", "", "/j", "/j", "/l", ".mark", ".state", ".log"))
+        arm(self.rng, path, skip=int(self.rng.expovariate(1 / 3)))
         return f"{bookie.name} {path}"
 
     def _power_loss_of_all(self) -> str:
@@ -272,7 +279,14 @@ class Nemesis:
         bookie = self._bookie()
         path = self.rng.choice(("", "/j", "/l"))
         bookie.disk.faults.fail_sync(self.rng, path, skip=self.rng.randrange(4))
+        if self.rng.random() < 0.4:  # a disk that begins to fail often takes its machine with it
+            self._later(self.rng.expovariate(1 / 0.1), self._power_loss_of, bookie)
         return f"{bookie.name} {path}"
+
+    def _power_loss_of(self, bookie: SimBookie) -> None:
+        if not self.over:
+            bookie.power_loss()
+            self._start_again(bookie)
 
     def _read_fails(self) -> str:
         bookie = self._bookie()
