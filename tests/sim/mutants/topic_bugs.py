@@ -100,12 +100,18 @@ MUTANTS = (
         25,
         "LedgerChaining (TLA+); split-brain class",
         "a broker that was paused past its session writes to the chain",
-        """Its session was over, another broker had taken the partition, and when it woke it
-        changed the record all the same. The edit answers a lost compare-and-set by writing again
-        over what it finds.""",
+        """Its session was over, another broker had taken the partition, and when it woke it went on
+        and changed the record all the same. The edits let go of nothing when the session is over,
+        and answer a lost compare-and-set by writing again over what stands there.""",
         "S9 (of two owners one chain wins)",
-        "a broker paused past its session while it rolls over or takes over",
+        "a broker paused past its session, with a ledger to trim or to roll",
         (
+            Edit(
+                "broker.ownership:Owners._claim_lost",
+                "if local is not None:\n"
+                '        local.partition.abandon("this broker\'s session has ended")',
+                "del local",
+            ),
             Edit(
                 "broker.partition_record:PartitionRecordKeeper._put",
                 "    except (VersionConflict, RecordNotFound) as error:\n"
