@@ -26,6 +26,7 @@ from metadata.store import (
     MetadataUnavailable,
     MetadataUnusable,
     RecordExists,
+    RecordNotFound,
     SessionExpired,
     Watch,
 )
@@ -85,7 +86,8 @@ class LedgerStore:
     async def create(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
         """Make the record, with a new id when `ledger_id` is −1; return it and its version.
 
-        Raises `RecordExists` when a given id is taken by another ledger.
+        Raises `RecordExists` when a given id is taken by another ledger, or by ours, which
+        somebody recovered before its creator knew that it exists.
         """
         token = metadata.creator_token or self._rng.randrange(1, 2**63)
         metadata = replace(metadata, creator_token=token)
@@ -108,10 +110,12 @@ class LedgerStore:
                 if send == _SENDS_MAX:
                     raise
             except RecordExists:
-                found, version = await self.read(metadata.ledger_id)
-                if found.creator_token != metadata.creator_token:
-                    raise
-                return found, version
+                with contextlib.suppress(RecordNotFound):
+                    found, version = await self.read(metadata.ledger_id)
+                    ours = found.creator_token == metadata.creator_token
+                    if ours and found.state is LedgerState.OPEN:
+                        return found, version
+                raise  # another's; or ours once, and recovered before we knew that we made it
             else:
                 return metadata, 0
         raise AssertionError("the last send returns or raises")
