@@ -9,6 +9,16 @@ profile `beyond`) nothing has to survive, but nobody may lie.
 
 from __future__ import annotations
 
+import random
+
+from bookie.journal_format import (
+    BLOCK_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    SUFFIX,
+    BlockKind,
+    decode_block_header,
+    file_id_of,
+)
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.ledger_audit import LedgerHistory
 
@@ -39,6 +49,24 @@ class Atlas:
         """What was taken from it came back."""
         self._damaged.pop(bookie.name, None)
 
+    def rot_at(self, bookie: SimBookie, path: str, rng: random.Random) -> tuple[str, int] | None:
+        """A byte of synced data that may change: (file, offset).
+
+        The last group of a journal is left alone: nothing was written after it, so that damage
+        there looks like a write that a power failure tore, and no journal can tell the two apart.
+        """
+        found = [
+            (name, len(inode.durable))
+            for name, inode in sorted(bookie.disk.names.items())
+            if path in name and inode.durable
+        ]
+        if not found:
+            return None
+        name, end = rng.choice(found)
+        if name.endswith(SUFFIX):
+            end = min(end, _last_group(name, bytes(bookie.disk.names[name].durable), end))
+        return name, rng.randrange(end)
+
     def must_close(self, history: LedgerHistory) -> bool:
         """Whether a recovery has all it needs: answers from each write set, and room to write back.
 
@@ -50,3 +78,14 @@ class Atlas:
         spares = len(set(up) - set(ensemble))
         lost = [p for p in range(len(ensemble)) if p not in live]
         return quorum.covers(live) and quorum.writable([*live, *lost[:spares]])
+
+
+def _last_group(path: str, data: bytes, end: int) -> int:
+    """Where the last group of a journal file begins; `end` when the file was sealed behind it."""
+    file_id = file_id_of(path.rpartition("/")[2]) or 0
+    last = at = FILE_HEADER_BYTES
+    while (block := decode_block_header(data, at, file_id, at)) is not None:
+        if block.kind is BlockKind.END:
+            return end
+        last, at = at, at + BLOCK_HEADER_BYTES + block.body_bytes
+    return last

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from bookie.add_run import AddRun
 from bookie.config import BookieConfig
@@ -15,8 +16,9 @@ from bookie.cookies import CookieRefused
 from bookie.journal_format import JournalDamaged
 from bookie.ledger_state import LedgerStateDamaged
 from bookie.mark import read_mark
-from bookie.node import BookieNode
+from bookie.node import BookieNode, BookieStartTimeout
 from bookie.storage import Done, Storage
+from metadata.store import MetadataUnavailable
 from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError, TooManyRequests
 from tests.sim.disk import SimDisk
 from tests.sim.events import Events
@@ -35,6 +37,9 @@ _CALL_TIMEOUT_MS = 600
 _PORT = 3181
 _REFUSALS = (CookieRefused, JournalDamaged, LedgerStateDamaged)
 """A bookie that ends so knows that it lost something, and stays away for good."""
+_PATIENCE = (MetadataUnavailable, BookieStartTimeout)
+_FAILED_STARTS_MAX = 4
+"""A bookie with a damaged disk that does not start for so often will not start."""
 
 
 class SimBookie:
@@ -59,6 +64,8 @@ class SimBookie:
         self.held_down = False
         """Nobody restarts it at present."""
         self._mark: tuple[int, ...] = ()
+        self._failed_starts = 0
+        self._first_file = self._first_mark = 0
 
     @property
     def is_alive(self) -> bool:
@@ -108,8 +115,24 @@ class SimBookie:
             self.process.spawn(self._stop(self.process), "stop")
 
     def _died(self, _: Process) -> None:
+        if self.node is not None:
+            self.count(self.node.storage)
         self.node = None
         self.serving = False
+
+    def _pressure(self, paused: bool) -> None:
+        if paused:
+            self.cluster.trace.probe("bookie.pressure")
+
+    def count(self, storage: Any) -> None:
+        """What one life of the storage came by."""
+        probe = self.cluster.trace.probe
+        mark = storage._checkpointer.mark
+        probe("bookie.journal_rolled", storage._journal.durable_position[0] - self._first_file)
+        probe("bookie.journal_trimmed", mark[0] - self._first_mark if mark is not None else 0)
+        probe("bookie.entry_log_closed", len(storage._logs.log_ids))
+        for place, count in storage.lookups.items():
+            probe(f"bookie.found_in_{place}", count)
 
     async def _live(self, process: Process) -> None:
         cluster = self.cluster
@@ -131,6 +154,12 @@ class SimBookie:
             self._exit(process, error)
             return
         self.node = node
+        storage: Any = node.storage
+        mark = storage._checkpointer.mark
+        self._first_file = storage._journal.durable_position[0]
+        self._first_mark = mark[0] if mark is not None else 0
+        self._failed_starts = 0
+        storage.on_pressure(self._pressure)
         self.serving = self.was_ready = True
         cluster.events.add("bookie up", self.name)
         lost = cluster.audit.damaged.get(self.name, "")
@@ -148,7 +177,9 @@ class SimBookie:
 
     def _exit(self, process: Process, error: BaseException) -> None:
         """The process ends by itself, as a supervisor sees it: it is started again."""
-        if isinstance(error, _REFUSALS):
+        self._failed_starts += 1
+        helpless = self._failed_starts >= _FAILED_STARTS_MAX and not isinstance(error, _PATIENCE)
+        if isinstance(error, _REFUSALS) or (helpless and self.name in self.cluster.audit.damaged):
             self.refused = error
             self.cluster.refused(self, error)
         elif not isinstance(error, OctavoError):

@@ -294,6 +294,14 @@ class LedgerAudit:
         known = self.lacs[bookie]
         known[ledger_id] = max(lac, known.get(ledger_id, -1))
 
+    def answered(self, bookie: str, ledger_id: int, entry_id: int) -> None:
+        """A bookie answered a recovery that asked for an entry."""
+        history = self.ledgers[ledger_id]
+        if not (history.is_closed or history.deleted):
+            wanted = history.write_set(entry_id)
+            what = f"P31 ledger {ledger_id} entry {entry_id} was looked for on {bookie}"
+            self.check(bookie in wanted, f"{what}, the record names {wanted}")
+
     def denied(self, bookie: str, ledger_id: int, entry_id: int) -> None:
         """A bookie told a recovery that it does not hold an entry."""
         history = self.ledgers[ledger_id]

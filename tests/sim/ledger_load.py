@@ -113,8 +113,10 @@ class SimClient:
     def _recovery(self, ledger_id: int, event: RecoveryEvent) -> None:
         audit, events = self.cluster.audit, self.cluster.events
         match event:
-            case EntryAnswered(entry_id, bookie, "absent"):
-                audit.denied(bookie, ledger_id, entry_id)
+            case EntryAnswered(entry_id, bookie, answer):
+                audit.answered(bookie, ledger_id, entry_id)
+                if answer == "absent":
+                    audit.denied(bookie, ledger_id, entry_id)
             case FenceAnswered(bookie, answer, _):
                 events.add("fence answered", self.name, ledger_id, bookie, answer)
             case FenceHeld(lac):

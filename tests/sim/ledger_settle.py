@@ -139,6 +139,8 @@ class Judge:
         for bookie in self.cluster.bookies.values():
             if bookie.refused is None and self._rng.random() < 0.5:
                 await self._reopen(bookie)
+            elif bookie.node is not None:
+                bookie.count(bookie.node.storage)
         self.audited = True
 
     async def _in(self, bookie: SimBookie, work: Coroutine[Any, Any, None]) -> None:

@@ -324,11 +324,14 @@ class Nemesis:
             self._start_again(bookie)
             return f"{bookie.name} wiped"
         path = self.rng.choice(("/j/", "/l/", "/l/", ".log"))
-        damage = bookie.disk.rot(self.rng, path)
-        if damage is None:
+        place = self.atlas.rot_at(bookie, path, self.rng)
+        if place is None:
             return ""
+        name, at = place
+        bookie.disk.flip(name, at, 1 << self.rng.randrange(8))
+        self.cluster.trace.fault("disk: bit rot")
         self.atlas.damaged(bookie, "rotten")
-        return str(damage)
+        return f"{bookie.name} bit rot in {name} at {at}"
 
     def _swap(self) -> str:
         """Two machines get one another's disks, for a while."""

@@ -111,10 +111,10 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         damage_max=bookies if beyond else survive,
         beyond=beyond,
         writers=rng.choices((1, 2, 3), (6, 3, 1))[0],
-        ledgers=rng.choice((1, 2, 4)),
+        ledgers=rng.choice((1, 2, 3)),
         recoverers=rng.choices((0, 1, 2), (1, 4, 3))[0],
         tailers=rng.choices((0, 1, 2), (2, 4, 1))[0],
-        entries_max=rng.choice((6, 12, 24, 40)),
+        entries_max=rng.choice((4, 8, 16, 32)),
         summons=rng.choice((0.0, 0.1, 0.4)),
         ambush=rng.choice((0.0, 0.3, 1.0)),
         payload_bytes_max=rng.choice((30, 120, 120, 600)),
@@ -142,7 +142,7 @@ def _faults(rng: random.Random, *, beyond: bool) -> dict[str, float]:
 def _bookie_limits(rng: random.Random) -> dict[str, Any]:
     cache = rng.choice((700, 2_000, 8_000, 100_000))
     return {
-        "journal_file_bytes_max": rng.choice((1_500, 4_096, 16_384, 100_000)),
+        "journal_file_bytes_max": rng.choice((600, 1_200, 4_096, 50_000)),
         "journal_preallocate_bytes": rng.choice((512, 2_048, 8_192)),
         "journal_group_bytes_max": rng.choice((300, 2_000, 50_000)),
         "journal_queue_bytes_max": rng.choice((500, 4_000, 100_000)),
@@ -150,7 +150,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
         "read_cache_bytes_max": rng.choice((1_000, 20_000)),
         "read_ahead_bytes_max": rng.choice((256, 2_000, 20_000)),
         "entry_log_bytes_max": rng.choice((1_000, 4_000, 50_000)),
-        "flush_interval_ms": rng.choice((150, 500, 2_000)),
+        "flush_interval_ms": rng.choice((200, 800, 3_000)),
         "connection_add_bytes_max": rng.choice((400, 4_000, 100_000)),
         "connection_reads_max": rng.choice((2, 256)),
         "connection_answer_bytes_max": rng.choice((500, 100_000)),
@@ -162,7 +162,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
         "disk_free_bytes_min": 40_000,
         "disk_free_bytes_resume": 60_000,
         "disk_free_bytes_reserve": 20_000,
-        "disk_check_interval_ms": rng.choice((300, 1_000)),
+        "disk_check_interval_ms": rng.choice((400, 2_000)),
         "start_timeout_ms": 5_000,
         "stop_timeout_ms": 500,
     }
