@@ -38,7 +38,7 @@ class Consumer:
 class _Lease:
     """Messages handed out together. A part that is extended gets a lease object of its own."""
 
-    __slots__ = ("consumer", "deadline_ms", "left", "number", "offsets")
+    __slots__ = ("being_read", "consumer", "deadline_ms", "left", "number", "offsets")
 
     def __init__(
         self, number: int, consumer: Consumer, deadline_ms: int, offsets: Sequence[int]
@@ -49,6 +49,8 @@ class _Lease:
         self.offsets = offsets
         self.left = len(offsets)
         """How many are still leased; at 0 the list of offsets is let go."""
+        self.being_read = False
+        """Its messages are still on their way from the bookies: it does not end by time."""
 
 
 class HandOut(NamedTuple):
@@ -83,6 +85,8 @@ class Dispatcher:
         self._attempts: dict[int, int] = {}
         self._holder: str | None = None
         self._held_until_ms = 0
+        self._reads = 0
+        """Hand-outs that are being read."""
 
     @property
     def leased(self) -> int:
@@ -100,10 +104,11 @@ class Dispatcher:
         The holder of an exclusive subscription keeps it for an ack timeout after its last call.
         """
         if self._exclusive:
-            if self._holder not in (None, consumer) and now_ms < self._held_until_ms:
+            is_held = now_ms < self._held_until_ms or self._reads > 0
+            if self._holder not in (None, consumer) and is_held:
                 raise SubscriptionBusy(
                     f"the subscription is exclusive and consumer {self._holder!r} holds it for "
-                    f"another {self._held_until_ms - now_ms} ms; wait, or make it shared"
+                    f"another {max(1, self._held_until_ms - now_ms)} ms; wait, or make it shared"
                 )
             self._holder = consumer
             self._held_until_ms = now_ms + self._ack_timeout_ms
@@ -128,6 +133,21 @@ class Dispatcher:
         deadline_ms = now_ms + self._ack_timeout_ms
         self._grant(_Lease(self._numbers, self.consumers[consumer], deadline_ms, offsets))
         return HandOut(self._numbers, offsets, counts)
+
+    def reading(self, found: HandOut) -> None:
+        """The messages of a hand-out are being fetched: nobody can ack them, so no lease ends.
+
+        `begin` or `give_back` says how it went.
+        """
+        self._reads += 1
+        for offset in found.offsets:
+            if self.holds(offset, found.number):
+                self._lease_of[offset].being_read = True
+
+    def begin(self, found: HandOut, now_ms: int) -> None:
+        """They go to their consumer now: its time to ack begins."""
+        self._reads -= 1
+        self.extend([o for o in found.offsets if self.holds(o, found.number)], now_ms)
 
     def again(self, found: HandOut, now_ms: int) -> HandOut | None:
         """What is still out of an earlier hand-out, its lease begun anew; None when nothing is.
@@ -178,7 +198,8 @@ class Dispatcher:
             heapq.heappush(self._delayed, (now_ms + delay_ms, offset))
 
     def give_back(self, found: HandOut) -> None:
-        """The hand-out did not reach its consumer: it does not count as a delivery."""
+        """It could not be read, or nobody waits for it: it does not count as a delivery."""
+        self._reads -= 1
         for offset in found.offsets:
             if self.holds(offset, found.number):
                 self._release(offset)
@@ -214,6 +235,8 @@ class Dispatcher:
         """End the leases whose time is over; wake the messages whose delay is over."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, _, lease = heapq.heappop(self._deadlines)
+            if lease.being_read:
+                continue
             for offset in lease.offsets:
                 if self._lease_of.get(offset) is lease:
                     self._release(offset)

@@ -274,8 +274,11 @@ class Subscription:
             self._waiters.pop(waiter, None)
 
     async def _deliver(self, found: HandOut) -> list[Delivery]:
+        self._dispatcher.reading(found)
         try:
-            return await self._open(found)
+            deliveries = await self._open(found)
+            self._dispatcher.begin(found, self._now_ms())
+            return deliveries
         except BaseException:
             # Also when the consumer went away meanwhile: nobody has seen these messages.
             self._dispatcher.give_back(found)

@@ -51,7 +51,9 @@ class CursorHistory:
     """How many seeks have begun or ended: acks that overlap one are not counted as confirmed."""
     loose: bool = False
     """A seek has an unknown outcome: it may take effect at any time."""
-    seek_epochs: dict[int, None] = field(default_factory=dict)
+    asked: int = 0
+    answered: int = 0
+    """Receives. What was given to one that was not answered comes again, after what followed it."""
     fresh: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """Epoch → (lease, offset) of first deliveries."""
     mark: tuple[int, int] = (0, 0)
@@ -207,10 +209,9 @@ class LogHistory:
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         cursor.skipped = max(cursor.skipped, offset)
 
-    def seek_ends(self, sub: str, epoch: int, *, known: bool) -> None:
+    def seek_ends(self, sub: str, *, known: bool) -> None:
         cursor = self.cursors[sub]
         cursor.moves += 1
-        cursor.seek_epochs[epoch] = None
         if not known:
             cursor.loose = True
             cursor.confirmed.clear()
@@ -276,7 +277,7 @@ class LogHistory:
                         f"{end}"
                     )
                     return
-            if not cursor.moves:
+            if not cursor.moves and cursor.asked == cursor.answered:
                 self._check_order(cursor)
 
     def _check_order(self, cursor: CursorHistory) -> None:

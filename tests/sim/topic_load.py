@@ -377,14 +377,18 @@ class TopicLoad:
             )
 
         for _ in range(3 if request else 1):
-            acked_then = dict(log.cursors[sub].confirmed)
+            cursor = log.cursors[sub]
+            cursor.asked += 1
+            acked_then = dict(cursor.confirmed)
             try:
                 given = await client.ask(name, work)
             except SubscriptionBusy:
+                cursor.answered += 1
                 return []
             except _EXPECTED:
                 await client.pause(_RETRY_S)
                 continue
+            cursor.answered += 1
             self._delivered(log, sub, given, acked_then)
             return given
         return []
@@ -455,11 +459,10 @@ class TopicLoad:
         log.seek_begins(sub, offset)
 
         async def work(partition: Partition) -> int:
-            await (await partition.subscription(sub)).seek(offset)
-            return partition.epoch
+            return await (await partition.subscription(sub)).seek(offset)
 
         try:
-            epoch = await client.ask(name, work)
-            log.seek_ends(sub, epoch, known=self.options.definite)
+            await client.ask(name, work)
+            log.seek_ends(sub, known=self.options.definite)
         except _EXPECTED:
-            log.seek_ends(sub, -1, known=False)
+            log.seek_ends(sub, known=False)

@@ -1,0 +1,76 @@
+"""Messages whose reading took longer than the ack timeout could never be acknowledged.
+
+The lease began when the messages were chosen, not when they were handed over. With cold ledgers, a
+large `messages_max` and a short ack timeout every answer came with leases that had ended: each ack
+was refused as stale, the messages were delivered again, for ever. Found by the simulator (topic
+seeds 2064 and 2748): a subscription did not drain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.cursor import Cursor
+from broker.errors import SubscriptionBusy
+from broker.subscription import Subscription
+from broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
+from protocol.batch import read_header
+from protocol.records import Record, build_batch, read_records
+
+ACK_TIMEOUT_MS = 40
+
+
+class SlowLog:
+    """A partition of three messages that are read slower than the ack timeout."""
+
+    name = PartitionName("public", "t", 0)
+    epoch = 1
+    earliest_offset = 0
+    next_offset = 3
+
+    def __init__(self) -> None:
+        self.data = build_batch([Record(None, b"%d" % n) for n in range(3)])
+
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
+        await asyncio.sleep(3 * ACK_TIMEOUT_MS / 1000)
+        return [StoredBatch(0, 7, 0, read_header(self.data), self.data)]
+
+    def records_of(self, batch: StoredBatch) -> list[Record]:
+        return list(read_records(batch.data))
+
+    async def persist(self, op: Any) -> None:
+        pass
+
+
+def subscription(kind: Any) -> Subscription:
+    settings = SubscriptionSettings(type=kind, ack_timeout_ms=ACK_TIMEOUT_MS)
+    return Subscription(SlowLog(), SubscriptionInfo("s", settings, 1), Cursor(), 100)
+
+
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
+async def test_the_time_to_ack_begins_with_the_answer(kind: str) -> None:
+    found = subscription(kind)
+    given = await found.receive("a", messages_max=3)
+    assert [one.delivery_count for one in given] == [1, 1, 1]
+    assert await found.acknowledge([one.ack_id for one in given]) == 3
+
+
+async def test_nobody_else_gets_what_is_being_read() -> None:
+    found = subscription("shared")
+    slow = asyncio.create_task(found.receive("a", messages_max=2))
+    await asyncio.sleep(2 * ACK_TIMEOUT_MS / 1000)
+    other = await found.receive("b", messages_max=3)
+    given = await slow
+    assert [one.offset for one in given + other] == [0, 1, 2]
+
+
+async def test_an_exclusive_subscription_is_held_while_its_holder_reads() -> None:
+    found = subscription("exclusive")
+    slow = asyncio.create_task(found.receive("a", messages_max=2))
+    await asyncio.sleep(2 * ACK_TIMEOUT_MS / 1000)
+    with pytest.raises(SubscriptionBusy):
+        await found.receive("b", messages_max=3)
+    assert len(await slow) == 2
