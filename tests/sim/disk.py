@@ -20,7 +20,7 @@ from typing import NoReturn
 from tests.sim.disk_faults import Damage, DiskFaults
 from tests.sim.disk_handle import NameOp, SimFile, SimHandle, apply_name, folder_of
 from tests.sim.index import SimIndexStore
-from tests.sim.inode import Inode
+from tests.sim.inode import SECTOR, Inode
 from tests.sim.process import Process, ProcessCrashed
 
 
@@ -188,7 +188,10 @@ class SimDisk(SimHandle):
     # Damage
 
     def rot(self, rng: random.Random, path: str = "") -> Damage | None:
-        """Flip a bit of synced data in a file whose path contains `path`; None if there is none."""
+        """Hurt synced data of a file whose path contains `path`; None if there is none.
+
+        A flipped bit, or a sector of zeros, of garbage, or of what belongs elsewhere.
+        """
         found = [
             (name, inode) for name, inode in self.names.items() if path in name and inode.durable
         ]
@@ -196,11 +199,34 @@ class SimDisk(SimHandle):
             return None
         name, inode = rng.choice(found)
         at = rng.randrange(len(inode.durable))
-        self.flip(name, at, 1 << rng.randrange(8))
-        damage = Damage("bit rot", self.name, name, at, at + 1)
-        self.note("disk: bit rot")
+        kind = rng.choice(("bit rot", "bit rot", "zeroed sector", "garbled sector", "wrong sector"))
+        if kind == "bit rot":
+            self.flip(name, at, 1 << rng.randrange(8))
+            damage = Damage(kind, self.name, name, at, at + 1)
+        else:
+            start = at // SECTOR * SECTOR
+            end = min(start + SECTOR, len(inode.durable))
+            elsewhere = rng.randrange(len(inode.durable)) // SECTOR * SECTOR
+            self.overwrite(
+                name,
+                start,
+                {
+                    "zeroed sector": bytes(end - start),
+                    "garbled sector": rng.randbytes(end - start),
+                    "wrong sector": inode.pread(end - start, elsewhere).ljust(end - start, b"\0"),
+                }[kind],
+            )
+            damage = Damage(kind, self.name, name, start, end)
+        self.note(f"disk: {kind}")
         self.damaged(damage)
         return damage
+
+    def overwrite(self, path: str, start: int, data: bytes) -> None:
+        """Put other bytes on the platter and into the page cache."""
+        inode = self.names[path]
+        for held in (inode.durable, inode.data):
+            part = data[: max(0, len(held) - start)]
+            held[start : start + len(part)] = part
 
     def flip(self, path: str, at: int, mask: int) -> None:
         """Change bits of one byte, on the platter and in the page cache."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -243,17 +244,24 @@ def test_lost_and_misdirected_writes_are_told_to_nobody_but_the_atlas() -> None:
 
 
 def test_rot_hits_what_was_synced() -> None:
-    disk = a_disk()
-    put(disk, "/d/x", OLD)
-    damages: list[Damage] = []
-    disk.on_damage = damages.append
-    hit = disk.rot(random.Random(3))
-    assert hit is not None
-    assert damages == [hit]
-    disk.crash(random.Random(1))
-    differing = [at for at, byte in enumerate(content(disk)) if byte != OLD[at]]
-    assert differing == [hit.start]
-    assert disk.rot(random.Random(3), path="/nothing") is None
+    kinds = Counter[str]()
+    for seed in range(40):
+        disk = a_disk()
+        put(disk, "/d/x", OLD[:SECTOR] + NEW[SECTOR:])
+        damages: list[Damage] = []
+        disk.on_damage = damages.append
+        before = content(disk)
+        hit = disk.rot(random.Random(seed))
+        assert hit is not None
+        assert damages == [hit]
+        disk.crash(random.Random(1))
+        differing = [at for at, byte in enumerate(content(disk)) if byte != before[at]]
+        assert set(differing) <= set(range(hit.start, hit.end))
+        assert hit.kind == "wrong sector" or differing
+        kinds[hit.kind] += 1
+        assert len(content(disk)) == len(before)
+    assert len(kinds) == 4
+    assert a_disk().rot(random.Random(3), path="/nothing") is None
 
 
 def test_wiped_and_swapped() -> None:
