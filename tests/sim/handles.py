@@ -51,14 +51,14 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
     """A task whose place in a set is the same in each run: sets of tasks are common in asyncio."""
 
     __slots__ = ("number", "process")
-
-    def __init__(self, number: int, process: Process, coro: Any, **kwargs: Any) -> None:
-        self.number = number
-        self.process = process
-        super().__init__(coro, **kwargs)
+    number: int
+    process: Process
 
     def __hash__(self) -> int:
-        return self.number
+        try:
+            return self.number
+        except AttributeError:  # asyncio asks once before it is numbered
+            return 0
 
 
 def error_of(task: asyncio.Task[Any]) -> BaseException | None:

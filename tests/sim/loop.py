@@ -25,6 +25,7 @@ from typing import Any
 from tests.sim.executor import SimExecutors
 from tests.sim.handles import SimHandle, SimTask, close_quietly, error_of
 from tests.sim.process import PROCESS, Process, ProcessCrashed
+from tests.sim.running import running
 from tests.sim.trace import Trace
 
 STEP_S = 1e-6
@@ -60,7 +61,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._rng = self.stream("schedule")
         self.mode = self._rng.choice(("fifo", "uniform", "pct"))
         self._changes = {self._rng.randrange(_PCT_STEPS) for _ in range(_PCT_CHANGES)}
-        self._running = False
         self._discarded = False
         self.world = Process(self, "world")
         self.executors = SimExecutors(self)
@@ -94,19 +94,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, done: Callable[[], bool] | asyncio.Future[Any], *, virtual_s_max: float
     ) -> None:
         """Run until a future is done or a condition holds. Raises `SimStuck`."""
-        hooks = sys.get_asyncgen_hooks()
-        events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize_generator)
-        self._running = True
-        try:
+        with running(self):
             if isinstance(done, asyncio.Future):
                 self._run(done.done, 1, self._now + virtual_s_max)
             else:
                 self._run(done, CHECK_STEPS, self._now + virtual_s_max)
-        finally:
-            self._running = False
-            sys.set_asyncgen_hooks(*hooks)
-            events._set_running_loop(None)
 
     def run_until_complete(self, future: Any) -> Any:
         """As of a real loop, for an hour at most."""
@@ -243,8 +235,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     self._error(process, f"nobody looked at task {task.get_name()}", error_of(task))
         self._discarded = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        events._set_running_loop(self)
-        try:
+        with running(self):
             for process in self._processes:
                 for task in process.tasks:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -258,9 +249,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._timers.clear()
             self._ready.clear()
             self.executors.close()
-        finally:
-            events._set_running_loop(None)
-            sys.unraisablehook = hook
+        sys.unraisablehook = hook
 
     # ------------------------------------------------------------------ asyncio's
 
@@ -331,9 +320,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             raise RuntimeError("the simulated world is gone")
         self._sequence += 1
         number = self._sequence
-        task = SimTask(
-            number, process, coro, loop=self, name=name or f"task {number}", context=context
-        )
+        task = SimTask(coro, loop=self, name=name or "task", context=context)
+        task.number = number
+        task.process = process
         process.tasks.append(task)
         return task
 
@@ -372,7 +361,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def is_running(self) -> bool:
-        return self._running
+        return events._get_running_loop() is self
 
     def is_closed(self) -> bool:
         return False
@@ -383,7 +372,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def shutdown_default_executor(self) -> None:
         """Nothing to do."""
 
-    def _finalize_generator(self, generator: Any) -> None:
+    def finalize_generator(self, generator: Any) -> None:
         if not self._discarded:
             self.create_task(generator.aclose(), name="close generator")
 

@@ -1,0 +1,47 @@
+"""Makes a simulated loop the running one, for asyncio and for production code.
+
+Asking asyncio for the running loop costs a system call each time (it looks whether the process was
+forked), and it keeps a list of all tasks that nobody here looks at: both are short-circuited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import events, tasks
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.loop import SimLoop
+
+_NAMES = (
+    (asyncio, "get_running_loop"),
+    (events, "get_running_loop"),
+    (events, "_get_running_loop"),
+)
+_REAL = [(owner, name, getattr(owner, name)) for owner, name in _NAMES]
+
+
+@contextmanager
+def running(loop: SimLoop) -> Iterator[None]:
+    """While this is entered, `loop` runs."""
+    hooks = sys.get_asyncgen_hooks()
+    events._set_running_loop(loop)
+    for owner, name in _NAMES:
+        setattr(owner, name, lambda: loop)
+    all_tasks: Any = tasks._all_tasks  # type: ignore[attr-defined]
+    all_tasks.add = _ignore
+    sys.set_asyncgen_hooks(firstiter=None, finalizer=loop.finalize_generator)
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+        del all_tasks.add
+        for owner, name, real in _REAL:
+            setattr(owner, name, real)
+        events._set_running_loop(None)
+
+
+def _ignore(task: object) -> None: ...
