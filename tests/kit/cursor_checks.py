@@ -101,8 +101,6 @@ class CursorChecks:
             cursor.era += 1
         elif one.call in (Call.ACK, Call.ACK_UP_TO) and one.outcome != "fail":
             _enter(cursor.tried, one)
-        if one.completed == NEVER and one.call not in (Call.ACK, Call.ACK_UP_TO):
-            return
         cursor.begun[one] = (cursor.era, cursor.durable.to, cursor.durable.by)
 
     def _reset(self, cursor: Cursor, one: Operation) -> None:

@@ -94,13 +94,11 @@ class LogChecks:
         self._at_least_once = at_least_once
         self.sent, self.seen = Sent(), Seen()
         self.sends: list[Operation] = []
-        self._reads: list[Operation] = []
         for one in operations:
             if one.call is Call.SEND:
                 self.sends.append(one)
                 self.sent.add(one)
             elif one.call in (Call.POLL, Call.RECEIVE) and one.outcome == "ok":
-                self._reads.append(one)
                 self.seen.add(one)
 
     def problems(self) -> Iterator[Problem]:

@@ -50,8 +50,8 @@ class ReaderChecks:
         self._gaps: defaultdict[str, list[Gap]] = defaultdict(list)
         self._backs: list[Problem] = []
         self._groups: defaultdict[tuple[str, str], Subscribed] = defaultdict(Subscribed)
-        self._next: dict[tuple[str, str], int] = {}
-        """Where a reader of the log itself goes on."""
+        self._next: dict[tuple[str, str], int | None] = {}
+        """Where a reader of the log itself goes on; None where it likes."""
         for _, one, completes in _events(operations):
             self._apply(one, completes)
 
@@ -97,8 +97,7 @@ class ReaderChecks:
             elif expected is not None and offset > expected:
                 self._gaps[poll.log].append(Gap(expected, offset, poll))
             expected = offset + 1
-        if expected is not None:
-            self._next[session] = expected
+        self._next[session] = expected
 
     def _follow_group(self, poll: Operation) -> None:
         """A subscription may come back to what is not acknowledged, but leaves nothing out."""

@@ -30,6 +30,7 @@ BAD: dict[Kind, list[str]] = {
         "p send a -> 0; p send b @u -> 0; r poll -> 0:a; r drain @t; r drain @u",
         "p send a -> 0; c/s receive -> 0:a; d/z reset 0; d/z drain @t",
         "p add a -> 0; r drain",
+        "p add a ?; q close -> 0; r drain",
         "p add a -> 0; p add b -> 1; r read -> 0:a; r drain",
         "x=p add a; q read -> 0:a; r drain; x?",
     ],
@@ -39,6 +40,8 @@ BAD: dict[Kind, list[str]] = {
         "r poll -> 0:a; p send a -> 0",
         "p send a !; p send a !; c/s receive -> 0:a",
         "p send a -> 0; r poll -> 0:a,1:A",
+        "x=r poll; s poll -> 0:a; p send a -> 0; x -> 0:a",
+        "s poll -> 0:a; p send a -> 0; r poll -> 0:a",
         "p send a @u -> 0; r poll @u -> 0:a; r poll -> 0:b",
         "p add a !; r read -> 0:a",
         "r read -> 0:a",
@@ -48,6 +51,7 @@ BAD: dict[Kind, list[str]] = {
     Kind.DUPLICATE: [
         "p send a -> 0; r poll -> 0:a,1:a",
         "p send a ?; r poll -> 0:a,1:a",
+        "p send a -> 0; p send a !; r poll -> 0:a,1:a",
         "p send a -> 0; p send b -> 1; r poll -> 0:a,1:b,2:a",
         "p send a -> 0; c/s receive -> 1:a; c/s receive -> 0:a",
         "p send a -> 0; r poll -> 0:a; r poll @u -> 0:a",
@@ -59,6 +63,7 @@ BAD: dict[Kind, list[str]] = {
         "p send a -> 1; p send b ?; r poll -> 0:b,1:a",
         "x=p send a; y=p send b; y -> 0; x -> 1; r poll -> 0:b,1:a",
         "p send a -> 0; p send b -> 2; p send c -> 1; r poll -> 0:a,1:c,2:b",
+        "p send a #k ?; p send b #l ?; r poll -> 0:b,1:a",
         "p send a #k ?; p send b #k ?; c/s receive -> 0:b; c/s receive -> 1:a",
         "x=p add a; y=p add b; y -> 0; x -> 1",
         "p add a -> 0; x=p add b; y=p add c; y -> 1; x -> 2",
@@ -66,6 +71,7 @@ BAD: dict[Kind, list[str]] = {
     ],
     Kind.REAL_TIME: [
         "p send a -> 1; q send b -> 0",
+        "p send a -> 3; q send b -> 0; p send c -> 1; p send d -> 2",
         "p send a -> 1; q send b ?; r poll -> 0:b,1:a",
         "p send a -> 2; q send b -> 0; r send c -> 1",
         "p send a ->; q send b -> 0; r poll -> 0:b,1:a",
@@ -100,6 +106,8 @@ BAD: dict[Kind, list[str]] = {
         "p send a -> 0; p send b -> 1; r poll -> 1:b,0:a",
         "p send a -> 0; p send b -> 1; r poll from=1 -> 0:a",
         "p send a -> 0; p send b -> 1; c/s poll -> 0:a,1:b,0:a",
+        "p send a -> 0; c/s poll -> 0:a,0:a",
+        "p send a -> 0; r poll -> 0:a; r seek @u; r poll -> 0:a",
         "p send a -> 0; r poll -> 0:a; r poll @u ->; r poll -> 0:a",
     ],
     Kind.SKIPPED: [
@@ -117,6 +125,9 @@ BAD: dict[Kind, list[str]] = {
         "c/s ack_up_to 4 ->; c/s mark -> 3",
         "c/s ack 0 ->; d/s ack 2 ->; d/s ack 1 ->; c/s mark -> 2",
         "c/s reset 5 ->; c/s mark -> 4",
+        "c/s ack_up_to 4 ->; c/s ack_up_to 2 ->; c/s mark -> 3",
+        "c/s ack 0,1 ->; c/s reset 0 !; c/s mark -> 1",
+        "c/s ack 3 ->; c/s ack_up_to 2 ->; c/s mark -> 3",
         "c/s ack 0,1 ?; d/s mark -> 2; c/s mark -> 1",
         "c/s ack_up_to 4 ->; c/s reset 2 ->; c/s mark -> 1",
     ],
@@ -127,6 +138,7 @@ BAD: dict[Kind, list[str]] = {
         "c/s ack 0,1 -> 1; c/s mark -> 2",
         "c/s ack_up_to 3 ->; c/s mark -> 5",
         "c/s mark -> 1; c/s ack 0 ->",
+        "x=c/s ack 2; c/s reset 2 ->; x!; c/s mark -> 3",
         "c/s reset 3 ->; c/s ack 4 ->; c/s mark -> 5",
         "c/z ack 0 ->; c/s mark -> 1",
     ],
@@ -143,6 +155,7 @@ BAD: dict[Kind, list[str]] = {
     Kind.LAC_BACK: [
         "p add a -> 0; p add b -> 1; r lac -> 1; r lac -> 0",
         "p add a -> 0; r lac -> 0; r lac -> -1",
+        "p add a -> 0; p add b -> 1; x=r lac; r lac -> 1; x -> 0; r lac -> 0",
         "x=p add a; r lac -> 0; r lac -> -1; x?",
         "p add a -> 0; p add b -> 1; p add c -> 2; r lac -> 0; r lac -> 2; r lac -> 1",
         "p add a -> 0; p add b -> 1; x=r lac; x -> 1; y=r lac; q lac -> 0; y -> 0",
@@ -168,6 +181,7 @@ BAD: dict[Kind, list[str]] = {
         "x=p add a; r lac -> -1; r read -> 0:a; x?",
         "p add a -> 0; p add b -> 1; q lac -> 1; r lac -> 0; r read -> 1:b",
         "p add a -> 0; r read -> 0:a; r lac -> 0",
+        "p add a -> 0; x=r lac; r read -> 0:a; x -> 0",
     ],
     Kind.DIVERGED: [
         "p add a -> 0; q add b ?; r read -> 0:b",
@@ -184,6 +198,7 @@ BAD: dict[Kind, list[str]] = {
         "p add a -> 0; q close -> 0/5; r close -> 0/6",
         "q close -> -1/0; r close -> 0/1",
         "q close -> 3; r close -> 3; s close -> 4",
+        "p add a -> 0; p add b -> 1; q close -> 1; r close -> 0",
     ],
     Kind.ACK_BEYOND_END: [
         "p add a -> 0; q close -> -1",
@@ -216,6 +231,8 @@ BAD: dict[Kind, list[str]] = {
 }
 
 ALSO: dict[str, set[Kind]] = {
+    "p send a -> 3; q send b -> 0; p send c -> 1; p send d -> 2": {Kind.REORDERED},
+    "p add a -> 0; p add b -> 1; q close -> 1; r close -> 0": {Kind.ACK_BEYOND_END},
     "p add a -> 0; p add b -> 1; r lac -> 0; r read -> 0:a; r drain": {Kind.UNSEEN},
     "p add a -> 0; r lac -> -1; r read -> 0:a; r drain": {Kind.UNCONFIRMED},
 }
@@ -252,6 +269,28 @@ sent again by its user after an unknown outcome
     p send a ?; p send a -> 1; r poll -> 0:a,1:a; r drain
 sent again, and stands where the first one was
     p send a ?; p send b -> 1; p send a -> 0
+sent again, and the reader has not come to the second one yet
+    p send a ?; p send b -> 1; p send a -> 2; r poll -> 0:a,1:b
+a drain that did not come to an end
+    p send a -> 0; r drain ?
+acked by another consumer while the poll was under way
+    p send a -> 0; p send b -> 1; r poll -> 0:a,1:b; x=c/s poll; d/s ack_up_to 0 ->; x -> 1:b
+a subscription that is being moved
+    p send a -> 0; p send b -> 1; r poll -> 0:a,1:b; x=c/s reset 1; c/s poll -> 1:b; x ->
+two polls of a subscription beside one another
+    p send a -> 0; p send b -> 1; x=c/s poll; y=d/s poll; y -> 1:b; x -> 0:a
+a mark that was asked for before a reset
+    c/s ack_up_to 4 ->; x=c/s mark; c/s reset 2 ->; x -> 2
+failed, then added again
+    p add a !; p add a -> 0; r read -> 0:a
+added, then a repeat that failed
+    p add a -> 0; p add a !; r read -> 0:a
+drained before it was closed
+    p add a ?; r drain; q close -> 0
+told of the end while asking for the LAC
+    p add a -> 0; p add b -> 1; x=q close; q lac -> 0; x -> 1
+never there, for two readers
+    x=p add a; r read -> 0:-; s read -> 0:-; x?
 acked, and its offset is not known any more
     p send a ->; r poll -> 0:a; r drain
 acked and not yet read by anybody

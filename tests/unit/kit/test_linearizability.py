@@ -39,6 +39,7 @@ def made(rows: Iterable[Row], key: str = "k") -> list[Operation]:
 
 GOOD: dict[str, list[Row]] = {
     "empty": [],
+    "nothing but unknown": [(1, None, Call.PUT, 7, None), (2, None, Call.CAS, (7, 8), None)],
     "one after the other": [(1, 2, Call.PUT, 7, None), (3, 4, Call.GET, None, 7)],
     "a read beside a write sees either": [
         (1, 6, Call.PUT, 7, None),
