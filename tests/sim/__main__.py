@@ -9,11 +9,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 from tests.sim.ledger_load import ACTIVITIES
 from tests.sim.options import FAULTS
+from tests.sim.quiet import prepare
 from tests.sim.run import SeedResult, run_seed
 
 _CHUNK = 25
@@ -115,16 +116,14 @@ def _results(args: argparse.Namespace) -> Iterator[list[SeedResult]]:
         for first in range(args.start, args.start + args.count, _CHUNK)
     ]
     jobs = [(list(chunk), args.mutant, args.profile) for chunk in chunks]
-    if args.jobs == 1:
-        yield from map(run_chunk, jobs)
-        return
-    with ProcessPoolExecutor(args.jobs) as pool:
-        yield from pool.map(run_chunk, jobs)
+    prepare()
+    with get_context("fork").Pool(args.jobs, maxtasksperchild=1) as pool:
+        yield from pool.imap(run_chunk, jobs)
 
 
 def run_chunk(job: tuple[list[int], str | None, str | None]) -> list[SeedResult]:
-    """Some seeds, in a worker process."""
-    gc.disable()  # `quiet` collects between seeds
+    """Some seeds, in a worker process of their own: its end is quicker than collecting garbage."""
+    gc.disable()
     seeds, mutant, profile = job
     return [run_seed(seed, mutant=mutant, profile=profile) for seed in seeds]
 

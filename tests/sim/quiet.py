@@ -2,13 +2,14 @@
 
 logging    a log line costs more than the step it tells of; the seed's events tell it too
 metrics    nobody scrapes; what they would count is not looked at
-garbage    collected between seeds (of several at once where it is off altogether): memory is ample,
+garbage    collected between seeds, of many at once where it is off altogether: memory is ample,
            the moment of a collection must not be part of the story. What was there before
            the first seed is never looked through again.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ import structlog
 import bookie.metrics
 import bookie.node
 
-_COLLECT_EVERY = 8
+_COLLECT_EVERY = 60
+"""Some hundred megabytes of them; who runs fewer in one process never collects at all."""
 _seeds_run = 0
 
 
@@ -47,14 +49,19 @@ class _NoMetric:
 _METRICS = ("CollectorRegistry", "Counter", "Gauge", "Histogram")
 
 
+@functools.cache
+def prepare() -> None:
+    """Do once in a process, or before it forks, what every first seed would have to."""
+    bookie.node._version()  # looked up outside of the simulated world
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """While this is entered, nothing is logged, counted or collected."""
     global _seeds_run
-    if not _seeds_run:
-        bookie.node._version()  # looked up once, outside of the simulated world
-        gc.collect()
-        gc.freeze()
+    prepare()
     was_on = gc.isenabled()
     gc.disable()
     logging = structlog.get_config()
