@@ -20,6 +20,7 @@ from bookie.journal_format import (
     file_id_of,
 )
 from tests.sim.cluster import Cluster, SimBookie
+from tests.sim.inode import SECTOR
 from tests.sim.ledger_audit import LedgerHistory
 
 
@@ -49,8 +50,10 @@ class Atlas:
         """What was taken from it came back."""
         self._damaged.pop(bookie.name, None)
 
-    def rot_at(self, bookie: SimBookie, path: str, rng: random.Random) -> tuple[str, int] | None:
-        """A byte of synced data that may change: (file, offset).
+    def rot_at(
+        self, bookie: SimBookie, path: str, rng: random.Random
+    ) -> tuple[str, int, int] | None:
+        """Synced data that may change: (file, first byte, end): one byte, or most of a sector.
 
         The last group of a journal is left alone: nothing was written after it, so that damage
         there looks like a write that a power failure tore, and no journal can tell the two apart.
@@ -65,7 +68,11 @@ class Atlas:
         name, end = rng.choice(found)
         if name.endswith(SUFFIX):
             end = min(end, _last_group(name, bytes(bookie.disk.names[name].durable), end))
-        return name, rng.randrange(end)
+        at = rng.randrange(end)
+        if rng.random() < 0.5:
+            return name, at, at + 1
+        start = at // SECTOR * SECTOR
+        return name, start, min(start + SECTOR, end)
 
     def must_close(self, history: LedgerHistory) -> bool:
         """Whether a recovery has all it needs: answers from each write set, and room to write back.

@@ -188,10 +188,7 @@ class SimDisk(SimHandle):
     # Damage
 
     def rot(self, rng: random.Random, path: str = "") -> Damage | None:
-        """Hurt synced data of a file whose path contains `path`; None if there is none.
-
-        A flipped bit, or a sector of zeros, of garbage, or of what belongs elsewhere.
-        """
+        """Hurt a byte or a sector of synced data in a file whose path contains `path`."""
         found = [
             (name, inode) for name, inode in self.names.items() if path in name and inode.durable
         ]
@@ -199,24 +196,25 @@ class SimDisk(SimHandle):
             return None
         name, inode = rng.choice(found)
         at = rng.randrange(len(inode.durable))
-        kind = rng.choice(("bit rot", "bit rot", "zeroed sector", "garbled sector", "wrong sector"))
-        if kind == "bit rot":
-            self.flip(name, at, 1 << rng.randrange(8))
-            damage = Damage(kind, self.name, name, at, at + 1)
-        else:
-            start = at // SECTOR * SECTOR
-            end = min(start + SECTOR, len(inode.durable))
+        if rng.random() < 0.5:
+            return self.hurt(rng, name, at, at + 1)
+        start = at // SECTOR * SECTOR
+        return self.hurt(rng, name, start, min(start + SECTOR, len(inode.durable)))
+
+    def hurt(self, rng: random.Random, path: str, start: int, end: int) -> Damage:
+        """Put other bytes there: one flipped bit; zeros, garbage, or what belongs elsewhere."""
+        inode = self.names[path]
+        kind = rng.choice(("zeroed sector", "garbled sector", "wrong sector"))
+        if end == start + 1:
+            kind = "bit rot"
+            self.flip(path, start, 1 << rng.randrange(8))
+        elif kind == "wrong sector":
             elsewhere = rng.randrange(len(inode.durable)) // SECTOR * SECTOR
-            self.overwrite(
-                name,
-                start,
-                {
-                    "zeroed sector": bytes(end - start),
-                    "garbled sector": rng.randbytes(end - start),
-                    "wrong sector": inode.pread(end - start, elsewhere).ljust(end - start, b"\0"),
-                }[kind],
-            )
-            damage = Damage(kind, self.name, name, start, end)
+            self.overwrite(path, start, inode.pread(end - start, elsewhere))
+        else:
+            junk = rng.randbytes(end - start)
+            self.overwrite(path, start, junk if kind == "garbled sector" else bytes(end - start))
+        damage = Damage(kind, self.name, path, start, end)
         self.note(f"disk: {kind}")
         self.damaged(damage)
         return damage

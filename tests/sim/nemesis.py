@@ -53,6 +53,8 @@ class Nemesis:
             "silence": self._silence,
             "sync_fails": self._sync_fails,
             "read_fails": self._read_fails,
+            "write_fails": self._write_fails,
+            "index_lost": self._index_lost,
             "disk_full": self._disk_full,
             "slow_disk": self._slow_disk,
             "damage": self._damage,
@@ -167,8 +169,9 @@ class Nemesis:
 
     # ------------------------------------------------------------------ processes
 
-    def _start_again(self, bookie: SimBookie) -> None:
+    def _start_again(self, bookie: SimBookie) -> str:
         bookie.start_later(self.rng.choice((0.0, 0.05, 0.3, 1.5)) * self.rng.uniform(0.5, 1.5))
+        return bookie.name
 
     def _power_loss(self) -> str:
         """At any time, or while something is on its way to the disk."""
@@ -183,8 +186,7 @@ class Nemesis:
     def _kill(self) -> str:
         bookie = self._bookie()
         bookie.kill()
-        self._start_again(bookie)
-        return bookie.name
+        return self._start_again(bookie)
 
     def _crash_in_call(self) -> str:
         """The power goes before or after one of the next operations of a disk."""
@@ -293,6 +295,18 @@ class Nemesis:
         bookie.disk.faults.fail_read(self.rng, skip=self.rng.randrange(3), times=1)
         return bookie.name
 
+    def _write_fails(self) -> str:
+        bookie = self._bookie()
+        bookie.disk.faults.fail_write(self.rng, skip=self.rng.randrange(5))
+        return bookie.name
+
+    def _index_lost(self) -> str:
+        """It costs the time to rebuild it, and no entry."""
+        bookie = self._bookie()
+        bookie.power_loss()
+        bookie.disk.indexes.kept.clear()
+        return self._start_again(bookie)
+
     def _disk_full(self) -> str:
         bookie, s = self._bookie(), self._some_s()
         disk = bookie.disk
@@ -327,11 +341,9 @@ class Nemesis:
         place = self.atlas.rot_at(bookie, path, self.rng)
         if place is None:
             return ""
-        name, at = place
-        bookie.disk.flip(name, at, 1 << self.rng.randrange(8))
-        self.cluster.trace.fault("disk: bit rot")
+        damage = bookie.disk.hurt(self.rng, *place)
         self.atlas.damaged(bookie, "rotten")
-        return f"{bookie.name} bit rot in {name} at {at}"
+        return f"{bookie.name} {damage.kind} in {damage.path} at {damage.start}…{damage.end}"
 
     def _swap(self) -> str:
         """Two machines get one another's disks, for a while."""

@@ -36,9 +36,11 @@ FAULTS: Mapping[str, float] = {
     "silence": 1.0,  # connections that look alive and carry nothing
     "sync_fails": 2.0,
     "read_fails": 1.5,
+    "write_fails": 2.5,
+    "index_lost": 2.5,  # by an operator, or by its damage: it is rebuilt from the entry logs
     "disk_full": 2.0,
     "slow_disk": 1.0,
-    "damage": 2.0,  # a copy is lost for good: bit rot, a wiped disk
+    "damage": 2.0,  # a copy is lost for good: a bit or a sector rots, a disk is wiped
     "swap": 3.0,  # two machines get one another's disks
     "metadata_away": 1.5,
     "metadata_cut": 1.5,
