@@ -1,4 +1,8 @@
-"""Several reads at once, all or nothing."""
+"""Several reads at once, all or nothing.
+
+Not `asyncio.TaskGroup`: up to Python 3.12, when a child fails while the group is being left, the
+parent stays marked as cancelled, and a timeout around it is no `TimeoutError` any more.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,11 @@ T = TypeVar("T")
 
 async def all_of(reads: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Their results in order. The first error ends the others and is raised as it is."""
+    tasks = [asyncio.ensure_future(read) for read in reads]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(read) for read in reads]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import structlog
 
+from metadata.together import all_of
 from octavo.process.spec import ProcessSpec
 from octavo.standalone import ports
 from octavo.standalone.child import Child, ChildFailed, is_child
@@ -100,13 +101,9 @@ class Supervisor:
             members += [("broker", n) for n in range(1, self.plan.brokers + 1)]
             children = [self._plan_child(kind, number) for kind, number in members]
             await self._prepare_metadata()
-            async with asyncio.TaskGroup() as group:
-                for child in children:
-                    group.create_task(self._start_child(child))
-        except BaseException as error:
+            await all_of(self._start_child(child) for child in children)
+        except BaseException:
             await self.stop()
-            if isinstance(error, BaseExceptionGroup):
-                raise error.exceptions[0] from None
             raise
         self._note(replace(self.cluster, ready=True))
 
