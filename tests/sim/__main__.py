@@ -17,7 +17,7 @@ from tests.sim.options import FAULTS
 from tests.sim.quiet import prepare
 from tests.sim.run import SeedResult, run_seed
 
-_CHUNK = 25
+_CHUNK = 50
 _PROGRESS_S = 5.0
 
 
@@ -28,7 +28,7 @@ def main() -> int:
     run = commands.add_parser("run", help="one seed, with its trace hash")
     run.add_argument("seed", type=int)
     run.add_argument("--verbose", action="store_true", help="every fault and protocol event")
-    run.add_argument("--profile", default=None)
+    run.add_argument("--profile", default=None, help="ledger, topic, both or beyond; else drawn")
     run.add_argument("--mutant", default=None, help="with this planted bug")
     many = commands.add_parser("many", help="many seeds, with what they came by")
     many.add_argument("count", type=int)
@@ -70,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def explain(result: SeedResult, mutant: str | None = None) -> str:
     """A failed seed for the person who has to find out why."""
-    more = f" --mutant {mutant}" if mutant else ""
+    more = f" --profile {result.profile}" + (f" --mutant {mutant}" if mutant else "")
     return "\n".join(
         [
             f"SEED {result.seed} FAILED {result.failure}",

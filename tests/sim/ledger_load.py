@@ -83,7 +83,7 @@ class SimClient:
             self.is_ready = True
             await self._life(self)
             self.is_done = True
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self.cluster.audit.fail(f"client {self.name} ended with {error!r}")
             raise
 

@@ -101,7 +101,8 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
     """The options of `seed`. All draws come from `rng`, in one order."""
     bookies = rng.choices((3, 4, 5), (5, 4, 2))[0]
     quorums = tuple(rng.choice(QUORUMS[bookies]) for _ in range(rng.randint(1, 3)))
-    beyond = profile == "beyond" or (profile is None and rng.random() < 0.06)
+    drawn = rng.random()  # also when it is not asked: a profile by name draws what it draws alone
+    beyond = profile == "beyond" or (profile is None and drawn < 0.06)
     survive = min(qa for _, _, qa in quorums) - 1
     return SimOptions(
         seed=seed,

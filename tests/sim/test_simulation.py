@@ -21,11 +21,12 @@ _HASHED = 30
 _HERE = Path(__file__).parent
 
 
-def kept_seeds() -> Iterator[int]:
-    """The seeds of seeds.txt."""
+def kept_seeds() -> Iterator[tuple[int, str]]:
+    """The seeds of seeds.txt and their profiles."""
     for line in (_HERE / "seeds.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
-            yield int(line.split()[0])
+            seed, profile = line.split()[:2]
+            yield int(seed), profile
 
 
 @pytest.mark.timeout(600)
@@ -36,9 +37,9 @@ def test_no_seed_fails(first: int) -> None:
         assert result.failure is None, explain(result)
 
 
-@pytest.mark.parametrize("seed", list(kept_seeds()))
-def test_what_failed_once_passes(seed: int) -> None:
-    result = run_seed(seed)
+@pytest.mark.parametrize(("seed", "profile"), list(kept_seeds()))
+def test_what_failed_once_passes(seed: int, profile: str) -> None:
+    result = run_seed(seed, profile=profile)
     assert result.failure is None, explain(result)
 
 
