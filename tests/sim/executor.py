@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.sim.loop import SimLoop
 
 _DEFAULT_WORKERS = 4
-_START_S_MEAN = 30e-6
-_RETURN_S_MEAN = 20e-6
+_START_S_MAX = 60e-6
+_RETURN_S_MAX = 40e-6
 
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", Context]
 
@@ -41,7 +41,7 @@ class SimExecutors:
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
-        self._rng = loop.stream("executors")
+        self._random = loop.stream("executors").random
         self._pools: dict[int, _Pool] = {}
         self._spent_s = 0.0
 
@@ -78,7 +78,7 @@ class SimExecutors:
     def _start(self, pool: _Pool) -> None:
         pool.busy += 1
         job = pool.jobs.popleft()
-        delay_s = self._rng.expovariate(1 / _START_S_MEAN)
+        delay_s = self._random() * _START_S_MAX
         self._loop.call_later(delay_s, self._run, pool, job, context=job[3])
 
     def _run(self, pool: _Pool, job: _Job) -> None:
@@ -92,7 +92,7 @@ class SimExecutors:
             raise
         except BaseException as raised:
             error = raised
-        delay_s = self._spent_s + self._rng.expovariate(1 / _RETURN_S_MEAN)
+        delay_s = self._spent_s + self._random() * _RETURN_S_MAX
         self._loop.call_later(delay_s, self._answer, pool, future, result, error, context=context)
 
     def _answer(
