@@ -224,15 +224,18 @@ class SimLoop(asyncio.AbstractEventLoop):
         if process in self._ready:
             self._ready.remove(process)
 
-    def close(self) -> None:
-        """Discard what is left: nothing that unwinds here can be seen or heard any more.
-
-        Tasks whose error nobody ever looked at count as errors of the seed.
-        """
+    def look_for_unseen_errors(self) -> None:
+        """Tasks whose error nobody ever looked at count as errors of the seed."""
         for process in self._processes:
             for task in process.tasks:
                 if process.alive and task.done() and task._log_traceback:  # type: ignore[attr-defined]
+                    task._log_traceback = False  # type: ignore[attr-defined]
                     self._error(process, f"nobody looked at task {task.get_name()}", error_of(task))
+
+    def close(self) -> None:
+        """Discard what is left. Who judges the seed has done so: what unwinds here, finally blocks
+        of production code and of clients, is no part of it."""
+        self.look_for_unseen_errors()
         self._discarded = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         with running(self):

@@ -83,21 +83,26 @@ class Simulation:
     def run(self) -> SeedResult:
         """All phases, or as far as the first violation."""
         try:
-            self._phases()
-        except SimStuck as stuck:
-            self.audit.fail(f"S8 {stuck}")
+            try:
+                self._phases()
+            except SimStuck as stuck:
+                self.audit.fail(f"S8 {stuck}")
+            self.loop.look_for_unseen_errors()
+            if self.loop.errors:
+                self.audit.fail(f"unhandled: {self.loop.errors[0]}")
+            return self._result()
         finally:
             self.loop.close()
-        if self.loop.errors:
-            self.audit.fail(f"unhandled: {self.loop.errors[0]}")
+
+    def _result(self) -> SeedResult:
         return SeedResult(
             seed=self.options.seed,
             trace_hash=self.trace.hash(),
             steps=self.loop.steps,
             virtual_s=self.loop.time(),
             failure=self.audit.failure,
-            faults=self.trace.faults,
-            probes=self.trace.probes,
+            faults=self.trace.faults.copy(),
+            probes=self.trace.probes.copy(),
             wall_s=0.0,
             profile=self.options.profile,
             events=self.events.lines() if self.audit.failure else [],
