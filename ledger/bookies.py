@@ -78,6 +78,12 @@ class Bookie:
         return info is not None and bool(info.incarnation)
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether it is known not to understand our extension."""
+        info = self._pool.info(self.bookie_id)
+        return info is not None and not info.incarnation
+
+    @property
     def is_connecting(self) -> bool:
         """Whether a connection is being made."""
         return self._connecting is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ledger import writing
@@ -25,7 +26,7 @@ from ledger.actions import (
     WriteMetadata,
     WritingAction,
 )
-from ledger.bookies import Lane
+from ledger.bookies import Bookie, Lane
 from ledger.errors import BookieUnavailable, LedgerFenced
 from ledger.pending import Pending
 from ledger.records import ChangeLost, ChangeWritten, change_record
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
 """One such answer ends the writer: fenced, a wrong key, deleted."""
+
+_ANNOUNCE_PAUSE_S_MAX = 5.0
+"""A bookie that does not confirm the LAC is told again after pauses that grow to this."""
 
 WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Ended | Closed
 
@@ -74,6 +78,11 @@ class Replication:
         self._by_bookie: dict[str, Sender] = {}
         self._stall: asyncio.TimerHandle | None = None
         self._announced_lac = -1
+        """Every live bookie knows this one, or an add under way tells it."""
+        self._announcing_lac = -1
+        self._announce_at = self._announce_pause_s = 0.0
+        self._told: dict[str, None] = {}
+        """Bookies that have confirmed the LAC that is being announced."""
         self._flushed_at = self._loop.time()
         self._retry_at = 0.0
         self._stop_watching = client.bookies.on_change(self._spares_changed)
@@ -266,9 +275,9 @@ class Replication:
                 self._time_out(sender, now)
         if core.down and now >= self._retry_at:
             self._retry_failed()
-        self._announce_lac(now)
+        announcing = self._announce_lac(now)
         owed = any(sender.owes() for sender in self._senders)
-        return bool(owed or core.down or self._announced_lac < core.lac)
+        return bool(owed or core.down or announcing)
 
     def _time_out(self, sender: Sender, now: float) -> None:
         bookie, timeout_s = sender.bookie, self._options.add_timeout_s
@@ -290,18 +299,40 @@ class Replication:
                 self.perform(self.core.returned(self.core.ensemble[position]))
         self._release()
 
-    def _announce_lac(self, now: float) -> None:
+    def _announce_lac(self, now: float) -> bool:
+        """Tell an idle ledger's LAC to its bookies until all have confirmed; whether some have not.
+
+        Nothing else would: a reader at the end waits for the last entry until the next add.
+        """
         lac = self.core.lac
+        if lac <= self._announced_lac:
+            return False
         idle_s = self._options.explicit_lac_interval_ms / 1000
-        if lac <= self._announced_lac or now - self._flushed_at < idle_s:
-            return
-        self._announced_lac = lac
+        if lac != self._announcing_lac:
+            self._announcing_lac, self._told = lac, {}
+            self._announce_at, self._announce_pause_s = now, idle_s
+        if now - self._flushed_at < idle_s or now < self._announce_at:
+            return True
+        untold = [b for b in self._live_bookies() if b.bookie_id not in self._told]
+        if not untold:
+            self._announced_lac = lac
+            return False
+        self._announce_at = now + self._announce_pause_s
+        self._announce_pause_s = min(2 * self._announce_pause_s, _ANNOUNCE_PAUSE_S_MAX)
         body = {"ledger": self._ledger_id, "key": self.pending.key, "lac": lac}
-        for position in self.core.live:
-            bookie = self._senders[position].bookie
-            if bookie.connection is not None and bookie.is_ours:
-                bookie.connection.request(Op.WRITE_LAC, body, _ignore)
+        for bookie in untold:
+            if bookie.is_foreign:
+                self._told[bookie.bookie_id] = None
+            elif bookie.connection is not None and bookie.is_ours:
+                done = partial(self._lac_told, bookie.bookie_id, lac)
+                bookie.connection.request(Op.WRITE_LAC, body, done)
+        return True
 
+    def _live_bookies(self) -> list[Bookie]:
+        return [self._senders[position].bookie for position in self.core.live]
 
-def _ignore(error: OctavoError | None, body: dict[str, Any]) -> None:
-    """The explicit LAC is a courtesy: the next add carries it anyway."""
+    def _lac_told(
+        self, bookie_id: str, lac: int, error: OctavoError | None, _body: dict[str, Any]
+    ) -> None:
+        if lac == self._announcing_lac and (error is None or not error.retryable):
+            self._told[bookie_id] = None

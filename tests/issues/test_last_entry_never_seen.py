@@ -1,0 +1,56 @@
+"""A tailing reader never saw the last entry when the message that tells of it was lost.
+
+The last entry's confirmation travels with the next add, or alone when the writer idles (explicit
+LAC). Alone it was sent once, and nobody looked at the answer: with bookies that were busy or whose
+connection had just broken it was lost, and readers waited for the next add. Found by the simulator
+(topic seed 177): the state ledger of a quiet partition could not be followed to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from protocol.codes import TooManyRequests
+from tests.ledger_cluster import running_cluster
+
+
+async def test_an_idle_writer_tells_its_last_entry_until_it_is_known(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        refused: list[str] = []
+
+        def refuse_twice(name: str) -> None:
+            storage = cluster.nodes[name].storage
+            told = storage.set_explicit_lac
+
+            async def set_explicit_lac(ledger_id: int, key: bytes, lac: int) -> None:
+                if refused.count(name) < 2:
+                    refused.append(name)
+                    raise TooManyRequests("busy")
+                await told(ledger_id, key, lac)
+
+            storage.set_explicit_lac = set_explicit_lac  # type: ignore[method-assign]
+
+        for name in cluster.nodes:
+            refuse_twice(name)
+        client = await cluster.client(explicit_lac_interval_ms=20.0)
+        writer = await client.create()
+        await writer.append(b"the only one")
+        reader = await (await cluster.client(seed=2)).open(writer.ledger_id)
+        async with asyncio.timeout(15):
+            while reader.last_add_confirmed < 0:
+                await reader.wait_for(-1, 0.2)
+        assert len(refused) >= 2
+        await reader.close()
+
+
+async def test_it_is_told_no_more_once_all_know_it(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        client = await cluster.client(explicit_lac_interval_ms=20.0)
+        writer = await client.create()
+        await writer.append(b"the only one")
+        async with asyncio.timeout(15):
+            while client._ticking:
+                await asyncio.sleep(0.02)
+        lacs = [node.storage._states.get(writer.ledger_id) for node in cluster.nodes.values()]
+        assert [state.last_add_confirmed for state in lacs if state is not None] == [0, 0, 0]
