@@ -18,7 +18,7 @@ async def all_of(reads: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     tasks = [asyncio.ensure_future(read) for read in reads]
     try:
         return await asyncio.gather(*tasks)
-    except BaseException:
+    except (Exception, asyncio.CancelledError):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
