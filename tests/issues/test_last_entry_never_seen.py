@@ -50,7 +50,7 @@ async def test_it_is_told_no_more_once_all_know_it(tmp_path: Path) -> None:
         writer = await client.create()
         await writer.append(b"the only one")
         async with asyncio.timeout(15):
-            while client._ticking:
+            while client._ticking:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         lacs = [node.storage._states.get(writer.ledger_id) for node in cluster.nodes.values()]
         assert [state.last_add_confirmed for state in lacs if state is not None] == [0, 0, 0]
