@@ -34,12 +34,10 @@ _SCAN_BYTES = 4 * 1024 * 1024
 
 
 class JournalEnd(NamedTuple):
-    """Where a journal file's last good block ends."""
+    """Where a journal file's last good block ends: there its END block stands, or will."""
 
     file_id: int
     offset: int
-    sealed: bool
-    """Whether an END block stands there."""
 
 
 class GoodBlock(NamedTuple):
@@ -74,20 +72,21 @@ class JournalReader:
     def seal(self) -> int:
         """End the last file where it is good, so that a newer one may follow; return its id.
 
-        Only after `blocks` has come to its end. 0 when there is no file.
+        Only after `blocks` has come to its end. 0 when there is no file. An END block that stands
+        there already is written once more: the process before this one may have died between
+        writing it and its sync, or in a sync that failed, so that only the page cache has it.
         """
         if self.end is None:
             return 0
-        file_id, offset, sealed = self.end
-        if not sealed:
-            file = self._disk.open(f"{self._directory}/{file_name(file_id)}", write=True)
-            try:
-                header = encode_file_header(file_id)
-                if file.pread(FILE_HEADER_BYTES, 0) != header:
-                    file.pwritev([header], 0)  # never over a good one: the power may fail now
-                seal_file(file, file_id, offset)
-            finally:
-                file.close()
+        file_id, offset = self.end
+        file = self._disk.open(f"{self._directory}/{file_name(file_id)}", write=True)
+        try:
+            header = encode_file_header(file_id)
+            if file.pread(FILE_HEADER_BYTES, 0) != header:
+                file.pwritev([header], 0)  # never over a good one: the power may fail now
+            seal_file(file, file_id, offset)
+        finally:
+            file.close()
         return file_id
 
     def _files_to_read(self) -> list[int]:
@@ -126,10 +125,10 @@ class JournalReader:
                 body = file.pread(block.body_bytes, offset + BLOCK_HEADER_BYTES)
             if block is None or not body_is_good(block, body):
                 self._refuse_if_acknowledged(file, file_id, offset, size, last=last)
-                self.end = JournalEnd(file_id, offset, sealed=False)
+                self.end = JournalEnd(file_id, offset)
                 return
             if block.kind is BlockKind.END:
-                self.end = JournalEnd(file_id, offset, sealed=True)
+                self.end = JournalEnd(file_id, offset)
                 return
             offset += BLOCK_HEADER_BYTES + block.body_bytes
             yield GoodBlock(file_id, offset, body)

@@ -164,7 +164,12 @@ class Storage:
         self._flusher = asyncio.get_running_loop().create_task(self._flush_loop(), name="flush")
 
     async def _replay(self, reader: JournalReader) -> None:
-        """Apply every good block of the journal; flush whenever the cache is full."""
+        """Apply every good block of the journal; flush whenever the cache is full, and at the end.
+
+        What was read may be in the page cache alone: the process before this one died before its
+        sync, or of a sync that failed, after which no later sync writes it. So none of it counts
+        as durable, a fence least of all, before it is written anew.
+        """
         blocks = reader.blocks()
         count = 0
         while (block := await self._flush_call(_next_block, blocks)) is not None:
@@ -174,8 +179,15 @@ class Storage:
             count += 1
             if self._cache.is_full:
                 await self._checkpointer.run(partial(_position_after, block), self._flushed)
-        if count:
-            _log.info("journal_replayed", blocks=count, end=reader.end)
+        if not count:
+            return
+        assert reader.end is not None
+        end: tuple[int, int] = reader.end
+        try:
+            await self._checkpointer.run(lambda: end, self._flushed)
+        except DiskFull as error:
+            _log.warning("flush_left_to_replay", error=str(error))
+        _log.info("journal_replayed", blocks=count, end=end)
 
     async def close(self) -> None:
         """Drain the journal, flush, give the files back."""

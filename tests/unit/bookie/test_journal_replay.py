@@ -71,7 +71,7 @@ def test_no_journal_at_all() -> None:
 def test_what_was_written_is_read_back() -> None:
     folder = written()
     assert folder.read() == BODIES
-    assert folder.reader.end == (1, folder.writer.offset, False)
+    assert folder.reader.end == (1, folder.writer.offset)
 
 
 def test_empty_file_and_header_only() -> None:
