@@ -21,6 +21,8 @@ from octavo.client.errors import ApiError, ClientError, InvalidCall, Unreachable
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 CONNECT_TIMEOUT_S = 3.0
+SILENT_S = 10.0
+"""A broker that gave no answer is asked again only after this, unless there is no other."""
 PROBLEM_TYPE = "application/problem+json"
 JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
@@ -70,6 +72,7 @@ class Transport:
         self._on_retry = on_retry
         self._current = 0
         self._owners: dict[PartitionKey, str] = {}
+        self._silent_until: dict[str, float] = {}
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -116,14 +119,15 @@ class Transport:
         pause_s = PAUSE_S
         tried: dict[str, str] = {}
         while True:
-            url = (self._owners.get(partition) if partition else None) or self._any_url()
+            url = self._url_for(partition)
             try:
                 return await self._once(
                     url, method, path, params, body, sent, partition, self._attempt_s + wait_s
                 )
             except _LOST as error:
                 tried[url] = _reason(error)
-                self._distrust(url)
+                self._silent_until[url] = loop.time() + SILENT_S
+                self._leave(url)
                 last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}")
             except ApiError as error:
                 if method == "DELETE" and error.status == 404 and tried:
@@ -132,7 +136,7 @@ class Transport:
                     raise type(error)(error.status, error.problem, shown) from None
                 if partition:
                     self._owners.pop(partition, None)
-                self._current += 1
+                self._leave(url)
                 last = type(error)(error.status, error.problem, shown)
                 asked = error.problem.get("retry_after_s")
                 pause_s = max(pause_s, min(float(asked), PAUSE_S_MAX)) if asked else pause_s
@@ -164,19 +168,27 @@ class Transport:
             method, url + path, params=params, data=body, headers=headers, timeout=timeout
         ) as response:
             found = await response.read()
+            self._silent_until.pop(url, None)
             if partition and (owner := response.headers.get("Octavo-Owner", "")).startswith("http"):
                 self._owners[partition] = owner.rstrip("/")
             if response.status < 300:
                 return Answer(response.status, response.headers, found)
             raise api_error(response.status, _problem(response, found), method)
 
-    def _any_url(self) -> str:
-        return self._urls[self._current % len(self._urls)]
+    def _url_for(self, partition: PartitionKey | None) -> str:
+        """The partition's owner, or the present broker, or the next one that answers."""
+        now = asyncio.get_running_loop().time()
+        owner = self._owners.get(partition) if partition else None
+        if owner is not None and self._silent_until.get(owner, now) <= now:
+            return owner
+        count = len(self._urls)
+        order = [self._urls[(self._current + step) % count] for step in range(count)]
+        return min(order, key=lambda url: max(self._silent_until.get(url, now), now))
 
-    def _distrust(self, url: str) -> None:
-        """Ask somebody else next time."""
-        self._owners = {key: owner for key, owner in self._owners.items() if owner != url}
-        self._current += 1
+    def _leave(self, url: str) -> None:
+        """Ask somebody else next time. Of many calls that failed there together one moves on."""
+        if self._urls[self._current % len(self._urls)] == url:
+            self._current += 1
 
 
 def _problem(response: aiohttp.ClientResponse, body: bytes) -> dict[str, Any]:
