@@ -1,6 +1,7 @@
 """What costs time and shows nothing in a simulation is switched off while a seed runs.
 
-logging    a log line costs more than the step it tells of; the seed's events tell it too
+logging    a log line costs more than the step it tells of; the seed's events tell it too. What is
+           logged of an error that nobody foresaw is kept in `bugs`, and fails the seed
 metrics    nobody scrapes; what they would count is not looked at
 garbage    collected between seeds, of many at once where it is off altogether: memory is ample,
            the moment of a collection must not be part of the story. What was there before
@@ -25,12 +26,22 @@ _COLLECT_EVERY = 60
 _seeds_run = 0
 
 
+bugs: list[str] = []
+"""What was logged since `quiet` was entered that no fault explains."""
+_BUG_EVENTS = ("broker_task_failed", "ledger_task_failed", "rollover_failed")
+
+
 class _Mute(structlog.BoundLoggerBase):
-    """Says nothing."""
+    """Says nothing, but remembers what tells of a bug."""
 
     def _say_nothing(self, event: str, **_: object) -> None: ...
 
-    debug = info = warning = error = critical = exception = _say_nothing
+    def _remember(self, event: str, **details: object) -> None:
+        if event in _BUG_EVENTS or isinstance(details.get("exc_info"), BaseException):
+            bugs.append(f"{event} {details}")
+
+    debug = info = _say_nothing
+    warning = error = critical = exception = _remember
 
 
 class _NoMetric:
@@ -64,6 +75,7 @@ def quiet() -> Iterator[None]:
     prepare()
     was_on = gc.isenabled()
     gc.disable()
+    bugs.clear()
     logging = structlog.get_config()
     structlog.configure(wrapper_class=_Mute, cache_logger_on_first_use=False)
     kept = [(name, getattr(bookie.metrics, name)) for name in _METRICS]

@@ -25,7 +25,7 @@ from tests.sim.ledger_settle import Judge
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
-from tests.sim.quiet import quiet
+from tests.sim.quiet import bugs, quiet
 from tests.sim.topics import Topics, has_topics, with_workload
 from tests.sim.trace import Trace
 
@@ -144,4 +144,6 @@ class Simulation:
         self.loop.run_until(lambda: done() or self._is_wrong(), virtual_s_max=virtual_s_max)
 
     def _is_wrong(self) -> bool:
+        if bugs:
+            self.audit.fail(f"unforeseen: {bugs[0]}")
         return self.audit.failure is not None or bool(self.loop.errors)
