@@ -77,7 +77,7 @@ def _best(
     """The free bookie that shares rack and host with the fewest of its neighbours."""
     size = len(ensemble)
     distances = [d for d in range(-write_quorum + 1, write_quorum) if d % size]
-    places = {(position + d) % size for d in distances}
+    places: set[int] = {(position + d) % size for d in distances}
     near = [infos[b] for p in places if (b := ensemble[p]) is not None and b in infos]
     racks = [info.properties.get(RACK, "") for info in near]
     hosts = [info.host for info in near]

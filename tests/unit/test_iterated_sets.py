@@ -1,0 +1,113 @@
+"""Who iterates a set sorts it, or keeps a dict: the order of a set differs from run to run.
+
+It follows from addresses and from PYTHONHASHSEED, so a set whose order reaches behaviour makes two
+runs of one simulated seed differ. Numbers are hashed by value; the order of tasks is kept by the
+simulator (asyncio's own task groups hold them in sets). The rule looks at names: a set that gets
+away under another one shows as two runs of a seed with different trace hashes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+MODULES = [
+    path
+    for part in ("bookie", "ledger", "broker", "metadata")
+    for path in (ROOT / part).glob("*.py")
+]
+_HARMLESS = ("set[int]", "frozenset[int]", "set[asyncio.Task")
+_ORDERLESS = {"sorted", "len", "set", "frozenset", "min", "max", "sum", "any", "all", "bool"}
+
+
+def iterated_sets(source: str) -> Iterator[tuple[int, str]]:
+    """(line, name) of every iteration over something that is known to be a set."""
+    tree = ast.parse(source)
+    sets = {ast.unparse(name): kind for name, kind in _sets(tree)}
+    harmless = {name for name, kind in sets.items() if kind.startswith(_HARMLESS)}
+    for node, iterated in _iterations(tree):
+        name = ast.unparse(iterated)
+        made_here = isinstance(iterated, ast.Set | ast.SetComp) or _is_call(iterated, "set")
+        if made_here or (name in sets and name not in harmless):
+            yield node.lineno, name
+
+
+def _sets(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """What is annotated as a set, or made as one without an annotation."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and "set[" in ast.unparse(node.annotation)[:10]:
+            yield node.target, ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            made = node.value
+            if isinstance(made, ast.Set | ast.SetComp) or _is_call(made, "set"):
+                yield node.targets[0], ""
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            kind = ast.unparse(node.annotation)
+            yield from [(ast.Name(node.arg), kind)] * kind.startswith(("set[", "frozenset["))
+
+
+def _is_call(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
+
+
+def _iterations(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(where, what) is gone through one by one, in an order that may matter."""
+    orderless = {
+        id(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _ORDERLESS
+        for argument in node.args
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.AsyncFor):
+            yield node.iter, node.iter
+        elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp):
+            if id(node) not in orderless:
+                yield from ((one.iter, one.iter) for one in node.generators)
+        elif isinstance(node, ast.Starred):
+            yield node, node.value
+        elif isinstance(node, ast.Call) and id(node) not in orderless:
+            name = ast.unparse(node.func)
+            if name in ("tuple", "list", "iter", "enumerate", "map", "zip"):
+                yield from ((one, one) for one in node.args)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_set_is_iterated_unsorted(path: Path) -> None:
+    found = list(iterated_sets(path.read_text()))
+    assert not found, f"sort it, or use a dict as an ordered set: {found}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self._a: set[str] = set()\nfor x in self._a: pass",
+        "self._a: set[Listener] = set()\nfor x in tuple(self._a): pass",
+        "a = {b.name for b in c}\nd = [x for x in a]",
+        "a = set(b)\nf(*a)",
+        "def f(names: set[str]):\n    return {n: 1 for n in names}",
+        "for x in {'a', 'b'}: pass",
+        "for x in set(a): pass",
+    ],
+)
+def test_an_iterated_set_is_found(source: str) -> None:
+    assert list(iterated_sets(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self._a: set[str] = set()\nfor x in sorted(self._a): pass",
+        "a = set(b)\nc = len(a) + max(a)\nd = sorted(x for x in a)",
+        "self._a: dict[str, None] = {}\nfor x in self._a: pass",
+        "self._a: set[int] = set()\nfor x in self._a: pass",
+        "a = {1: 2}\nfor x in a: pass",
+        "def f(names: set[str]):\n    return [n for n in b if n in names]",
+    ],
+)
+def test_other_iterations_are_let_alone(source: str) -> None:
+    assert not list(iterated_sets(source))
