@@ -336,7 +336,7 @@ class LedgerReader:
         asks = {asyncio.ensure_future(self._ask_lac(bookie)): p for p, bookie in enumerate(bookies)}
         answered: set[int] = set()
         failures: dict[str, str] = {}
-        pending: set[asyncio.Task[None]] = set(asks)
+        pending: set[asyncio.Task[int]] = set(asks)
         try:
             while pending and not self._quorum.covers(answered):
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
