@@ -20,6 +20,7 @@ from bookie.node import BookieNode, BookieStartTimeout
 from bookie.storage import Done, Storage
 from metadata.store import MetadataUnavailable
 from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError, TooManyRequests
+from tests.sim.clocks import Clocks
 from tests.sim.disk import SimDisk
 from tests.sim.events import Events
 from tests.sim.ledger_audit import LedgerAudit
@@ -278,6 +279,7 @@ class Cluster:
         self.audit = LedgerAudit(loop.time, events)
         self.network = SimNetwork(loop)
         self.metadata = SimMetadata(loop, self.trace)
+        self.clocks = Clocks()
         self.metadata.observers.append(self._metadata_changed)
         self.bookies = {f"b{n}": SimBookie(self, f"b{n}") for n in range(1, options.bookies + 1)}
         self.on_refused: list[Callable[[SimBookie, BaseException], None]] = []
@@ -296,6 +298,7 @@ class Cluster:
     def new_process(self, name: str) -> Process:
         """A process on the host of that name."""
         process = Process(self.loop, name)
+        self.clocks.join(process)
         process.on_crash.append(lambda _: self.events.add("dies", name))
         return process
 

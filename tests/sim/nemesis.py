@@ -64,6 +64,7 @@ class Nemesis:
             "metadata_reset": self._metadata_reset,
             "session_expires": self._session_expires,
             "busy": self._busy,
+            "clock_jumps": partial(cluster.clocks.jump, self.rng),
         }
 
     def start(self) -> None:

@@ -47,6 +47,7 @@ FAULTS: Mapping[str, float] = {
     "metadata_reset": 1.0,
     "session_expires": 2.0,
     "busy": 0.8,  # a bookie answers TooManyRequests for a while
+    "clock_jumps": 1.5,  # a wall clock is set, forwards or backwards
 }
 
 
