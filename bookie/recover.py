@@ -23,9 +23,14 @@ _log = structlog.get_logger()
 
 
 def make_folders(disk: Disk, directories: Sequence[str]) -> None:
-    """Make every folder. The caller holds their locks when processes could meet there."""
+    """Make every folder. The caller holds their locks when processes could meet there.
+
+    They are synced: a process that died here may have left names that are in the page cache alone,
+    and what is built on them must not outlive them in a power failure.
+    """
     for directory in directories:
         disk.make_directory(directory)
+        disk.sync_directory(directory)
 
 
 def load_states(

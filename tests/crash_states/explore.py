@@ -18,6 +18,7 @@ import structlog
 
 from tests.crash_states.check import check
 from tests.crash_states.images import images, is_complete
+from tests.crash_states.kills import second_lives
 from tests.crash_states.lives import OPERATIONS, CrashPoint, points_of, tinier
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
@@ -110,6 +111,20 @@ def be_quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
+def explore_kills(wanted: Iterable[Sequence[str]]) -> Explored:
+    """Check every crash state of second lives, after every end of the first. See kills.py."""
+    explored = Explored()
+    for sequence in wanted:
+        explored.sequences += 1
+        loop = CheckLoop(1, trace=Trace())
+        for story, points in second_lives(sequence):
+            for point in points:
+                _explore_point((*sequence, story), point, loop, explored)
+        assert not loop.errors
+        loop.close()
+    return explored
+
+
 def explore_one(sequence: Sequence[str], explored: Explored) -> None:
     """Check every crash state of the last operation of `sequence`."""
     lives, loop = (kind(1, trace=Trace()) for kind in (SimLoop, CheckLoop))
@@ -117,23 +132,29 @@ def explore_one(sequence: Sequence[str], explored: Explored) -> None:
         points = points_of(sequence, lives)
         explored.sequences += 1
         for point in points:
-            explored.points += 1
-            explored.incomplete += not is_complete(point.moment)
-            for number, image in enumerate(images(point.moment)):
-                explored.images += 1
-                digest = image.digest(point.facts)
-                if digest in explored.digests:
-                    continue
-                explored.digests.add(digest)
-                try:
-                    with tinier():
-                        loop.run_until_complete(check(image, point.facts))
-                except Exception as error:
-                    raise CrashStateFailed(_story(sequence, point, number, error)) from error
+            _explore_point(sequence, point, loop, explored)
         assert not lives.errors + loop.errors
     finally:
         lives.close()
         loop.close()
+
+
+def _explore_point(
+    sequence: Sequence[str], point: CrashPoint, loop: SimLoop, explored: Explored
+) -> None:
+    explored.points += 1
+    explored.incomplete += not is_complete(point.moment)
+    for number, image in enumerate(images(point.moment)):
+        explored.images += 1
+        digest = image.digest(point.facts)
+        if digest in explored.digests:
+            continue
+        explored.digests.add(digest)
+        try:
+            with tinier():
+                loop.run_until_complete(check(image, point.facts))
+        except Exception as error:
+            raise CrashStateFailed(_story(sequence, point, number, error)) from error
 
 
 def _story(sequence: Sequence[str], point: CrashPoint, number: int, error: BaseException) -> str:

@@ -132,12 +132,13 @@ class Life:
         answered = self.loop.create_future()
 
         def done(results: Sequence[tuple[AddRun, Code]]) -> None:
-            assert results[0][1] is Code.OK, results
-            self.note("acked", ledger_id, entry_id)
-            answered.set_result(None)
+            if results[0][1] is Code.OK:
+                self.note("acked", ledger_id, entry_id)
+            answered.set_result(results[0][1])
 
         self.storage.add([run], done)
-        await answered
+        code = await answered
+        assert code is Code.OK, f"{run} was answered {code}"
 
     async def big(self) -> None:
         """An add that makes the journal roll, and the entry log after it."""

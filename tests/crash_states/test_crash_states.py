@@ -7,13 +7,20 @@ from collections import Counter
 
 import pytest
 
-from tests.crash_states.explore import Explored, explore, explore_all, explore_one, sequences
+from tests.crash_states.explore import (
+    Explored,
+    explore,
+    explore_all,
+    explore_kills,
+    explore_one,
+    sequences,
+)
 from tests.crash_states.images import images
 from tests.crash_states.lives import points_of
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 
-STATES = {0: 6, 1: 120}
+STATES = {0: 7, 1: 121}
 """By length: another number means that the storage engine touches its disk in another way."""
 
 
@@ -30,6 +37,13 @@ def test_every_crash_of_every_life_of_three_operations() -> None:
     assert found.states >= 10_000
     assert found.incomplete < 10
     assert found.images > 5 * found.states, "the same state is checked once"
+
+
+@pytest.mark.slow
+def test_every_crash_after_every_kill_and_failed_sync() -> None:
+    found = explore_kills(sequences(1))
+    assert found.states > 2000
+    assert found.incomplete == 0
 
 
 def test_points_stand_before_and_after_each_change() -> None:

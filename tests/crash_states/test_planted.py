@@ -18,7 +18,9 @@ from bookie.journal_reader import JournalReader
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
 from bookie.mark import Mark
-from tests.crash_states.explore import CrashStateFailed, explore
+from bookie.replay import records_of
+from bookie.storage import Storage
+from tests.crash_states.explore import CrashStateFailed, explore, explore_kills
 from tests.sim.disk_handle import SimFile, SimHandle
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -185,6 +187,18 @@ def last_journal_not_sealed_before_the_next(patch: pytest.MonkeyPatch) -> None:
         return self.end.file_id if self.end is not None else 0
 
     patch.setattr(JournalReader, "seal", seal)
+
+
+def test_a_replay_that_stays_in_the_page_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def replay(self: Any, reader: JournalReader) -> None:
+        for block in reader.blocks():
+            for record in records_of(block.body):
+                if self._control.replay(record):
+                    self._cache.active.put(record)
+
+    monkeypatch.setattr(Storage, "_replay", replay)
+    with pytest.raises(CrashStateFailed, match="sync failed"):
+        explore_kills([("add",), ("fence",)])
 
 
 @pytest.mark.parametrize("name", PLANTED)

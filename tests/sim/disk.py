@@ -94,11 +94,14 @@ class SimDisk(SimHandle):
             self.on_death()
         raise ProcessCrashed(f"{self.name}: died in a call to its disk")
 
-    def kill(self, rng: random.Random) -> None:
-        """The process died and the machine did not: what was written stays written."""
+    def kill(self, rng: random.Random | None = None) -> None:
+        """The process died and the machine did not: what was written stays written.
+
+        Pages whose sync had failed may be read again as they are on the platter; not without `rng`.
+        """
         self._let_go()
         for inode in self.inodes():
-            if inode.lost and rng.random() < 0.5:
+            if inode.lost and rng is not None and rng.random() < 0.5:
                 inode.forget_cached()
         self.recount()
         self.indexes.crash(rng)

@@ -135,10 +135,16 @@ class Inode:
         size = rng.choice(self.sizes())
         self.settle(self._survivors(rng, note), size)
 
-    def drop(self, rng: random.Random, note: Callable[[str], None]) -> None:
-        """A sync failed: the waiting writes count as clean, and a random part never arrived."""
+    def drop(self, rng: random.Random | None, note: Callable[[str], None]) -> None:
+        """A sync failed: the waiting writes count as clean, and a random part never arrived.
+
+        Without `rng` none of it did.
+        """
         data, size = self.data, self.size
-        self.settle(self._survivors(rng, note), rng.choice(self.sizes()))
+        if rng is None:
+            self.settle([], self.durable_size)
+        else:
+            self.settle(self._survivors(rng, note), rng.choice(self.sizes()))
         self.data, self.size, self.lost = data, size, True
 
     def forget_cached(self) -> None:

@@ -1,0 +1,177 @@
+"""A process dies in a call to its disk, another starts on the same machine, and the power fails.
+
+What the second one reads may be in the page cache alone: written and not synced, or clean although
+its sync had failed. It must make it durable, or not rely on it: what it answers is a promise too,
+and so is what it lets be read. Every call of a short life is cut short, by SIGKILL before or after
+it or by a sync that fails; then every crash point of the second life is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from bookie.disk import SyncFailed
+from protocol.codes import NoSuchEntry, NoSuchLedger
+from tests.crash_states.check import promises
+from tests.crash_states.lives import OPERATIONS, CrashPoint, Life, Recorder, silence, tinier
+from tests.sim.disk import SimDisk
+from tests.sim.inode import Inode
+from tests.sim.loop import SimLoop
+from tests.sim.process import Process, ProcessCrashed
+from tests.sim.trace import Trace
+
+HOWS = ("killed before", "killed after", "sync failed", "sync failed, pages read again")
+THEN = ("add", "fence", "lac", "checkpoint", "delete")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """How the first process ends."""
+
+    at: int
+    """In which call of its last operation, from 1 on."""
+    how: str
+
+    @property
+    def is_failed_sync(self) -> bool:
+        return self.how.startswith("sync failed")
+
+
+class Killer(Recorder):
+    """Ends the first process, then records the second."""
+
+    def __init__(self, life: Life, kill: Kill, process: Process) -> None:
+        super().__init__(lambda: life.facts, life.points)
+        self._life = life
+        self._kill = kill
+        self._process = process
+        self._calls = 0
+        self.reached = ""
+        """In which call the first process ended."""
+        self.is_recording = False
+
+    def before(self, disk: SimDisk, call: str, path: str) -> None:
+        if self.reached:
+            if self.is_recording:
+                super().before(disk, call, path)
+        elif call in self._seen and not self._kill.is_failed_sync:
+            self._calls += 1
+            if self._calls == self._kill.at and self._kill.how == "killed before":
+                self._die(f"before {call} {path}")
+
+    def after(self, disk: SimDisk, call: str, path: str) -> None:
+        if self.reached:
+            if self.is_recording:
+                super().after(disk, call, path)
+        elif self._calls == self._kill.at and self._kill.how == "killed after":
+            self._die(f"after {call} {path}")
+
+    def syncing(self, disk: SimDisk, path: str, inode: Inode | None) -> None:
+        if not self.reached and self._kill.is_failed_sync:
+            self._calls += 1
+            if self._calls == self._kill.at:
+                self.reached = f"when the sync of {path} fails"
+                if inode is not None:
+                    inode.drop(None, disk.note)
+                raise SyncFailed(f"{path}: input/output error")
+
+    def _die(self, where: str) -> None:
+        self.reached = where
+        self._process.crash(power=False)
+        raise ProcessCrashed(where)
+
+
+def second_lives(sequence: Sequence[str]) -> Iterator[tuple[str, list[CrashPoint]]]:
+    """For each end of the first process: a story, and the crash points of the second."""
+    seen: set[bytes] = set()
+    for how in HOWS:
+        at = 1
+        while (story := _first_life(sequence, Kill(at, how), "", seen)) is not None:
+            yield story
+            at += 1
+            if story[1]:
+                for then in THEN:
+                    again = _first_life(sequence, Kill(at - 1, how), then, set())
+                    assert again is not None
+                    yield again
+
+
+def _first_life(
+    sequence: Sequence[str], kill: Kill, then: str, seen: set[bytes]
+) -> tuple[str, list[CrashPoint]] | None:
+    """Live, die, live again: the points of the second life, none when its start is in `seen`.
+
+    None when the last operation has no such call. With a second operation only its points.
+    """
+    loop = SimLoop(1, trace=Trace())
+    life = Life(loop)
+    first = Process(loop, "first")
+    killer = Killer(life, kill, first)
+    life.disk.faults = killer
+
+    async def live() -> None:
+        if not sequence:
+            killer.record()
+        await life.start()
+        for number, name in enumerate(sequence):
+            if number == len(sequence) - 1:
+                killer.record()
+            await OPERATIONS[name](life)
+
+    with tinier():
+        task = first.spawn(live(), "life")
+        loop.run_until(lambda: task.done() or bool(killer.reached), virtual_s_max=100)
+        if killer.reached:
+            first.crash(power=False)
+            life.disk.kill()
+            if kill.how == "sync failed, pages read again":
+                for inode in life.disk.inodes():
+                    inode.forget_cached()
+            left = _digest(life)
+            if left not in seen:
+                seen.add(left)
+                loop.run_until_complete(_live_again(life, killer, then))
+    loop.close()
+    if not killer.reached:
+        return None
+    return f"{kill.how} {killer.reached}, then {then or 'nothing'}", life.points
+
+
+async def _live_again(life: Life, killer: Killer, then: str) -> None:
+    killer.is_recording = not then
+    await life.start()
+    await _promise_what_is_read(life)
+    killer.is_recording = True
+    if then:
+        await OPERATIONS[then](life)
+    killer.keep(life.disk, "at the end")
+    await silence(life.storage)
+
+
+def _digest(life: Life) -> bytes:
+    """Tells apart what first processes leave."""
+    disk = life.disk
+    numbers = {id(inode): number for number, inode in enumerate(disk.inodes())}
+    files = [
+        (bytes(i.data), i.size, bytes(i.durable), i.durable_size, i.ops) for i in disk.inodes()
+    ]
+    names = [(path, numbers[id(inode)]) for path, inode in disk.names.items()]
+    durable = [(path, numbers.get(id(inode), -1)) for path, inode in disk.durable_names.items()]
+    unsynced = [(op.name, op.old) for ops in disk.unsynced_names.values() for op in ops]
+    indexes = [(path, kept.flushed._runs) for path, kept in disk.indexes.kept.items()]
+    whole = (files, names, durable, unsynced, indexes, life.facts)
+    return blake2b(repr(whole).encode(), digest_size=12).digest()
+
+
+async def _promise_what_is_read(life: Life) -> None:
+    """Whoever has read an entry may have told others of it."""
+    for ledger_id, one in promises(life.facts).items():
+        for entry_id in one.tried:
+            try:
+                await life.storage.read(ledger_id, entry_id)
+            except (NoSuchEntry, NoSuchLedger):
+                continue
+            if entry_id not in one.acked:
+                life.note("acked", ledger_id, entry_id)
