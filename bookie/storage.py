@@ -54,10 +54,6 @@ def _ignore(error: BaseException) -> None:
     """For a storage whose owner does not ask."""
 
 
-def _ignore_group(size: int, seconds: float) -> None:
-    """For a storage that nobody measures."""
-
-
 class Storage:
     """One bookie's entries and what it promised about their ledgers."""
 
@@ -95,7 +91,7 @@ class Storage:
         self._failed: BaseException | None = None
         self.disk_full = False
         """Ordinary adds are refused with READ_ONLY until space returns; it ends by itself."""
-        self.on_group: Callable[[int, float], None] = _ignore_group
+        self.on_group: Callable[[int, float], None] = lambda *_: None
         """Told of every group commit: bytes, and seconds of its write and sync."""
         self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0}
         """How many runs of entries were found where."""
@@ -166,28 +162,27 @@ class Storage:
     async def _replay(self, reader: JournalReader) -> None:
         """Apply every good block of the journal; flush whenever the cache is full, and at the end.
 
-        What was read may be in the page cache alone: the process before this one died before its
-        sync, or of a sync that failed, after which no later sync writes it. So none of it counts
-        as durable, a fence least of all, before it is written anew.
+        What was read may be in the page cache alone, because its sync failed or never came:
+        nothing of it, a fence least of all, counts as durable before it is written anew.
         """
-        blocks = reader.blocks()
-        count = 0
+        blocks, count, end = reader.blocks(), 0, (0, 0)
+
+        def replayed() -> tuple[int, int]:
+            return end
+
         while (block := await self._flush_call(_next_block, blocks)) is not None:
             for record in records_of(block.body):
                 if self._control.replay(record):
                     self._cache.active.put(cast(AddRun, record))
-            count += 1
+            count, end = count + 1, (block.file_id, block.end)
             if self._cache.is_full:
-                await self._checkpointer.run(partial(_position_after, block), self._flushed)
-        if not count:
-            return
-        assert reader.end is not None
-        end: tuple[int, int] = reader.end
-        try:
-            await self._checkpointer.run(lambda: end, self._flushed)
-        except DiskFull as error:
-            _log.warning("flush_left_to_replay", error=str(error))
-        _log.info("journal_replayed", blocks=count, end=end)
+                await self._checkpointer.run(replayed, self._flushed)
+        if count:
+            try:
+                await self._checkpointer.run(replayed, self._flushed)
+            except DiskFull as error:
+                _log.warning("flush_left_to_replay", error=str(error))
+            _log.info("journal_replayed", blocks=count, end=end)
 
     async def close(self) -> None:
         """Drain the journal, flush, give the files back."""
@@ -448,10 +443,6 @@ class Storage:
             self._note_full(str(error))
             await asyncio.sleep(_RETRY_FLUSH_S)
             self._flush_wanted.set()
-
-
-def _position_after(block: GoodBlock) -> tuple[int, int]:
-    return block.file_id, block.end
 
 
 def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
