@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench sim sim-many
+.PHONY: help demo test check install fmt interop bench sim sim-many kills
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -14,6 +14,7 @@ help:
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2]'
+	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -62,3 +63,8 @@ sim: install
 
 sim-many: install
 	$(BIN)/python -m tests.sim many $(N) --start $(START) --jobs $(JOBS)
+
+# Real processes under load, killed at random and before, amid and after each persist step.
+kills: install
+	$(BIN)/python -m tests.process.campaign --cycles $(or $(N),500) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(ZOOKEEPER),--zookeeper)
