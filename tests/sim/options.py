@@ -110,7 +110,7 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         profile=profile or ("beyond" if beyond else "ledger"),
         bookies=bookies,
         quorums=quorums,
-        safety_s=rng.choice((0.7, 1.5, 1.5, 3.0)),
+        safety_s=rng.choice((0.3, 0.7, 0.7, 1.5)),
         faults=_faults(rng, beyond=beyond),
         damage_max=bookies if beyond else survive,
         beyond=beyond,
@@ -136,7 +136,7 @@ def _faults(rng: random.Random, *, beyond: bool) -> dict[str, float]:
     if rng.random() < 0.05:
         return {}
     share = rng.choice((0.15, 0.3, 0.5))
-    pace = rng.choice((1.0, 1.0, 2.0, 4.0))
+    pace = rng.choice((0.5, 0.5, 1.0, 2.0))
     drawn = {kind: mean_s * pace for kind, mean_s in FAULTS.items() if rng.random() < share}
     if beyond:
         drawn["damage"] = 0.5

@@ -69,7 +69,7 @@ def draw(rng: random.Random, quorums: tuple[tuple[int, int, int], ...]) -> Topic
         pipeline=rng.choice((1, 2, 5)),
         batch_max=rng.choice((1, 3, 6)),
         pause_s=rng.choice((0.005, 0.02, 0.06)),
-        messages_max=rng.choice((60, 120, 240)),
+        messages_max=rng.choice((30, 60, 120)),
         seeks=rng.random() < 0.2,
         calls=_calls(rng),
         faults=_faults(rng),
@@ -131,5 +131,5 @@ def _calls(rng: random.Random) -> dict[str, float]:
 
 
 def _faults(rng: random.Random) -> dict[str, float]:
-    share, pace = rng.choice((0.2, 0.4, 0.6)), rng.choice((1.0, 1.5, 3.0))
+    share, pace = rng.choice((0.2, 0.4, 0.6)), rng.choice((0.5, 0.8, 1.6))
     return {kind: mean_s * pace for kind, mean_s in FAULTS.items() if rng.random() < share}
