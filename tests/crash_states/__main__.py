@@ -1,7 +1,7 @@
-"""`python -m tests.crash_states [--length N] [--jobs N]`: every crash state of the storage engine.
+"""`python -m tests.crash_states [--length N] [--kills N] [--jobs N]`: crash states of the storage.
 
-All sequences of at most N operations, all crash points, all that a crash may leave. Ends with 1 at
-the first state that breaks a promise, and tells which.
+All sequences of at most N operations, all crash points, all that a crash may leave; and the same
+after every kill and every failed sync. Ends with 1 at the first state that breaks a promise.
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash_states", description=__doc__)
     parser.add_argument("--length", type=int, default=4, help="operations in a life, at most")
+    parser.add_argument(
+        "--kills", type=int, default=2, help="operations before a kill or a failed sync, at most"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args()
     be_quiet()
-    started = time.monotonic()
     try:
-        found = explore_all(options.length, options.jobs)
+        for kills, length in ((False, options.length), (True, options.kills)):
+            started = time.monotonic()
+            found = explore_all(length, options.jobs, kills=kills)
+            print(
+                f"{'second lives after ' * kills}{found.sequences:,} sequences of ≤ {length} "
+                f"operations: {found.points:,} crash points ({found.incomplete:,} with too much "
+                f"unsynced for every combination), {found.images:,} crash states, {found.states:,} "
+                f"of them different and checked, 0 broken, {time.monotonic() - started:.0f} s",
+                flush=True,
+            )
     except CrashStateFailed as error:
         print(f"BROKEN: {error}")
         return 1
-    print(
-        f"{found.sequences:,} sequences of ≤ {options.length} operations, {found.points:,} crash "
-        f"points ({found.incomplete:,} with too much unsynced for every combination), "
-        f"{found.images:,} crash states, {found.states:,} of them different and checked, 0 broken, "
-        f"{time.monotonic() - started:.0f} s"
-    )
     return 0
 
 

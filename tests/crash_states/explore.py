@@ -23,7 +23,7 @@ from tests.crash_states.lives import OPERATIONS, CrashPoint, points_of, tinier
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 
-_PIECE = 81
+_PIECE, _KILLS_PIECE = 81, 9
 
 
 class CheckLoop(SimLoop):
@@ -92,16 +92,20 @@ def explore(wanted: Iterable[Sequence[str]]) -> Explored:
     return explored
 
 
-def explore_all(length_max: int, jobs: int) -> Explored:
-    """Check every crash state of all sequences of at most `length_max` operations."""
+def explore_all(length_max: int, jobs: int, *, kills: bool = False) -> Explored:
+    """Check every crash state of all sequences of at most `length_max` operations.
+
+    With `kills` those of second lives instead.
+    """
     wanted = list(sequences(length_max))
+    look, size = (explore_kills, _KILLS_PIECE) if kills else (explore, _PIECE)
     if jobs == 1:
-        return explore(wanted)
+        return look(wanted)
     whole = Explored()
     # Neighbours share most of their states: in pieces of one first operation few are done twice.
-    pieces = [wanted[at : at + _PIECE] for at in range(0, len(wanted), _PIECE)]
+    pieces = [wanted[at : at + size] for at in range(0, len(wanted), size)]
     with multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool:
-        for part in pool.imap_unordered(explore, pieces[::-1]):
+        for part in pool.imap_unordered(look, pieces[::-1]):
             whole.join(part)
     return whole
 
