@@ -36,15 +36,7 @@ class SimHandle(asyncio.TimerHandle):
         self._callback = self._args = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<{self.process.name}: {self.what()} at {self._when:.6f}>"
-
-    def what(self) -> str:
-        """What it calls, for people."""
-        callback = self._callback
-        owner = getattr(callback, "__self__", None)
-        if isinstance(owner, asyncio.Task):
-            return f"task {owner.get_name()}"
-        return getattr(callback, "__qualname__", None) or type(callback).__name__
+        return f"<{self.process.name}: {name_of(self._callback)} at {self._when:.6f}>"
 
 
 class SimTask(asyncio.Task):  # type: ignore[type-arg]
@@ -59,6 +51,14 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
             return self.number
         except AttributeError:  # asyncio asks once before it is numbered
             return 0
+
+
+def name_of(callback: Any) -> str:
+    """What a callback does, for people."""
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"task {owner.get_name()}"
+    return getattr(callback, "__qualname__", None) or type(callback).__name__
 
 
 def error_of(task: asyncio.Task[Any]) -> BaseException | None:

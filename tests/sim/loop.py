@@ -23,7 +23,7 @@ from random import Random
 from typing import Any
 
 from tests.sim.executor import SimExecutors
-from tests.sim.handles import SimHandle, SimTask, close_quietly, error_of
+from tests.sim.handles import SimHandle, SimTask, close_quietly, error_of, name_of
 from tests.sim.process import PROCESS, Process, ProcessCrashed
 from tests.sim.running import running
 from tests.sim.trace import Trace
@@ -34,8 +34,9 @@ EPOCH_MS = 1_767_225_600_000
 CHECK_STEPS = 16
 """A condition is looked at after that many steps, and before the clock jumps far."""
 _FAR_S = 0.0005
-_PCT_STEPS = 30_000
+_PCT_STEPS = 6_000
 _PCT_CHANGES = 2
+_NEVER: Any = (float("inf"), 0, None)
 
 
 class SimStuck(AssertionError):
@@ -124,15 +125,21 @@ class SimLoop(asyncio.AbstractEventLoop):
             if ready:
                 process = ready[0] if len(ready) == 1 else choose()
                 queue = process.queue
-                handle = queue.popleft()
+                item = queue.popleft()
                 if not queue:
                     ready.remove(process)
                     process.listed = False
-                if handle._cancelled:
+                if type(item) is tuple:
+                    callback, args, context = item
+                elif item._cancelled:
                     continue
+                else:
+                    callback, args, context = item._callback, item._args, item._context
             else:
-                handle = self._next_timer(done, end)
-                if handle is None:
+                top = timers[0] if timers else _NEVER
+                if top[0] < self._now + _FAR_S and not top[2]._cancelled:
+                    handle = heappop(timers)[2]
+                elif (handle := self._next_timer(done, end)) is None:
                     return
                 process = handle.process
                 self._now = handle._when
@@ -140,19 +147,20 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if process.listed:  # dead or paused, as nothing is ready
                     process.queue.append(handle)
                     continue
+                callback, args, context = handle._callback, handle._args, handle._context
             ran(process.number & 255)
             self._now += STEP_S
             if verbose:
-                self.trace.say(self._now, process.name, handle.what())
+                self.trace.say(self._now, process.name, name_of(callback))
             try:
-                handle._context.run(handle._callback, *handle._args)
+                context.run(callback, *args)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except ProcessCrashed:
                 if process.alive:
                     self._error(process, "a live process was told that it crashed", None)
             except BaseException as error:
-                self._error(process, f"unhandled in {handle.what()}", error)
+                self._error(process, f"unhandled in {name_of(callback)}", error)
             if process.armed:
                 process.after_step()
 
@@ -259,11 +267,15 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
+        handle: Any = None
         if context is None:
             context = copy_context()
-        process = context.get(PROCESS) or self.world
-        handle = SimHandle(callback, args, context, process, self._now)
-        process.queue.append(handle)
+            process = context.get(PROCESS) or self.world
+            handle = SimHandle(callback, args, context, process, self._now)
+            process.queue.append(handle)
+        else:  # tasks and futures, which do not look at what they get back
+            process = context.get(PROCESS) or self.world
+            process.queue.append((callback, args, context))
         if not process.listed:
             process.listed = True
             self._ready.append(process)
@@ -353,8 +365,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         process = task.process if isinstance(task, SimTask) else PROCESS.get() or self.world
         self._error(process, context.get("message", "unhandled"), context.get("exception"))
 
-    def default_exception_handler(self, context: dict[str, Any]) -> None:
-        self.call_exception_handler(context)
+    default_exception_handler = call_exception_handler
 
     def _error(self, process: Process, message: str, error: BaseException | None) -> None:
         if not self._discarded and process.alive:

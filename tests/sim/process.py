@@ -14,7 +14,6 @@ from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from tests.sim.handles import SimHandle
     from tests.sim.loop import SimLoop
 
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class Process:
         self.tasks: list[asyncio.Task[Any]] = []
         """All it ever started, kept to the end of the seed."""
         # What follows is the loop's.
-        self.queue: deque[SimHandle] = deque()
+        self.queue: deque[Any] = deque()
         self.listed = False
         """True keeps the loop from listing it as ready: it is, or it may not run."""
         self.armed = False
