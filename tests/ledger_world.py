@@ -1,21 +1,17 @@
 """A world without network or clock in which the pure cores of the ledger run: bookies as dicts.
 
-What an action asks for becomes an envelope: plain data, so that a whole world can be pickled and
-taken up again. Delivering it does the thing and feeds the answer to the core. Tests choose the
-order: first in first out for scenarios, every order for the model.
+What an action asks for becomes an envelope. Delivering it does the thing and feeds the answer to
+the core; a test chooses the order. Scenarios run here; tests/model visits every order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ledger import actions as wanted
-from ledger import recovering
-from ledger.errors import BookieUnavailable, LedgerFenced
+from ledger.errors import BookieUnavailable
 from ledger.recovering import Recovering
-from ledger.writing import Writing
 from metadata.ledgers import Fragment, LedgerMetadata
 
 Held = tuple[tuple[int, bytes], ...]
@@ -57,14 +53,6 @@ class World:
         self.version += 1
         return True
 
-    def key(self) -> Hashable:
-        """All that decides what may happen next."""
-        record = self.metadata
-        bookies = tuple(
-            (tuple(sorted(b.entries.items())), b.fenced, b.up) for b in self.bookies.values()
-        )
-        return self.version, record.state, record.fragments, record.last_entry, bookies
-
     def spares(self, ensemble: tuple[str, ...], positions: tuple[int, ...]) -> dict[int, str]:
         free = [b for b, bookie in self.bookies.items() if bookie.up and b not in ensemble]
         return dict(zip(positions, free, strict=False))
@@ -105,23 +93,6 @@ class Agent:
     def take(self, actions: list[Any]) -> None:
         raise NotImplementedError
 
-    def changes_nothing(self, envelope: Envelope) -> bool:
-        """Whether delivering it, now or ever later, has no effect at all."""
-        raise NotImplementedError
-
-    def settle(self) -> None:
-        """Drop what has no effect: fewer orders to visit, none of them different."""
-        kept = [e for e in self.inbox if not self.changes_nothing(e)]
-        self.inbox = sorted(kept, key=lambda e: e.label)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What happened is not part of what may happen: two histories, one state.
-        return {k: v for k, v in self.__dict__.items() if k not in ("log", "on_deliver")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.log = []
-
 
 class Recoverer(Agent):
     """A recovery."""
@@ -131,36 +102,6 @@ class Recoverer(Agent):
         self.name = name
         self.core = Recovering(ledger_id)
         self.result: wanted.Done | wanted.Failed | None = None
-
-    def key(self) -> Hashable:
-        core, writes = self.core, self.core._writing
-        polls = tuple(
-            (e, p.found is not None, frozenset(p.denied), frozenset(p.unknown))
-            for e, p in core._polls.items()
-        )
-        return (
-            (core.state, core._version if core.state is not recovering.State.START else 0),
-            tuple(sorted(core._fences.items())),
-            tuple(sorted(core._fence_failures)),
-            polls,
-            (tuple(core.entries), core._next_read, core._decided, core._end, core._length),
-            writes and writing_key(writes),
-            type(self.result),
-            tuple(self.labels),
-        )
-
-    def changes_nothing(self, envelope: Envelope) -> bool:
-        """A read or fence that only fences, where the fence stands already."""
-        if envelope.method not in ("read", "fence"):
-            return False
-        entry_id, bookie = envelope.args if envelope.method == "read" else (-2, envelope.args[0])
-        if not self.world.bookies[bookie].fenced and self.world.reads_fence:
-            return False
-        if envelope.method == "fence":
-            return self.core.state is not recovering.State.FENCING and (
-                self.world.bookies[bookie].fenced
-            )
-        return self.core.state is not recovering.State.READING or entry_id not in self.core._polls
 
     def start(self) -> None:
         self.take(self.core.metadata_read(self.world.metadata, self.world.version))
@@ -237,96 +178,6 @@ class Recoverer(Agent):
             found.entries.setdefault(entry_id, (data, entry_id - 1))
             actions += self.core.acked(bookie, entry_id, entry_id)
         return actions
-
-
-class Owner(Agent):
-    """A writer."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.core = Writing(world.metadata, world.version)
-        self.acked = -1
-        self.ended = False
-        self.closed = False
-        self.lac_of: dict[int, int] = {}
-
-    def add(self) -> None:
-        """One more entry, sent to its write set."""
-        self.core.push(1)
-        entry_id = self.core.lap
-        self.lac_of[entry_id] = self.core.lac
-        for position in self.core.live:
-            if self.core.quorum.holds(position, entry_id):
-                self._send(self.core.ensemble[position], entry_id)
-
-    def key(self) -> Hashable:
-        ends = (self.acked, self.ended, self.closed)
-        return writing_key(self.core), ends, tuple(self.labels)
-
-    def changes_nothing(self, envelope: Envelope) -> bool:
-        """Acks that come too late, and adds that find the fence when that is known already."""
-        if not self.ended:
-            return False
-        if envelope.method == "store":
-            return self.world.bookies[envelope.args[0]].fenced
-        return envelope.method == "ack"
-
-    def close(self) -> None:
-        self.take(self.core.close(10 * (self.core.lac + 1)))
-
-    def _send(self, bookie: str, entry_id: int) -> None:
-        self.post(f"add {entry_id} {bookie}", "store", bookie, entry_id, self.lac_of[entry_id])
-
-    def store(self, bookie: str, entry_id: int, lac: int) -> list[wanted.WritingAction]:
-        found = self.world.bookies[bookie]
-        if not found.up:
-            return self.core.failed(bookie, BookieUnavailable(bookie, "down"))
-        if found.fenced:
-            return self.core.refused(bookie, LedgerFenced("fenced"))
-        found.entries[entry_id] = (content(entry_id), lac)
-        self.post(f"ack {entry_id} {bookie}", "ack", bookie, entry_id)
-        return []
-
-    def ack(self, bookie: str, entry_id: int) -> list[wanted.WritingAction]:
-        return self.core.acked(bookie, entry_id, entry_id)
-
-    def take(self, actions: list[wanted.WritingAction]) -> None:
-        for action in actions:
-            self.log.append(action)
-            match action:
-                case wanted.Confirmed(last_entry):
-                    assert not self.ended, "P19"
-                    self.acked = last_entry
-                case wanted.ChooseReplacements(positions, ensemble):
-                    self.take(self.core.chosen(self.world.spares(ensemble, positions)))
-                case wanted.WriteMetadata(metadata, version):
-                    self.post(f"cas {version}", "cas", metadata, version)
-                case wanted.Send(position, bookie, first):
-                    for entry_id in range(first, self.core.lap + 1):
-                        if self.core.quorum.holds(position, entry_id):
-                            self._send(bookie, entry_id)
-                case wanted.Ended():
-                    self.ended = True
-                case wanted.Closed():
-                    self.closed = True
-                case _:
-                    pass
-
-    def cas(self, metadata: LedgerMetadata, version: int) -> list[wanted.WritingAction]:
-        if self.world.cas(metadata, version):
-            return self.core.written(self.world.version)
-        return self.core.conflict(self.world.metadata, self.world.version)
-
-
-def writing_key(core: Writing) -> Hashable:
-    return (
-        (core.state, core.lac, core.lap, core.version),
-        tuple(core.ensemble),
-        tuple(core.acks.acked_to),
-        tuple((p, tuple(sorted(early))) for p, early in sorted(core.acks._early.items())),
-        tuple(sorted(core.down)),
-        tuple(sorted(core._planned.items())),
-    )
 
 
 def content(entry_id: int) -> bytes:

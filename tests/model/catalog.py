@@ -9,6 +9,7 @@ from tests.model import (
     m4_two_entries,
     m5_striping,
     m6_crash,
+    m7_chain,
 )
 from tests.model.model import Model
 
@@ -26,5 +27,8 @@ MODELS: dict[str, Model] = {
         m5_striping.CHANGING,
         m6_crash.SMALL,
         m6_crash.MODEL,
+        m7_chain.ROLLS,
+        m7_chain.LOST,
+        m7_chain.THREE,
     )
 }

@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 import time
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -116,17 +115,19 @@ class _Search:
         self, transitions: int, failure: str | None = None, at: int = -1, complete: bool = True
     ) -> Found:
         seconds = time.process_time() - self.began
-        story = [] if failure is None else self.story(at)
+        story: list[str] = []
+        if failure is not None:
+            what, story = self.story(at)
+            failure = what or failure
         complete = complete and failure is None
         states = len(self.order)
         return Found(states, self.depth, transitions, seconds, complete, failure, story)
 
-    def story(self, at: int) -> list[str]:
+    def story(self, at: int) -> tuple[str, list[str]]:
         path = [at]
         while self.parents[path[-1]] >= 0:
             path.append(self.parents[path[-1]])
-        states = [self.order[number] for number in reversed(path)]
-        return list(told(self.system, states))
+        return told(self.system, [self.order[number] for number in reversed(path)])
 
     def dead_end(self) -> int | None:
         """The first state found from which no ended one can be reached."""
@@ -145,17 +146,20 @@ class _Search:
         return None if dead < 0 else dead
 
 
-def told(system: System, states: list[int]) -> Iterable[str]:
-    """The steps between successive states, as lines; names stay what they were at first."""
-    at = system.start()
+def told(system: System, states: list[int]) -> tuple[str, list[str]]:
+    """What is wrong in the last of these states, and the steps to it, names as they were at first.
+
+    Of a dead end nothing is wrong in itself: that text is empty.
+    """
+    at, lines = system.start(), []
     for wanted in states[1:]:
-        for step, after in system.named_steps(at):
-            if system.representative(after) == wanted:
-                yield system.tell(at, step, after)
-                at = after
-                break
-        else:
-            raise AssertionError("no step leads to the next state")
+        steps = system.named_steps(at)
+        fitting = [found for found in steps if system.representative(found[1]) == wanted]
+        # An assertion's text may tell names: then whatever breaks here will do.
+        step, after = (fitting or [found for found in steps if system.violation(found[1])])[0]
+        lines.append(system.tell(at, step, after))
+        at = after
+    return system.violation(at) or "", lines
 
 
 def explore(system: System, states_max: int = 50_000_000, *, liveness: bool = True) -> Found:
@@ -174,7 +178,7 @@ def walk(system: System, walks: int, steps_max: int = 400, seed: int = 0) -> Fou
             seen.add(path[-1])
             if (what := system.violation(path[-1])) is not None:
                 seconds = time.process_time() - began
-                story = list(told(system, path))
+                what, story = told(system, path)
                 return Found(len(seen), len(path), transitions, seconds, False, what, story)
         transitions += len(path) - 1
         depth = max(depth, len(path) - 1)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from ledger.quorum import Quorum
 from ledger.recovering import State
 from metadata.ledgers import LedgerState
-from tests.model.ledger_nodes import BYTES, RECORD, Bookie, Record, Recoverer, Writer
+from tests.model.ledger_clients import Recoverer, Writer
+from tests.model.ledger_nodes import BYTES, RECORD, Bookie, Record
 from tests.model.world import Nodes
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from metadata.ledgers import LedgerState
 from tests.model.ledger_checks import check
-from tests.model.ledger_nodes import RECORD, Bookie, Recoverer, Store, Writer, new_record
+from tests.model.ledger_clients import Recoverer, Writer
+from tests.model.ledger_nodes import RECORD, Bookie, Store, new_record
 from tests.model.world import Nodes, World
 
 

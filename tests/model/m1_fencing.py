@@ -31,19 +31,19 @@ MODEL = Model(
         Defect(
             "recovery reads do not fence (BookKeeper #2614)",
             "S3: entry 0 was acked",
-            depth=0,
+            depth=16,
             plant=lambda: patch.object(recovery, "_READ_FLAGS", Flag.HIGH_PRIORITY),
         ),
         Defect(
             "one answer is enough, for a fence and for the end",
             "S5: r0 reads on",
-            depth=0,
+            depth=4,
             plant=lambda: patch.object(Quorum, "denials", 1),
         ),
         Defect(
             "a fenced bookie takes the old writer's adds",
             "S3: entry 0 was acked",
-            depth=0,
+            depth=16,
             plant=lambda: patch.object(ledger_rules, "admission", admit_although_fenced),
         ),
     ),

@@ -55,20 +55,21 @@ MODEL = Model(
         Defect(
             "acks of the replaced bookie count for the new one",
             "S1, P15: entry 0 was acked",
-            depth=0,
+            depth=8,
             plant=lambda: patch.object(Acks, "join", keep_the_acks),
         ),
         Defect(
             "acks count while a change is unresolved (BookKeeper #1591)",
             "writer: stored: P14",
-            depth=0,
+            depth=6,
             plant=lambda: patch.object(Writing, "acked", acked_at_any_time),
         ),
         Defect(
             "a recovery keeps its ensemble changes to itself",
             "P5: entry 0",
-            depth=0,
+            depth=20,
             plant=lambda: patch.object(Recovering, "_closed_record", keep_changes_to_oneself),
+            slow=True,
         ),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 from ledger.actions import Done, RecoveringAction
@@ -34,13 +35,14 @@ DEFECTS = (
     Defect(
         "whoever loses the closing CAS keeps to its own end",
         "S2: to r",
-        depth=0,
+        depth=21,
         plant=lambda: patch.object(Recovering, "conflict", believe_oneself),
+        world=small,
     ),
     Defect(
         "a fence counts without any answer",
         "S5: ",
-        depth=0,
+        depth=4,
         plant=lambda: patch.object(Quorum, "covers", lambda self, answered: True),
         world=lambda: small(ack_quorum=1),
     ),
@@ -64,5 +66,8 @@ MODEL = Model(
     world=lambda: ledger_world((3, 3, 2), "abc", recoverers=2, alike=["abc", ["r0", "r1"]]),
     states=3_000_000,
     exhaustive=False,
-    defects=DEFECTS,
+    defects=(
+        replace(DEFECTS[0], slow=True),
+        replace(DEFECTS[1], world=None),
+    ),
 )

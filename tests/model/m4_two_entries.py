@@ -35,13 +35,13 @@ DEFECTS = (
     Defect(
         "the LAC of the fenced bookies is taken for the end",
         "S3: entry",
-        depth=0,
+        depth=12,
         plant=lambda: patch.object(Recovering, "_start_reading", end_at_the_lac),
     ),
     Defect(
         "an ack counts for all entries before it",
         "S1, P15: entry 0",
-        depth=0,
+        depth=6,
         plant=lambda: patch.object(Acks, "add", skip_gaps),
         world=pipelined,
     ),

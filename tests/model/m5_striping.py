@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from unittest.mock import patch
 
 from ledger.quorum import Acks, Quorum
@@ -25,13 +26,13 @@ DEFECTS = (
     Defect(
         "fence answers are counted, not looked at window by window (BookKeeper #2281)",
         "S5: ",
-        depth=0,
+        depth=4,
         plant=lambda: patch.object(Quorum, "covers", count_answers),
     ),
     Defect(
         "acks of the replaced bookie count for the new one (BookKeeper #4097)",
         "S1, P15: entry",
-        depth=0,
+        depth=8,
         plant=lambda: patch.object(Acks, "join", keep_the_acks),
         world=changing,
     ),
@@ -54,7 +55,7 @@ ONE_ACK = Model(
     world=lambda: ledger_world((3, 2, 1), "abc", entries=3, in_flight=2),
     states=1_592_710,
     depth=39,
-    defects=DEFECTS[:1],
+    defects=(replace(DEFECTS[0], depth=6),),
 )
 
 CHANGING = Model(

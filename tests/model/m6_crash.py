@@ -36,15 +36,14 @@ SMALL = Model(
     world=small,
     states=748_559,
     depth=38,
-    ci=True,
     defects=(
         Defect(
             "the fence is kept in memory only",
             "S5: r0 reads on",
-            0,
+            depth=5,
             world=lambda: small(VolatileFence),
         ),
-        Defect("an answer before the sync", "S1, P15: ", 0, world=lambda: small(HastyAck)),
+        Defect("an answer before the sync", "S1, P15: ", 5, world=lambda: small(HastyAck)),
     ),
 )
 
@@ -59,9 +58,9 @@ MODEL = Model(
         Defect(
             "the fence is kept in memory only",
             "S5: r0 reads on",
-            0,
+            depth=7,
             world=lambda: large(VolatileFence),
         ),
-        Defect("an answer before the sync", "S1, P15: ", 0, world=lambda: large(HastyAck)),
+        Defect("an answer before the sync", "S1, P15: ", 5, world=lambda: large(HastyAck)),
     ),
 )

@@ -31,6 +31,8 @@ def renamed(value: Any, by: Renaming) -> Any:
     """An argument of a message. Values that hold names deeper inside have `under`."""
     if isinstance(value, str):
         return by.get(value, value)
+    if type(value) is tuple:
+        return tuple([renamed(item, by) for item in value])
     return value.under(by) if hasattr(value, "under") else value
 
 

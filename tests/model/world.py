@@ -329,6 +329,6 @@ class World:
             self._over.append(not self._wrong[-1] and self._ended(self.nodes(found)))
             self._moods.append([] if broken else None)
             self._tables.append({})
-            self._heard.append(0)
-            self._deaf.append(0)
+            self._heard.append(-1 if broken else 0)
+            self._deaf.append(-1 if broken else 0)
         return found

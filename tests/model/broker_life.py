@@ -1,0 +1,311 @@
+"""A broker that owns a partition, production code and all, as a node of a world.
+
+It runs the real `Partition` (opening, publisher, roll-over, the keeper of the record), which waits
+in many places at once; so its state cannot be copied. But it can be lived again: what it does
+follows from the answers that it got, in their order. A node therefore *is* that list of answers,
+and to take one step more is to live all of them once again, on an event loop where nothing else
+happens and no time passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from broker.cache import TailCache
+from broker.config import BrokerConfig
+from broker.errors import BrokerError
+from broker.log_reader import ReadAheadBudget
+from broker.partition import Partition
+from broker.surroundings import Surroundings
+from broker.types import PartitionName, Published, TopicSettings
+from ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
+from metadata.ledgers import LedgerState
+from metadata.store import MetadataUnavailable, VersionConflict
+from metadata.topic_records import decode_record, encode_record
+from metadata.topics import PartitionRecord
+from protocol.batch import read_header, with_base_offset
+from protocol.codes import OctavoError
+from protocol.records import Record, build_batch, read_records
+
+NAME = PartitionName("default", "orders", 0)
+Answer = tuple[Any, ...]
+Event = tuple[int, Answer]
+"""The number of a call, and how it was answered."""
+
+
+class Batch(NamedTuple):
+    """A stored batch of one message."""
+
+    data: bytes
+
+    @staticmethod
+    def of(text: str) -> Batch:
+        return Batch(build_batch([Record(None, text.encode(), (), 0)]))
+
+    def under(self, by: Mapping[str, str]) -> Batch:
+        """As if another broker had published it: a text begins with its broker's name."""
+        text = by.get(self.text[0], self.text[0]) + self.text[1:]
+        return Batch(with_base_offset(Batch.of(text).data, self.base_offset))
+
+    @property
+    def text(self) -> str:
+        return str((next(iter(read_records(self.data))).value or b"").decode())
+
+    @property
+    def base_offset(self) -> int:
+        return read_header(self.data).base_offset
+
+    def brief(self) -> str:
+        return f"{self.text}@{self.base_offset}"
+
+
+class Chained(NamedTuple):
+    """A partition's record, as its bytes."""
+
+    data: bytes
+
+    @property
+    def record(self) -> PartitionRecord:
+        return decode_record(PartitionRecord, "record", self.data)
+
+    def brief(self) -> str:
+        found = self.record
+        links = " ".join(
+            f"L{link.ledger_id}@{link.base_offset}{'' if link.count is None else f'+{link.count}'}"
+            for link in found.ledgers
+        )
+        return f"epoch {found.epoch} [{links}]"
+
+
+def chained(record: PartitionRecord) -> Chained:
+    return Chained(encode_record(record))
+
+
+class Call(NamedTuple):
+    """What the broker asks of the record's store, or of the ledgers."""
+
+    to: str
+    method: str
+    args: tuple[Any, ...]
+
+
+class Life:
+    """One broker, from its claim until it has digested the last answer."""
+
+    def __init__(self, name: str, messages: int, rolls: bool, answers: tuple[Event, ...]) -> None:
+        self.name, self.messages = name, messages
+        self.rollover_entries = 1 if rolls else 1_000
+        self.calls: list[Call] = []
+        self.open: dict[int, asyncio.Future[Any]] = {}
+        self.acked: list[tuple[int, str]] = []
+        self.ended = ""
+        self._over = False
+        loop = _loop()
+        main = loop.create_task(self._live())
+        _idle(loop)
+        for number, answer in answers:
+            if number in self.open:
+                future = self.open.pop(number)
+                if not future.done():
+                    future.set_result(answer)
+            _idle(loop)
+        if main.done():
+            main.result()
+        self.waits_for = frozenset(n for n, future in self.open.items() if not future.done())
+        self._stop(loop)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What its tasks do on being cancelled is no part of its life."""
+        self._over = True
+        while tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            _idle(loop)
+
+    # What it does
+
+    async def _live(self) -> None:
+        partition = Partition(NAME, self._around(), self._settings, lambda partition: None)
+        try:
+            await partition.open()
+            for number in range(self.messages):
+                text = f"{self.name}{number}"
+                published: Published = await partition.publish(Batch.of(text).data)
+                self.acked.append((published.first_offset, text))
+            self.ended = "served"
+        except (BrokerError, OctavoError) as error:
+            self.ended = error.name
+
+    def _settings(self) -> TopicSettings:
+        return TopicSettings(rollover_entries=self.rollover_entries)
+
+    def _around(self) -> Surroundings:
+        def spawn(work: Coroutine[Any, Any, None]) -> object:
+            return asyncio.get_running_loop().create_task(work)
+
+        config = BrokerConfig()
+        return Surroundings(
+            config, _Ledgers(self), _Topics(self), TailCache(1 << 20),  # type: ignore[arg-type]
+            ReadAheadBudget(0), lambda: 0, None, lambda: self.name, spawn,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    # What it asks
+
+    def begin(self, to: str, method: str, *args: Any) -> asyncio.Future[Any]:
+        if self._over:
+            raise asyncio.CancelledError
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.open[len(self.calls)] = future
+        self.calls.append(Call(to, method, args))
+        return future
+
+    async def ask(self, to: str, method: str, *args: Any) -> Answer:
+        answer: Answer = await self.begin(to, method, *args)
+        return answer
+
+
+class _Topics:
+    """A `TopicStore` as far as a partition that exists needs one."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    async def read_partition(self, *name: Any) -> tuple[PartitionRecord, int]:
+        kind, *found = await self._life.ask("record", "read")
+        if kind == "unavailable":
+            raise MetadataUnavailable("no answer")
+        return found[0].record, found[1]
+
+    async def write_partition(self, *args: Any) -> int:
+        *_, record, version = args
+        kind, *found = await self._life.ask("record", "write", chained(record), version)
+        if kind == "unavailable":
+            raise MetadataUnavailable("no answer")
+        if kind == "conflict":
+            raise VersionConflict("its version is another")
+        return int(found[0])
+
+
+class _Ledgers:
+    """A `LedgerClient`: each call is a message to the node that keeps all ledgers."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    async def create(self, **how: Any) -> _Writer:
+        _, ledger_id = await self._life.ask("ledgers", "create")
+        return _Writer(self._life, ledger_id)
+
+    async def recover(self, ledger_id: int) -> Any:
+        kind, *found = await self._life.ask("ledgers", "recover", ledger_id)
+        return _closed(ledger_id, kind, found)
+
+    async def look(self, ledger_id: int) -> Any:
+        """What the ledger holds now, without fencing. Only a planted bug asks for it."""
+        kind, *found = await self._life.ask("ledgers", "look", ledger_id)
+        return _closed(ledger_id, kind, found)
+
+    async def open(self, ledger_id: int, *, recover: bool = False) -> _Reader:
+        kind, *found = await self._life.ask("ledgers", "open", ledger_id)
+        if kind == "gone":
+            raise LedgerNotFound(f"ledger {ledger_id} was deleted")
+        return _Reader(ledger_id, found[0])
+
+    async def delete(self, ledger_id: int) -> None:
+        self._life.begin("ledgers", "delete", ledger_id)
+
+
+def _closed(ledger_id: int, kind: str, found: list[Any]) -> Any:
+    if kind == "gone":
+        raise LedgerNotFound(f"ledger {ledger_id} was deleted")
+    entries = found[0]
+    return SimpleNamespace(ledger_id=ledger_id, last_entry=len(entries) - 1, length=len(entries))
+
+
+class _Reader:
+    """A closed ledger."""
+
+    def __init__(self, ledger_id: int, entries: tuple[Batch, ...]) -> None:
+        self.ledger_id = ledger_id
+        self.metadata = SimpleNamespace(state=LedgerState.CLOSED)
+        self._entries = entries
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self._entries) - 1
+
+    async def read(self, first: int, last: int) -> list[Any]:
+        return [
+            SimpleNamespace(entry_id=entry_id, payload=self._entries[entry_id].data)
+            for entry_id in range(first, last + 1)
+        ]
+
+    async def entries(self, first: int, last: int) -> Any:
+        for entry in await self.read(first, last):
+            yield entry
+
+    async def close(self) -> None:
+        pass
+
+
+class _Writer:
+    """A `LedgerWriter`: confirms in order, and after its end nothing more."""
+
+    def __init__(self, life: Life, ledger_id: int) -> None:
+        self._life = life
+        self.ledger_id = ledger_id
+        self.error: OctavoError | None = None
+        self._added = 0
+
+    def add(self, payload: bytes, done: Callable[[int, OctavoError | None], None]) -> int:
+        if self.error is not None:
+            raise self.error
+        entry_id = self._added
+        self._added += 1
+        asked = self._life.begin("ledgers", "add", self.ledger_id, entry_id, Batch(payload))
+
+        def answered(future: asyncio.Future[Answer]) -> None:
+            if future.cancelled():
+                return
+            if future.result()[0] == "fenced":
+                self.error = LedgerFenced(f"ledger {self.ledger_id}")
+            cause = self.error
+            done(entry_id, cause and OutcomeUnknown(self.ledger_id, entry_id, cause))
+
+        asked.add_done_callback(answered)
+        return entry_id
+
+    async def close(self) -> None:
+        self.error = LedgerClosed(f"ledger {self.ledger_id}")
+        if (await self._life.ask("ledgers", "close", self.ledger_id))[0] == "fenced":
+            self.error = LedgerFenced(f"ledger {self.ledger_id}")
+            raise self.error
+
+    def abandon(self, error: OctavoError) -> None:
+        self.error = error
+
+    async def drain(self) -> None:
+        pass
+
+
+_LOOPS: list[asyncio.AbstractEventLoop] = []
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all lives: what runs on it ends with each."""
+    if not _LOOPS:
+        _LOOPS.append(asyncio.new_event_loop())
+        _LOOPS[0].set_exception_handler(lambda loop, context: None)
+    return _LOOPS[0]
+
+
+def _idle(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until everybody waits for an answer. Timers do not fire: they are far away."""
+    while True:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        if not loop._ready:  # type: ignore[attr-defined]
+            return
