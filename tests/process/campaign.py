@@ -93,6 +93,7 @@ async def run_campaign(
         bookie=TINY_BOOKIE,
         make_supervisor=LaunchedSupervisor,
         rate=rate,
+        quorums=((3, 3, 2),),  # with a spare, so that ensembles change
     )
     (killer,), record = killers, outcome.record
     hit = killer.hits()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,10 +156,11 @@ async def run_round(
     bookie: Mapping[str, Any] = SMALL_BOOKIE,
     make_supervisor: Callable[[Plan], Supervisor] = Supervisor,
     rate: float = 150,
+    quorums: Sequence[tuple[int, int, int]] = QUORUMS,
 ) -> Outcome:
     """One cluster, its users, trouble, and the audit after all is well again."""
     partitions = rng.randrange(2, 5)
-    ensemble, write_quorum, ack_quorum = rng.choice(QUORUMS)
+    ensemble, write_quorum, ack_quorum = rng.choice(quorums)
     plan = Plan(
         folder=folder,
         bookies=BOOKIES,

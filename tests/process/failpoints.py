@@ -64,9 +64,13 @@ BOOKIE_FAILPOINTS = (
     *_phases("mark", "create write datasync rename sync_directory"),
     *_phases("index", "put flush"),
     *_phases("registration", "create"),
+    *_phases("folder", "sync_directory"),
 )
 """Of a bookie that has served before. `index` is RocksDB, which does not go through the disk."""
-START_STEPS = frozenset({"registration.create", "broker.create", "spare.create", "journal.unlink"})
+START_STEPS = frozenset(
+    {"registration.create", "broker.create", "folder.sync_directory"}
+    | {"spare.create", "journal.unlink"}
+)
 """A process takes these while it starts, or soon after: the journal file it begins anew needs a
 spare, and the ones that its last life left are too short to become one."""
 PROVOKED_BY = {

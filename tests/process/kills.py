@@ -41,7 +41,7 @@ TINY_BOOKIE = {
 }
 """Every persist step comes several times a second."""
 AT_ONCE = 2
-FAILPOINT_TIMEOUT_S = 8.0
+FAILPOINT_TIMEOUT_S = 10.0
 """An armed process that has not come there by then is killed as it is."""
 AFTER_START_S = 1.0
 """One armed before its start is given so long to come there."""
@@ -129,7 +129,11 @@ class Killer:
         """Return when all is done and everybody serves."""
         async with asyncio.TaskGroup() as group:
             tasks: set[asyncio.Task[None]] = set()
-            while self.done + len(tasks) < self._cycles:
+            while self.done < self._cycles:
+                if tasks and self.done + len(tasks) >= self._cycles:
+                    await asyncio.wait(tasks)  # not every trouble is a kill
+                    tasks.clear()
+                    continue
                 (kind,) = self._rng.choices([*self._kinds], [*self._kinds.values()])
                 if kind == "EVERYTHING":
                     if tasks:
@@ -186,9 +190,12 @@ class Killer:
                 self.kills["at a failpoint"] += 1
                 return
             how = "for not reaching its failpoint"
-        self._note(f"KILL {name}")
-        supervisor.signal(name, signal.SIGKILL)
-        assert await supervisor.until_dead(name)
+        await self._kill(name, how)
+
+    async def _kill(self, name: str, how: str) -> None:
+        self._note(f"KILL {name}, {how}")
+        self._supervisor.signal(name, signal.SIGKILL)
+        assert await self._supervisor.until_dead(name)
         self.kills[how] += 1
 
     async def _ends_at_failpoint(self, name: str, failpoint: Failpoint) -> bool:
@@ -197,20 +204,26 @@ class Killer:
         supervisor = self._supervisor
         trigger = supervisor.launched[name].trigger
         trigger.arm(failpoint)
-        if (kind := PROVOKED_BY.get(failpoint.step)) is not None:
-            await self._provoke(kind)
-        if await supervisor.until_dead(name, FAILPOINT_TIMEOUT_S):
-            return True
-        trigger.disarm()  # it may be dying this very moment
-        return await supervisor.until_dead(name, 0.1)
+        other = await self._knock_down(PROVOKED_BY.get(failpoint.step))
+        try:
+            if await supervisor.until_dead(name, FAILPOINT_TIMEOUT_S):
+                return True
+            trigger.disarm()  # it may be dying this very moment
+            return await supervisor.until_dead(name, 0.1)
+        finally:
+            if other is not None:
+                await self._start(other)
+                self._busy.discard(other)
 
-    async def _provoke(self, kind: str) -> None:
-        """Kill one that is well, so that a broker has to do something about it."""
-        idle = [name for name in self._idle() if name.startswith(kind)]
-        if idle:
-            other = self._rng.choice(idle)
-            self._busy.add(other)
-            await self._one(other, "KILL")
+    async def _knock_down(self, kind: str | None) -> str | None:
+        """Kill one of `kind` that is well, so that a broker has to do something about it."""
+        idle = [name for name in self._idle() if kind is not None and name.startswith(kind)]
+        if not idle:
+            return None
+        other = self._rng.choice(idle)
+        self._busy.add(other)
+        await self._kill(other, "to make another one act")
+        return other
 
     async def _start(self, name: str) -> None:
         """Start it; now and then it dies of a failpoint while it starts, and is started again."""
@@ -241,16 +254,18 @@ class Killer:
             return
 
     def _draw(self, name: str, *, starting: bool = False) -> Failpoint:
-        """One of those tried least."""
+        """One of those that were hit and tried least."""
         every = BOOKIE_FAILPOINTS if name.startswith("bookie") else BROKER_FAILPOINTS
         known = [one for one in every if starting or one.partition(":")[0] not in START_STEPS]
         if starting:
             known = [one for one in known if one.partition(":")[0] not in PROVOKED_BY]
-        least = min(self._tried[one] for one in known)
-        chosen = self._rng.choice([one for one in known if self._tried[one] == least])
+        hit = self.hits()
+        worth = {one: 3 * hit[one] + self._tried[one] for one in known}
+        least = min(worth.values())
+        chosen = self._rng.choice([one for one in known if worth[one] == least])
         self._tried[chosen] += 1
         step, phase = chosen.split(":")
-        most = 100 if step in FREQUENT else 3
+        most = 1 if self._tried[chosen] > 1 + hit[chosen] else 100 if step in FREQUENT else 3
         return Failpoint(step, phase, self._rng.randint(1, most))
 
     async def _stopped(self, name: str) -> None:
@@ -269,7 +284,9 @@ class Killer:
         while not is_stopped(child.pid) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         child.trigger.disarm()
-        await self._past_session(name)
+        await asyncio.sleep(0.05)  # it may be falling asleep this very moment
+        if is_stopped(child.pid):
+            await self._past_session(name)
 
     async def _past_session(self, name: str) -> None:
         await asyncio.sleep(SESSION_MS / 1000 * self._rng.uniform(1.1, 1.8))
