@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench sim sim-many kills
+.PHONY: help demo test check install fmt interop bench sim sim-many kills model
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -14,6 +14,7 @@ help:
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2]'
+	@echo 'make model     every state of the protocol, by its production code: [MODEL="M1 M6"] [STORY=1]'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 
 $(VENV)/installed: pyproject.toml
@@ -68,3 +69,7 @@ sim-many: install
 kills: install
 	$(BIN)/python -m tests.process.campaign --cycles $(or $(N),500) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(ZOOKEEPER),--zookeeper)
+
+# Every state that the production state machines can reach, within bounds: docs/model_check.md.
+model: install
+	$(BIN)/python -m tests.model $(MODEL) $(if $(STORY),--story)
