@@ -112,7 +112,12 @@ def explore_all(length_max: int, jobs: int, *, kills: bool = False) -> Explored:
 
 def be_quiet() -> None:
     """Formatting what a thousand storages say takes longer than all else."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+    def drop(*_: Any) -> Any:
+        raise structlog.DropEvent
+
+    level = structlog.make_filtering_bound_logger(logging.CRITICAL)
+    structlog.configure(wrapper_class=level, processors=[drop])
 
 
 def explore_kills(wanted: Iterable[Sequence[str]]) -> Explored:
