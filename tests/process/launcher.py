@@ -14,7 +14,8 @@ from typing import Any
 
 import bookie.recover
 from bookie.disk import RealDisk
-from tests.process.failpoints import Armed, FailDisk, FailIndex, FailStore
+from tests.process.failpoints import Armed
+from tests.process.seams import FailDisk, FailIndex, FailStore
 
 
 def main() -> int:

@@ -25,9 +25,9 @@ from tests.process.failpoints import (
     Failpoint,
     Trigger,
     hits,
-    record_kind,
 )
 from tests.process.kills import TINY_BOOKIE, LaunchedChild
+from tests.process.seams import record_kind
 from tests.raw_bookie import RawClient, adds_of, entry_of
 
 PAYLOAD = b"p" * 300
