@@ -9,7 +9,8 @@ never behind the state ledger; an ack is answered when it is in both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Collection
 
 from broker.config import BrokerConfig
 from broker.cursor import Cursor
@@ -34,6 +35,8 @@ class SubscriptionSet:
         self._lookup = lookup
         self._persist = persist
         self._cursors: dict[str, CursorState] = {}
+        self._unsaved: dict[str, None] = {}
+        """Cursors that were made here, and whose making is not known to be durable."""
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
 
@@ -69,17 +72,27 @@ class SubscriptionSet:
             if held is None or held.created_ms != info.created_ms:
                 held = CursorState(info.created_ms, Cursor(self._start_of(info)))
                 self._cursors[info.name] = held
+                self._unsaved[info.name] = None
+            if info.name in self._unsaved:
                 mark_delete = held.cursor.mark_delete
                 await self._persist(cursor_op(info.name, info.created_ms, mark_delete))
+                del self._unsaved[info.name]
             leased_max = self._config.leased_messages_max
             found = Subscription(self._log, info, held.cursor, leased_max)
             self._open[info.name] = found
             return found
 
-    async def keep_only(self, names: set[str]) -> None:
-        """Forget the cursors of subscriptions that are no more."""
+    async def follow(self, names: Collection[str]) -> None:
+        """These are all the subscriptions there are: make the cursors that are missing here.
+
+        Those of subscriptions that are no more are forgotten.
+        """
         for name in [name for name in self._cursors if name not in names]:
             await self._forget(name)
+        for name in names:
+            if name not in self._cursors:
+                with contextlib.suppress(SubscriptionNotFound):  # deleted meanwhile
+                    await self.get(name)
 
     def oldest_unacked(self) -> int | None:
         """The first offset that some subscription has not acked; None without subscriptions."""
@@ -110,5 +123,6 @@ class SubscriptionSet:
         subscription = self._open.pop(name, None)
         if subscription is not None:
             subscription.close(NotOwner(f"subscription {name!r} was deleted"))
+        self._unsaved.pop(name, None)
         if self._cursors.pop(name, None) is not None:
             await self._persist(delete_op(name))

@@ -93,7 +93,7 @@ class Upkeep:
         if before.trimming(policy, now_ms, open_bytes) is before:
             return
         names = await self._around.topics.list_subscriptions(*self._name.topic_name)
-        await self._subscriptions.keep_only(set(names))
+        await self._subscriptions.follow(names)
         limit = self._subscriptions.oldest_unacked()
         if before.trimming(policy, now_ms, open_bytes, limit) is before:
             return
