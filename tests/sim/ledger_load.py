@@ -370,6 +370,8 @@ class LedgerLoad:
         except BeyondLastConfirmed as error:
             self.audit.fail(f"S6 reader {client.name}: {error}")
             raise
+        wanted, found = last + 1 - first, len(entries)
+        self.audit.check(found == wanted, f"P6 {first}…{last} read, {found} entries came")
         for entry_id, entry in enumerate(entries, first):
             self.audit.check(entry.entry_id == entry_id, f"P6 entry {entry.entry_id} as {entry_id}")
             self.audit.read(client.name, reader.ledger_id, entry_id, bytes(entry.payload))

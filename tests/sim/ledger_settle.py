@@ -86,6 +86,7 @@ class Judge:
             await self.load.recover(client, history.ledger_id)
             attempts += 1
             if attempts >= 3 and (self.cluster.options.beyond or not self._must_close(history)):
+                self.cluster.trace.probe("judge.left_open")
                 return
             await asyncio.sleep(_PAUSE_S)
 
@@ -165,7 +166,7 @@ class Judge:
                     data = await storage.read(ledger_id, entry_id)
                 except (NoSuchEntry, NoSuchLedger) as error:
                     audit.check(history.deleted, f"P41 {bookie.name}: {error}")
-                    return
+                    break
                 except OctavoError as error:
                     damaged = bookie.name in audit.damaged
                     audit.check(damaged, f"P38 {bookie.name} cannot read what it holds: {error}")
