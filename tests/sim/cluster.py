@@ -213,6 +213,11 @@ class SimBookie:
             def watched(results: Sequence[tuple[AddRun, Code]]) -> None:
                 for run, code in results:
                     if code is Code.OK:
+                        failed = self.disk.failed_sync
+                        audit.check(
+                            not failed.startswith("/j"),
+                            f"P38 {name} stored an entry after the sync of {failed} had failed",
+                        )
                         last = run.first_entry + run.count - 1
                         audit.stored(name, run.ledger_id, run.first_entry, last, run.recovery)
                 done(results)

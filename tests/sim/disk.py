@@ -52,6 +52,8 @@ class SimDisk(SimHandle):
         self.calls = 0
         self.syncs = 0
         self.bytes_written = 0
+        self.failed_sync = ""
+        """The file or folder whose sync failed in the life of this process."""
         self.counts: Counter[str] = Counter()
         self.on_note: Callable[[str], None] | None = None
         """Told of every fault that happened, by its kind."""
@@ -76,6 +78,7 @@ class SimDisk(SimHandle):
     def attach(self, process: Process) -> SimHandle:
         """The disk for `process`, as long as it lives; any earlier process's handle is dead."""
         self._let_go()
+        self.failed_sync = ""
         self.process = process
         self.handle = SimHandle(self, process.name)
         self.handle.spend = process.loop.spend

@@ -156,6 +156,7 @@ class DiskFaults:
         call = "datasync" if inode is not None else "sync_directory"
         for rule in self.rules[:]:
             if rule.kind == "sync EIO" and self._fires(disk, rule, call, path):
+                disk.failed_sync = path
                 if inode is not None:
                     inode.drop(rule.rng, disk.note)
                 raise SyncFailed(f"{call} {path}: input/output error")
