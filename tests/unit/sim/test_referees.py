@@ -329,6 +329,17 @@ def checks_of(module: ModuleType) -> list[tuple[ast.Call, str]]:
     return found
 
 
+def test_a_ledger_may_be_made_twice_as_long_as_nobody_wrote_to_it() -> None:
+    story = Story().change().close(-1).deleted(1)
+    story.version = -1
+    story.change(state=OPEN, last_entry=-1, length=0)
+    assert not story.ledgers.said
+    story = Story().written(1).close(0).deleted(1)
+    story.version = -1
+    story.change(state=OPEN, last_entry=-1, length=0)
+    assert story.ledgers.said
+
+
 def test_a_good_life_is_not_blamed() -> None:
     story = Story().written(3).change(fragments=(TWO[0], Fragment(3, ("b1", "b2", "b4"))))
     story.then("learnt", "r", 1, -1, 2).then("read", "r", 1, 2, b"e2")
