@@ -1,4 +1,5 @@
-"""The versioned tree of the simulated metadata store: pure, with its whole past.
+"""The versioned tree of the simulated metadata store: pure, with its whole past. Paths are checked
+by whoever calls.
 
 Every change has a number (`seq`), and reads may ask for the tree as it stood at an earlier one:
 that is how a server that lags behind the others answers.
@@ -10,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from metadata.paths import check_folder, check_path, parent_of, parents_of
+from metadata.paths import parent_of, parents_of
 from metadata.store import (
     ANY_VERSION,
     MetadataError,
@@ -90,7 +91,7 @@ class Tree:
         return node.past[-1][0] if node.past else 0
 
     def get(self, path: str, seq: int) -> Record:
-        node = self._nodes.get(check_path(path))
+        node = self._nodes.get(path)
         record = None
         if node is not None:
             record = node.record if seq == self.seq else node.at(seq)
@@ -99,7 +100,7 @@ class Tree:
         return record
 
     def children(self, path: str, seq: int) -> list[str]:
-        node = self._nodes.get(check_folder(path))
+        node = self._nodes.get(path)
         if node is None:
             return []
         if seq == self.seq:
@@ -115,7 +116,6 @@ class Tree:
     def create(
         self, path: str, value: bytes, *, session: int | None, sequence: bool, by: Author
     ) -> str:
-        check_path(path + "0" if sequence else path)
         for above in parents_of(path):
             node = self._nodes.get(above)
             if node is None or node.record is None:
@@ -153,7 +153,7 @@ class Tree:
                 self._set(path, None, by)
 
     def _expect(self, path: str, version: int) -> Record:
-        node = self._nodes.get(check_path(path))
+        node = self._nodes.get(path)
         if node is None or node.record is None:
             raise RecordNotFound(f"no record at {path}")
         if version not in (ANY_VERSION, node.record.version):
