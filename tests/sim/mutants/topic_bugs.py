@@ -10,17 +10,18 @@ MUTANTS = (
         15,
         "BookKeeper #3466",
         "packet loss: a ledger is deleted that the record names after all",
-        """Under packet loss ledgers were missing that records named. The class is planted: when
-        the answer to the write of the partition's record is lost, the write counts as failed and
-        the new ledger is deleted, though the record may name it. The edit cleans up after every
-        outcome, also an unknown one.""",
-        "S9, P46 (a chain names only ledgers that are there)",
-        "replies of the metadata store that get lost at a take-over",
+        """Under packet loss ledgers were missing that records named. The class is planted: when the
+        answer to a write of the partition's record is lost, the write counts as refused and the
+        new ledger is deleted, though the record may name it. The edit does not look again after a
+        lost answer.""",
+        "S9, P51 (a chain names only ledgers that are there)",
+        "replies of the metadata store that get lost at a take-over or a roll-over",
         (
             Edit(
-                "broker.opening:PartitionOpener._open",
-                "    except OwnershipLost as error:\n        if error.refused:\n",
-                "    except BaseException as error:\n        if error:\n",
+                "broker.partition_record:PartitionRecordKeeper._put",
+                "    except MetadataUnavailable:\n        pass\n",
+                "    except MetadataUnavailable as error:\n"
+                "        raise OwnershipLost(str(error), refused=True) from error\n",
             ),
         ),
     ),
