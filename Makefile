@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench sim sim-many kills model
+.PHONY: help demo test check install fmt interop bench sim sim-many mutants kills model
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -14,6 +14,7 @@ help:
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2]'
+	@echo 'make mutants   bugs of the field, planted: seeds until each is found [ONLY=name] [JOBS=2]'
 	@echo 'make model     every state of the protocol, by its production code: [MODEL="M1 M6"] [STORY=1]'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 
@@ -64,6 +65,10 @@ sim: install
 
 sim-many: install
 	$(BIN)/python -m tests.sim many $(N) --start $(START) --jobs $(JOBS)
+
+# Bugs of the field, planted in our code one at a time, each to be found; docs/planted_bugs.md.
+mutants: install
+	$(BIN)/python -m tests.sim mutants --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
 
 # Real processes under load, killed at random and before, amid and after each persist step.
 kills: install
