@@ -198,6 +198,7 @@ class Judge:
         storage: Any = bookie.node.storage
         await self._until(lambda: storage._journal._committer is None)
         before = image_of(storage)
+        unsure = set(storage._control._unsure_fences)
         without_index = self._rng.random() < 0.4
         bookie.power_loss()
         if without_index:
@@ -215,6 +216,9 @@ class Judge:
             found = after.get(ledger_id)
             if self.audit_of.is_deleted(ledger_id):
                 continue  # a bookie may learn of it at any time
+            if found is not None and ledger_id in unsure:
+                # The record of that fence was refused, and nobody was told that it holds.
+                image = image._replace(fenced=found.fenced)
             if found != image and bookie.name not in self.audit_of.damaged:
                 self.audit_of.fail(
                     f"P40 {bookie.name} came back ({how}power lost) with ledger {ledger_id} "
