@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from broker.types import PartitionName, StoredBatch
 from protocol.records import read_records
+from tests.kit.checkers import check_topics
+from tests.kit.history import Call, History, Operation
 from tests.sim.events import Events
 from tests.sim.trace import Trace
 
@@ -33,6 +35,8 @@ class Message:
     acked: bool = False
     refused: bool = False
     """Its sender was told that it is certainly not stored."""
+    send: Operation | None = None
+    """In the history that `tests/kit/checkers.py` looks at in the end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +80,8 @@ class LogHistory:
         self.cursors = {sub: CursorHistory(sub) for sub in subscriptions}
         self.repeats_allowed = False
         """Requests come twice: a message without a sequence may be stored twice."""
+        self.history = History(lambda: 0.0)
+        """Sends and ordered reads, for a second opinion."""
         self._trace = trace
         self._fail = fail
 
@@ -86,7 +92,11 @@ class LogHistory:
         for number, value in enumerate(values):
             assert value not in self.sent
             place = (epoch, sequence + number)
-            self.sent[value] = Message(value, producer, place, self.acked_end - 1)
+            message = Message(value, producer, place, self.acked_end - 1)
+            # Plain messages keep no order: one that was late may come after the next.
+            process = producer if epoch >= 0 else f"{producer} {value}"
+            message.send = self.history.invoke(process, Call.SEND, str(self.name), value)
+            self.sent[value] = message
 
     def acked(self, values: Sequence[str], first_offset: int, *, duplicate: bool) -> None:
         """Their sender was told where they are; −1 when that is not known any more."""
@@ -94,6 +104,9 @@ class LogHistory:
             self._trace.probe("topic.duplicate")
         for number, value in enumerate(values):
             message = self.sent[value]
+            if not message.acked and message.send is not None:
+                told = first_offset + number if first_offset >= 0 else None
+                self.history.ok(message.send, told)
             message.acked = True
             if first_offset >= 0:
                 self._see(first_offset + number, value, "its publisher was told")
@@ -104,6 +117,8 @@ class LogHistory:
         for value in values:
             message = self.sent[value]
             message.refused = True
+            if message.send is not None:
+                self.history.fail(message.send)
             if message.offset >= 0:
                 self._fail(f"S9 {self._at(message)} was refused: not stored")
 
@@ -123,6 +138,23 @@ class LogHistory:
         if len(found) != batch.header.record_count:
             self._fail(f"S9 {self.name}: a batch of {len(found)}, told {batch.header.record_count}")
         return found
+
+    def polls(self, who: str, offset: int) -> Operation:
+        """Somebody reads from `offset` on. Give what comes back to `polled`."""
+        return self.history.invoke(who, Call.POLL, str(self.name), offset)
+
+    def polled(self, poll: Operation, found: Iterable[tuple[int, str]]) -> None:
+        """They were given these messages, and those before them in the first batch."""
+        self.history.ok(poll, [(offset, value) for offset, value in found if offset >= poll.value])
+
+    def second_opinion(self) -> None:
+        """What the checkers of histories say, which know nothing of this simulator."""
+        if not self.trimmed:
+            self.history.add_done("judge", Call.DRAIN, str(self.name))
+        plain = [m.send for m in self.sent.values() if m.send is not None and m.place[0] < 0]
+        twice = frozenset(send.process for send in plain if self.repeats_allowed)
+        for problem in check_topics(self.history, at_least_once=twice, dense=True):
+            self._fail(f"S9 {self.name}, of the history: {problem}")
 
     def _see(self, offset: int, value: str, who: str) -> None:
         message = self.sent.get(value)

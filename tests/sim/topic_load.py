@@ -9,9 +9,7 @@ request, an ack as it is. A plain publish is never repeated: nobody could tell i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
 from broker.errors import (
     NotOwner,
@@ -27,12 +25,11 @@ from broker.errors import (
 )
 from broker.partition import Partition
 from broker.types import Delivery, Nack, PartitionName, Published, StoredBatch
-from protocol.codes import OctavoError
 from protocol.records import Record, build_batch
-from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
+from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
-from tests.sim.process import Process
 from tests.sim.topic_audit import LogHistory, TopicAudit
+from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
 from tests.sim.topic_options import TopicOptions
 
 _NOT_STORED = (
@@ -44,89 +41,7 @@ _NOT_STORED = (
     PartitionUnavailable,
 )
 """After these a publish has certainly not taken effect (requests that come twice excepted)."""
-_EXPECTED = (OctavoError, OSError, TimeoutError)
-_RETRY_S = 0.04
 _GAP_TRIES_MAX = 200
-
-
-class TopicClient:
-    """One client process; when it dies, another takes its place."""
-
-    def __init__(
-        self, load: TopicLoad, name: str, life: Callable[[TopicClient], Coroutine[Any, Any, None]]
-    ) -> None:
-        self.load = load
-        self.name = name
-        self.rng = load.cluster.loop.stream(f"topic client {name}")
-        self.process: Process | None = None
-        self.run = 0
-        """How often it was started."""
-        self.is_done = False
-        self._life = life
-        self._owners: dict[PartitionName, str] = {}
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None and self.process.alive
-
-    def start(self) -> None:
-        """Begin, or begin anew after a crash."""
-        self.run += 1
-        self.is_done = False
-        self.process = self.load.cluster.new_process(self.name)
-        self.process.spawn(self._live(), self.name)
-
-    def crash(self) -> None:
-        if self.process is not None:
-            self.process.crash(power=self.rng.random() < 0.5)
-
-    async def _live(self) -> None:
-        try:
-            await self._life(self)
-            self.is_done = True
-        except Exception as error:
-            self.load.audit.fail(f"client {self.name} ended with {error!r}")
-            raise
-
-    async def ask(
-        self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
-    ) -> Any:
-        """Have `work` done at the owner of a partition. Raises `_EXPECTED`."""
-        load = self.load
-        broker = load.brokers[self._owners.get(name) or self.rng.choice(list(load.brokers))]
-
-        async def noted(partition: Partition) -> Any:
-            here.append(partition)
-            return await work(partition)
-
-        here: list[Partition] = []
-        assert self.process is not None
-        try:
-            answer = await load.cluster.network.call(
-                self.process, broker.name, partial(broker.at_owner, name, noted), CALL_TIMEOUT_S
-            )
-            self._owners[name] = broker.name
-            return answer
-        except _EXPECTED as error:
-            self._owners.pop(name, None)
-            load.cluster.trace.probe(f"topic.answer.{type(error).__name__}")
-            raise
-        except Exception as error:
-            load.audit.fail(f"broker answered {self.name} with {error!r}")
-            raise TimeoutError from error
-
-    async def ask_retrying(
-        self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
-    ) -> Any:
-        """The same until there is an answer; for what may be done twice."""
-        while True:
-            try:
-                return await self.ask(name, work)
-            except _EXPECTED:
-                await self.pause(_RETRY_S)
-
-    async def pause(self, mean_s: float) -> None:
-        await asyncio.sleep(self.rng.expovariate(1 / mean_s))
 
 
 class TopicLoad:
@@ -239,10 +154,10 @@ class TopicLoad:
                     self.audit.fail(f"S9 {client.name} cannot go on at {values}: {error}")
             except StaleProducerEpoch as error:
                 self.audit.fail(f"S9 {client.name} is the newest, and is told: {error}")
-            except _EXPECTED as error:
+            except EXPECTED as error:
                 if not isinstance(error, _NOT_STORED):
                     self.cluster.trace.probe("topic.publish_unknown")
-            await client.pause(_RETRY_S)
+            await client.pause(RETRY_S)
         log = self.audit.logs[name]
         log.acked(values, published.first_offset, duplicate=published.duplicate)
         self._check_count(name, values, published)
@@ -275,7 +190,7 @@ class TopicLoad:
             except _NOT_STORED:
                 if self.options.definite:
                     log.refused(values)
-            except _EXPECTED:
+            except EXPECTED:
                 self.cluster.trace.probe("topic.publish_unknown")
             await client.pause(self.options.pause_s)
 
@@ -296,7 +211,7 @@ class TopicLoad:
                 if error.earliest > log.trimmed:
                     self.audit.fail(f"S9 {name} {error}, the record says {log.trimmed}")
                 offset = error.earliest
-            except _EXPECTED:
+            except EXPECTED:
                 pass
             await client.pause(self.options.pause_s)
 
@@ -305,18 +220,20 @@ class TopicLoad:
     ) -> int:
         """Read some batches from `offset` on, have them checked; the offset after them."""
         bytes_max, count_max = client.rng.choice((1, 200, 10_000)), client.rng.choice((1, 5, 1_000))
+        log = self.audit.logs[name]
+        poll = log.polls(f"{client.name}.{client.run}", offset)
         batches: list[StoredBatch] = await client.ask(
             name,
             lambda p: p.read(offset, bytes_max=bytes_max, count_max=count_max, wait_s=wait_s),
         )
-        log = self.audit.logs[name]
-        at = offset
+        at, found = offset, []
         for batch in batches:
             first_fits = at == offset and batch.base_offset <= at < batch.next_offset
             if not first_fits and batch.base_offset != at:
                 self.audit.fail(f"S9 {name} read from {offset}: {batch.base_offset}, not {at}")
-            log.batch(batch, f"reader {client.name}")
+            found += log.batch(batch, f"reader {client.name}")
             at = batch.next_offset
+        log.polled(poll, found)
         return at
 
     # ------------------------------------------------------------------ consuming
@@ -385,8 +302,8 @@ class TopicLoad:
             except SubscriptionBusy:
                 cursor.answered += 1
                 return []
-            except _EXPECTED:
-                await client.pause(_RETRY_S)
+            except EXPECTED:
+                await client.pause(RETRY_S)
                 continue
             cursor.answered += 1
             self._delivered(log, sub, given, acked_then)
@@ -440,10 +357,10 @@ class TopicLoad:
         for _ in range(3):
             try:
                 epoch, stale = await client.ask(name, work)
-            except _EXPECTED:
+            except EXPECTED:
                 if client.rng.random() < 0.3:
                     return
-                await client.pause(_RETRY_S)
+                await client.pause(RETRY_S)
                 continue
             if stale:
                 self.cluster.trace.probe("topic.stale_lease")
@@ -464,5 +381,5 @@ class TopicLoad:
         try:
             await client.ask(name, work)
             log.seek_ends(sub, known=self.options.definite)
-        except _EXPECTED:
+        except EXPECTED:
             log.seek_ends(sub, known=False)

@@ -17,16 +17,15 @@ from broker.partition import Partition
 from broker.state_format import State
 from broker.types import PartitionName, Published, SubscriptionInfo, TopicName
 from ledger.ledgers import LedgerClient
-from protocol.codes import OctavoError
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
 from tests.sim.topic_audit import TopicAudit
-from tests.sim.topic_load import TopicClient, TopicLoad
+from tests.sim.topic_client import EXPECTED, TopicClient
+from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_options import TopicOptions
 
 _PAUSE_S = 0.05
 _ROUNDS_MAX = 20
-_EXPECTED = (OctavoError, OSError, TimeoutError)
 
 
 class TopicJudge:
@@ -79,7 +78,7 @@ class TopicJudge:
                 return await self.cluster.network.call(
                     client.process, broker.name, lambda b=broker: b.with_broker(work), 1.0
                 )
-            except _EXPECTED:
+            except EXPECTED:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _subscribe(
@@ -112,6 +111,7 @@ class TopicJudge:
                 self.audit.fail(f"S9 {name} ended at {ends[name]}, after a restart at {end}")
             for sub in self.options.subscriptions:
                 await self._drain(client, name, sub)
+            self.audit.logs[name].second_opinion()
         self.settled = True
 
     async def _read_all(self, client: TopicClient, name: PartitionName) -> int:
@@ -128,7 +128,7 @@ class TopicJudge:
             try:
                 while offset < end:
                     offset = await self.load.read_once(client, name, offset)
-            except _EXPECTED:
+            except EXPECTED:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if log.seen_end > end and rounds < _ROUNDS_MAX:

@@ -126,6 +126,17 @@ def test_a_broken_promise_is_told(log: LogHistory, failures: list[str], what: st
     assert any(what in failure for failure in failures), failures
 
 
+def test_the_history_is_looked_at_by_others_too(log: LogHistory, failures: list[str]) -> None:
+    stored(log, "a", at=0)
+    stored(log, "b", at=1)
+    log.polled(log.polls("v", 0), [(0, "a"), (1, "b")])
+    log.second_opinion()
+    assert not failures
+    log.polled(log.polls("v", 0), [(0, "a"), (2, "b")])
+    log.second_opinion()
+    assert any("of the history" in failure for failure in failures)
+
+
 def test_what_an_older_owner_delivers_again_is_allowed(
     log: LogHistory, failures: list[str]
 ) -> None:

@@ -1,0 +1,101 @@
+"""A client process of the topics, which asks brokers by name, as one with an HTTP client would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.partition import Partition
+from broker.types import PartitionName
+from protocol.codes import OctavoError
+from tests.sim.brokers import CALL_TIMEOUT_S
+from tests.sim.process import Process
+
+if TYPE_CHECKING:
+    from tests.sim.topic_load import TopicLoad
+
+EXPECTED = (OctavoError, OSError, TimeoutError)
+"""What a broker may answer, or the way to it; anything else is a bug."""
+RETRY_S = 0.04
+
+
+class TopicClient:
+    """One client process; when it dies, another takes its place."""
+
+    def __init__(
+        self, load: TopicLoad, name: str, life: Callable[[TopicClient], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.load = load
+        self.name = name
+        self.rng = load.cluster.loop.stream(f"topic client {name}")
+        self.process: Process | None = None
+        self.run = 0
+        """How often it was started."""
+        self.is_done = False
+        self._life = life
+        self._owners: dict[PartitionName, str] = {}
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Begin, or begin anew after a crash."""
+        self.run += 1
+        self.is_done = False
+        self.process = self.load.cluster.new_process(self.name)
+        self.process.spawn(self._live(), self.name)
+
+    def crash(self) -> None:
+        if self.process is not None:
+            self.process.crash(power=self.rng.random() < 0.5)
+
+    async def _live(self) -> None:
+        try:
+            await self._life(self)
+            self.is_done = True
+        except Exception as error:
+            self.load.audit.fail(f"client {self.name} ended with {error!r}")
+            raise
+
+    async def ask(
+        self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        """Have `work` done at the owner of a partition. Raises `EXPECTED`."""
+        load = self.load
+        broker = load.brokers[self._owners.get(name) or self.rng.choice(list(load.brokers))]
+
+        async def noted(partition: Partition) -> Any:
+            here.append(partition)
+            return await work(partition)
+
+        here: list[Partition] = []
+        assert self.process is not None
+        try:
+            answer = await load.cluster.network.call(
+                self.process, broker.name, partial(broker.at_owner, name, noted), CALL_TIMEOUT_S
+            )
+            self._owners[name] = broker.name
+            return answer
+        except EXPECTED as error:
+            self._owners.pop(name, None)
+            load.cluster.trace.probe(f"topic.answer.{type(error).__name__}")
+            raise
+        except Exception as error:
+            load.audit.fail(f"broker answered {self.name} with {error!r}")
+            raise TimeoutError from error
+
+    async def ask_retrying(
+        self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        """The same until there is an answer; for what may be done twice."""
+        while True:
+            try:
+                return await self.ask(name, work)
+            except EXPECTED:
+                await self.pause(RETRY_S)
+
+    async def pause(self, mean_s: float) -> None:
+        await asyncio.sleep(self.rng.expovariate(1 / mean_s))
