@@ -36,12 +36,17 @@ class Message(NamedTuple):
     """Tells a message from an equal one that is still under way."""
 
     def __str__(self) -> str:
-        args = ", ".join(map(_short, self.args))
-        return f"{self.sender} → {self.to}: {self.method}({args})"
+        # Whose answer it is to be, and to which attempt, is for the nodes to know.
+        args = self.args[2:] if self.sender in self.args[:1] else self.args[1:]
+        return f"{self.sender} → {self.to}: {self.method} {' '.join(map(_short, args))}".rstrip()
 
 
 def _short(arg: Any) -> str:
-    return arg.decode() if isinstance(arg, bytes) else getattr(arg, "brief", lambda: str(arg))()
+    if hasattr(arg, "brief"):
+        return str(arg.brief())
+    if isinstance(arg, tuple):
+        return f"({' '.join(map(_short, arg))})"
+    return arg.decode() if isinstance(arg, bytes) else str(arg)
 
 
 class Mood(NamedTuple):
@@ -179,7 +184,9 @@ class World:
     def tell(self, before: int, step: int, after: int) -> str:
         message = self._messages[step]
         node = self.nodes(after).get(message.to)
-        what = str(message) if message.sender else f"{message.to}: {message.method} {message.args}"
+        what = str(message)
+        if not message.sender:
+            what = f"{message.to}: {message.method} {' '.join(map(_short, message.args))}".rstrip()
         brief = "" if node is None else node.brief()
         return f"{what}  ⇒ {message.to} {brief}" if brief else what
 
