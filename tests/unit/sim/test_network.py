@@ -360,6 +360,24 @@ def test_a_call_can_be_lost_half_lost_or_doubled(option: str, answered: bool, ti
     assert len(ran) == times
 
 
+def test_a_call_can_come_when_nobody_waits_for_it_any_more() -> None:
+    pair = Pair(late_p=1.0)
+    ran: list[int] = []
+
+    async def work() -> None:
+        ran.append(1)
+
+    async def call() -> None:
+        with pytest.raises(TimeoutError):
+            await pair.network.call(pair.client, pair.server, work, 0.001)
+
+    pair.run(pair.client, call())
+    pair.client.crash()
+    assert not ran
+    pair.idle()
+    assert ran == [1]
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     def one(seed: int) -> str:
         pair = Pair(seed, fragment_p=0.3, reset_p=0.02)

@@ -317,6 +317,22 @@ def test_a_process_dies_within_a_call(when: str) -> None:
     assert content(disk) == (b"new" if when == "after" else b"")
 
 
+def test_the_power_fails_in_a_sync_and_somebody_is_told() -> None:
+    loop = SimLoop(1, trace=Trace())
+    disk = a_disk()
+    disk.kill_chance = 0.0
+    told: list[str] = []
+    disk.on_death = lambda: told.append("dead")
+    file = disk.attach(Process(loop, "bookie")).open("/d/x", create=True)
+    disk.sync_directory("/d")
+    disk.faults.crash_in_sync(random.Random(1))
+    file.pwritev([b"on its way"], 0)
+    with pytest.raises(ProcessCrashed):
+        file.datasync()
+    assert told == ["dead"]
+    assert content(disk) != b"on its way", "this seed lost it: nothing had been synced"
+
+
 # The index
 
 
