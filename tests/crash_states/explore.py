@@ -161,7 +161,7 @@ def _explore_point(
         explored.digests.add(digest)
         try:
             with tinier():
-                loop.run_until_complete(check(image, point.facts))
+                loop.run_until_complete(check(image, point.facts, sure=point.sure))
         except Exception as error:
             raise CrashStateFailed(_story(sequence, point, number, error)) from error
 

@@ -136,7 +136,9 @@ def _first_life(
     loop.close()
     if not killer.reached:
         return None
-    return f"{kill.how} {killer.reached}, then {then or 'nothing'}", life.points
+    # A sync that failed leaves pages that vanish later: what was only tried may vanish with them.
+    points = [point._replace(sure=not kill.is_failed_sync) for point in life.points]
+    return f"{kill.how} {killer.reached}, then {then or 'nothing'}", points
 
 
 async def _live_again(life: Life, killer: Killer, then: str) -> None:

@@ -49,6 +49,8 @@ class CrashPoint(NamedTuple):
     where: str
     moment: Moment
     facts: tuple[Fact, ...]
+    sure: bool = True
+    """False: what was tried and not acked may come and go."""
 
 
 class Recorder(DiskFaults):
