@@ -64,7 +64,7 @@ def _run(args: argparse.Namespace) -> int:
     if result.failure is None:
         print("no violation")
         return 0
-    print(explain(result))
+    print(explain(result, args.mutant))
     return 1
 
 
