@@ -14,6 +14,7 @@ from statistics import median
 from tests.sim.mutants import ABSENT, MUTANTS, Mutant
 from tests.sim.mutants.search import Found
 
+CANON_MAX = 25
 HEAD = """# Planted bugs
 
 A simulator that finds nothing proves nothing. So the bugs that the field really had, in BookKeeper,
@@ -22,9 +23,11 @@ are run from 0 on until one fails. The seed that fails must pass without the bug
 is not found means that the simulator is blind there, and is mended there: no seed, fault or check
 is made for one bug alone.
 
-    make mutants                                                  all of them
-    python -m tests.sim mutants --only ack-before-fsync           one
-    python -m tests.sim run SEED --verbose --mutant ack-before-fsync   how it comes about
+```sh
+make mutants                              # all of them
+make mutants ONLY=ack-before-fsync        # one
+python -m tests.sim run SEED --verbose --mutant ack-before-fsync     # how it comes about
+```
 
 Each bug is a few words of one production function, replaced in place and taken back exactly
 (`tests/sim/mutants/*_bugs.py`; the story of each stands there, with the edit). An edit that no
@@ -45,9 +48,11 @@ def page(results: Mapping[str, Found]) -> str:
         "Seeds until found are exact and the same on every machine; they change whenever the "
         "simulator or the code beneath it does.\n"
     )
+    rows = [(m.canon or CANON_MAX + 1, _row(m, results.get(m.name))) for m in MUTANTS.values()]
+    rows += [(a.canon, (str(a.canon), a.title, "", "does not apply yet", "")) for a in ABSENT]
     lines += _table(
         ("no.", "bug", "what it breaks", "seeds", "caught by"),
-        [_row(mutant, results.get(mutant.name)) for mutant in MUTANTS.values()],
+        [row for _, row in sorted(rows, key=lambda numbered: numbered[0])],
     )
     lines += ["", "## What each was, and how it is planted", ""]
     for mutant in MUTANTS.values():
@@ -66,14 +71,15 @@ def _row(mutant: Mutant, found: Found | None) -> tuple[str, ...]:
     if found is not None and found.seed is not None:
         seeds = f"{found.seeds:,}"
         caught_by = _property(found.caught_by)
-    return str(mutant.canon or ""), f"`{mutant.name}`", mutant.breaks, seeds, caught_by
+    bug = f"{mutant.title} (`{mutant.name}`)"
+    return str(mutant.canon or ""), bug, mutant.breaks, seeds, caught_by
 
 
 def _property(failure: str) -> str:
     """The name of the property, of a line that says what failed, when and where."""
     what = failure.split(" s: ", 1)[-1]
     name = what.split(" ", 1)[0].rstrip(":")
-    return name if name[:1] in "SPCT" and any(c.isdigit() for c in name) else "an assertion"
+    return name if name[:1] in "SPCT" and any(c.isdigit() for c in name) else "an error"
 
 
 def _story(mutant: Mutant) -> list[str]:
