@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 from ledger.actions import EndFound, RecoveringAction
@@ -64,5 +65,5 @@ PIPELINED = Model(
     world=pipelined,
     states=3_000_000,
     exhaustive=False,
-    defects=DEFECTS[1:],
+    defects=(DEFECTS[1], replace(DEFECTS[0], world=pipelined)),
 )

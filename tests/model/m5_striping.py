@@ -6,9 +6,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from unittest.mock import patch
 
+from bookie import ledger_rules
 from ledger.quorum import Acks, Quorum
+from ledger.writing import Writing
 from tests.model.ledger_worlds import ledger_world
-from tests.model.m2_ensemble_change import keep_the_acks
+from tests.model.m1_fencing import admit_although_fenced
+from tests.model.m2_ensemble_change import acked_at_any_time, keep_the_acks
 from tests.model.model import Defect, Model
 from tests.model.world import World
 
@@ -55,7 +58,15 @@ ONE_ACK = Model(
     world=lambda: ledger_world((3, 2, 1), "abc", entries=3, in_flight=2),
     states=1_592_710,
     depth=39,
-    defects=(replace(DEFECTS[0], depth=6),),
+    defects=(
+        replace(DEFECTS[0], depth=6),
+        Defect(
+            "a fenced bookie takes the old writer's adds",
+            "S3: entry 0 was acked",
+            depth=16,
+            plant=lambda: patch.object(ledger_rules, "admission", admit_although_fenced),
+        ),
+    ),
 )
 
 CHANGING = Model(
@@ -65,5 +76,13 @@ CHANGING = Model(
     world=changing,
     states=3_000_000,
     exhaustive=False,
-    defects=DEFECTS[1:],
+    defects=(
+        DEFECTS[1],
+        Defect(
+            "acks count while a change is unresolved (BookKeeper #1591)",
+            "writer: stored: P14",
+            depth=6,
+            plant=lambda: patch.object(Writing, "acked", acked_at_any_time),
+        ),
+    ),
 )
