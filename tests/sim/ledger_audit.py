@@ -57,6 +57,11 @@ class LedgerHistory:
     def is_closed(self) -> bool:
         return self.record.state is LedgerState.CLOSED
 
+    @property
+    def is_striped(self) -> bool:
+        """Whether not every bookie of an ensemble holds every entry."""
+        return self.record.ensemble_size > self.record.write_quorum
+
     def write_set(self, entry_id: int) -> tuple[str, ...]:
         """The bookies that the record names for an entry."""
         bookies = self.record.fragment_of(entry_id).bookies

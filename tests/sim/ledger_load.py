@@ -112,6 +112,7 @@ class SimClient:
 
     def _recovery(self, ledger_id: int, event: RecoveryEvent) -> None:
         audit, events = self.cluster.audit, self.cluster.events
+        self.cluster.trace.probe(f"recovery.{type(event).__name__}")
         match event:
             case EntryAnswered(entry_id, bookie, answer):
                 audit.answered(bookie, ledger_id, entry_id)
@@ -208,6 +209,8 @@ class LedgerLoad:
     def _writer_event(self, ledger_id: int, event: object) -> None:
         self.cluster.events.add("writer", ledger_id, event)
         self.cluster.trace.probe(f"writer.{type(event).__name__}")
+        if isinstance(event, EnsembleChanged) and self.audit.ledgers[ledger_id].is_striped:
+            self.cluster.trace.probe("writer.EnsembleChanged striped")
         if isinstance(event, EnsembleChanged | ChangeDelayed):
             self.on_moment(ledger_id)
 
