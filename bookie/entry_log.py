@@ -65,6 +65,8 @@ class EntryLogs:
         self._readers: dict[int, File] = {}
         self._current: File | None = None
         self._current_id = 0
+        self._last_id = 0
+        """The highest id ever seen, also of logs that went: none is used twice."""
         self._offset = 0
         self._reserved = 0
         self._bytes_of: dict[int, int] = {}
@@ -76,14 +78,15 @@ class EntryLogs:
                 log_id = log_id_of(name)
                 if log_id is not None:
                     self._paths[log_id] = f"{directory}/{name}"
-        self._current_id = max(self._paths, default=0)
+        self._current_id = self._last_id = max(self._paths, default=0)
 
-    def cut_abandoned(self, mark: tuple[int, int]) -> None:
-        """Cut the logs that were not closed where their records end; nothing is appended to them.
+    def cut_abandoned(self, mark: tuple[int, int], *, journaled: bool) -> None:
+        """Cut the logs where the mark, (log id, offset), ends to vouch for them.
 
-        `mark` is (log id, offset) up to where the journal mark vouches for the logs. What lies
-        behind it is in the journal too, and may be torn: also the end of a log that looks closed.
-        Raises `EntryLogMissing` when the log that it names is gone.
+        What lies behind it is in the journal too, and may be torn, or in the page cache alone when
+        a sync failed: it goes. Only when the mark was lost, and journal files before it, it is not
+        `journaled`: then it stays as far as it is good. Raises `EntryLogMissing` when the log that
+        the mark names is gone.
         """
         if mark[0] and mark[0] not in self._paths:
             raise EntryLogMissing(
@@ -91,12 +94,12 @@ class EntryLogs:
                 f"{', '.join(self._directories)}: bring it back, or take this bookie out (remove "
                 "its folders and its cookie) and have its ledgers re-replicated"
             )
-        self._drop_unused(mark[0])
+        self._drop_unused(mark[0], journaled=journaled)
         for log_id in self.log_ids:
             if log_id >= mark[0]:
-                self._offset = self._cut(log_id, mark[1] if log_id == mark[0] else 0)
+                self._offset = self._cut(log_id, mark[1] if log_id == mark[0] else 0, journaled)
 
-    def _cut(self, log_id: int, vouched: int) -> int:
+    def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
         """Cut one log, durably, unless it was closed in good order; return its size."""
         file = self._disk.open(self._paths[log_id], write=True)
         self._readers[log_id] = file
@@ -104,26 +107,42 @@ class EntryLogs:
         if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
             return size
         end = max(FILE_HEADER_BYTES, vouched)
+        if journaled:
+            return self._truncate(file, min(end, size))
         for record, location in self.scan(log_id, end):
+            frames = file.pread(record.frames_bytes, location.offset + RECORD_BYTES)
+            if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
+                break  # torn: the journal has these entries, or nobody was told of them
             end = location.offset + record.total_bytes
         footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
         if end >= size or (footer is not None and footer[0] == end):
             return size
-        file.truncate(end)
-        file.datasync()
+        return self._truncate(file, end)
+
+    @staticmethod
+    def _truncate(file: File, end: int) -> int:
+        if file.size() > end:
+            file.truncate(end)
+            file.datasync()
         return end
 
-    def _drop_unused(self, above: int) -> None:
-        """Remove logs above `above` that were made and never got their header: they hold nothing.
+    def _drop_unused(self, above: int, *, journaled: bool) -> None:
+        """Remove logs above `above` that hold nothing, or nothing that the journal has not.
 
-        The header is durable before the first record is written; it may itself be torn.
+        Their ids are not used again: a flushed index may name what was in them till it is replayed.
         """
+        changed: dict[str, None] = {}
         for log_id in [found for found in self.log_ids if found > above]:
-            file = self._disk.open(self._paths[log_id])
-            unused = decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id
-            if unused and _is_blank(file, FILE_HEADER_BYTES):
-                self._disk.unlink(self._paths.pop(log_id))
+            path = self._paths[log_id]
+            file = self._disk.open(path)
+            unused = journaled or _is_blank(file, FILE_HEADER_BYTES)
             file.close()
+            if unused:
+                self._disk.unlink(path)
+                del self._paths[log_id]
+                changed[path.rpartition("/")[0]] = None
+        for directory in changed:
+            self._disk.sync_directory(directory)
         self._current_id = max(self._paths, default=0)
 
     @property
@@ -178,7 +197,7 @@ class EntryLogs:
         """Seal the current log and begin the next, in the folder with most room."""
         free = [self._disk.free_bytes(directory)[0] for directory in self._directories]
         directory = self._directories[free.index(max(free))]
-        log_id = self._current_id + 1
+        log_id = self._last_id + 1
         path = f"{directory}/{file_name(log_id)}"
         if self._disk.exists(path):
             self._disk.unlink(path)  # left by an attempt that the disk refused; in no index
@@ -193,7 +212,7 @@ class EntryLogs:
             file.close()
             raise
         self._current = file
-        self._current_id = log_id
+        self._current_id = self._last_id = log_id
         self._offset = FILE_HEADER_BYTES
         self._reserved = min(_RESERVE_BYTES, self._log_bytes_max)
         self._bytes_of = {}

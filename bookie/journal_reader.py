@@ -31,6 +31,7 @@ from bookie.mark import NAME as MARK_NAME
 from bookie.mark import Mark
 
 _SCAN_BYTES = 4 * 1024 * 1024
+_FIRST_FILE = 1
 
 
 class JournalEnd(NamedTuple):
@@ -60,12 +61,15 @@ class JournalReader:
         """Set after the last block: None when there is no file at all."""
 
     def blocks(self) -> Iterator[GoodBlock]:
-        """Every good block after the mark, in order. Raises `JournalDamaged`."""
+        """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
         for file_id in self._files_to_read():
             path = f"{self._directory}/{file_name(file_id)}"
-            file = self._disk.open(path)
+            last = file_id == self.files[-1]
+            file = self._disk.open(path, write=last)
             try:
-                yield from self._blocks_of(file, file_id, last=file_id == self.files[-1])
+                if last:
+                    file.datasync()  # its writer may have been killed before it could do so
+                yield from self._blocks_of(file, file_id, last=last)
             finally:
                 file.close()
 
@@ -194,3 +198,8 @@ def journal_files(disk: Disk, directory: str) -> list[int]:
     """The ids of the journal files in `directory`, ascending."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
+
+
+def begins_at_birth(disk: Disk, directory: str) -> bool:
+    """Whether no journal file was ever removed: all that the bookie was told is in them."""
+    return journal_files(disk, directory)[:1] == [_FIRST_FILE]

@@ -24,7 +24,7 @@ def opened(disk: MemoryDisk, log_bytes_max: int = 4000) -> EntryLogs:
         disk.make_directory(folder)
     logs = EntryLogs(disk, ["/a", "/b"], log_bytes_max)
     logs.open()
-    logs.cut_abandoned((0, 0))
+    logs.cut_abandoned((0, 0), journaled=False)
     return logs
 
 
@@ -99,7 +99,7 @@ def test_after_a_restart_the_old_log_is_cut_and_never_appended_to() -> None:
     end = places[1].offset + places[1].length
     again = EntryLogs(disk, ["/a", "/b"], 4000)
     again.open()
-    again.cut_abandoned((1, places[1].offset))
+    again.cut_abandoned((1, places[1].offset), journaled=False)
     assert again.position == (1, end)
     assert disk.open(logs._paths[1]).size() == end
     (place,) = again.append([log_run(1, 6)])
@@ -110,7 +110,7 @@ def test_after_a_restart_the_old_log_is_cut_and_never_appended_to() -> None:
 
 def test_a_log_that_the_mark_names_must_be_there() -> None:
     with pytest.raises(EntryLogMissing, match=file_name(3)):
-        EntryLogs(MemoryDisk(), ["/a"], 4000).cut_abandoned((3, 100))
+        EntryLogs(MemoryDisk(), ["/a"], 4000).cut_abandoned((3, 100), journaled=True)
 
 
 def state(last_entry: int) -> LedgerState:
