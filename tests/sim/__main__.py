@@ -16,6 +16,20 @@ from tests.sim.ledger_load import ACTIVITIES
 from tests.sim.options import FAULTS
 from tests.sim.quiet import prepare
 from tests.sim.run import SeedResult, run_seed
+from tests.sim.topic_options import FAULTS as TOPIC_FAULTS
+
+SITUATIONS = (
+    *("ambush", "bookie.pressure", "judge.left_open", "metadata.session_timed_out"),
+    *("bookie.found_in_entry_log", "bookie.found_in_read_cache", "bookie.found_in_write_cache"),
+    *("bookie.journal_rolled", "bookie.journal_trimmed", "bookie.entry_log_closed"),
+    *("bookie.ends.CookieRefused", "bookie.ends.SyncFailed", "bookie.ends.JournalDamaged"),
+    *("writer.EnsembleChanged", "writer.EnsembleChanged striped", "writer.ChangeDelayed"),
+    *("writer.Ended", "recovery.FenceHeld", "recovery.WrittenBack", "recovery.BookieReplaced"),
+    *("topic.takeover", "topic.reopen", "topic.handover", "topic.ledger_added", "topic.trim"),
+    *("topic.state_roll", "topic.state_compared", "topic.duplicate", "topic.publish_unknown"),
+    *("topic.redelivered", "topic.stale_lease", "topic.seek"),
+)
+"""Probes that some thousand seeds must reach: where one is not, the simulator has gone blind."""
 
 _CHUNK = 50
 _PROGRESS_S = 5.0
@@ -170,9 +184,13 @@ class Total:
 
     @property
     def blind_spots(self) -> list[str]:
-        """Pairs of a fault and what clients were at that no seed came by."""
-        pairs = (f"{kind} × {activity}" for kind in FAULTS for activity in ACTIVITIES)
-        return [pair for pair in pairs if not self.probes[pair]]
+        """What no seed came by: faults, pairs of a fault and what clients were at, situations."""
+        wanted = [f"{kind} × {activity}" for kind in FAULTS for activity in ACTIVITIES]
+        wanted += SITUATIONS
+        return [
+            *(kind for kind in (*FAULTS, *TOPIC_FAULTS) if not self.faults[kind]),
+            *(name for name in wanted if not self.probes[name]),
+        ]
 
     def show(self, wall_s: float) -> None:
         """For people."""
