@@ -246,7 +246,7 @@ class TopicLoad:
     async def consume_once(self, client: TopicClient, name: PartitionName, sub: str) -> None:
         """Receive some, and do with them what consumers do."""
         given = await self.receive(client, name, sub, wait_s=0.1)
-        if self.options.seeks and client.rng.random() < 0.02:
+        if self.options.seeks and client.rng.random() < 0.15:
             await self._seek(client, name, sub)
             return
         if not given:
