@@ -180,8 +180,6 @@ class Replication:
                     self._owner.tell(action)
                 case Ended() | Closed():
                     self._owner.tell(action)
-        for position, sender in enumerate(self._senders):
-            sender.down = position in self.core.down
 
     async def _change_record(self, metadata: LedgerMetadata, version: int) -> None:
         try:

@@ -36,7 +36,6 @@ class Sender:
         options: LedgerOptions,
     ) -> None:
         self.bookie = bookie
-        self.down = False
         self._sink = sink
         self._core = core
         self._acked_to = core.acks.acked_to
@@ -50,6 +49,14 @@ class Sender:
         self._pause: asyncio.TimerHandle | None = None
         self._connection: BookieConnection | None = None
         self._heard_at = 0.0
+
+    @property
+    def down(self) -> bool:
+        """Whether the ledger goes on without this bookie for now; what it misses may be gone.
+
+        Asked of the core each time: it learns of failures while it has nothing to do about them.
+        """
+        return self._position in self._core.down
 
     def attach(self, now: float) -> None:
         """Take the bookie's connection, if there is one."""
@@ -66,11 +73,9 @@ class Sender:
         if self._connection is not None:
             self._connection.detach(self._core.metadata.ledger_id, self._sink)
             self._connection = None
-        self.down = True
 
     def restart(self, first_entry: int, now: float) -> None:
         """Send everything from `first_entry` on, newly or again."""
-        self.down = False
         self._next = first_entry
         self._again.clear()
         self._heard_at = now

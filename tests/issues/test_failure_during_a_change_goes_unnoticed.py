@@ -1,0 +1,71 @@
+"""A bookie that failed while an ensemble change was being written was still sent to.
+
+The writer's core has nothing to do about a second failure until the first change is through, so it
+asked for no action, and only an action told the bookie's sender that it was down. What the bookie
+missed was let go, as of one that is down; when its connection came back, the sender wanted to send
+it: an assertion ended the task that keeps that bookie connected, and it was never tried again.
+Found by the simulator, seed 40174.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledger.actions import ChooseReplacements, WriteMetadata
+from ledger.errors import BookieUnavailable
+from ledger.options import LedgerOptions
+from ledger.pending import Pending
+from ledger.sender import Sender
+from ledger.writing import State, Writing
+from tests.ledger_world import new_ledger
+
+
+class _Connection:
+    """Takes everything."""
+
+    writable = True
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def attach(self, ledger_id: int, sink: object) -> None: ...
+
+    def send_adds(self, frames: object, size: int) -> None:
+        self.sent += size
+
+
+class _Bookie:
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self.connection: _Connection | None = _Connection()
+
+
+def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
+    core = Writing(new_ledger(3, 3, 2), 0)
+    first, second, third = core.ensemble
+    pending = Pending(core.metadata, core.quorum)
+    sink: Any = None
+    bookie: Any = _Bookie(second)
+    sender = Sender(sink, core, pending, 1, bookie, LedgerOptions())
+    sender.attach(0.0)
+    for _ in range(3):
+        pending.encode([b"x"], 0, core.lac)
+        core.push(1)
+    core.acked(first, 0, 1)
+    core.acked(third, 0, 1)
+    assert core.lac == 1
+
+    [asked] = core.failed(third, BookieUnavailable(third, "the first failure"))
+    assert isinstance(asked, ChooseReplacements)
+    [change] = core.chosen({2: "spare"})
+    assert isinstance(change, WriteMetadata)
+    assert core.state is State.PUBLISHING
+    assert core.failed(second, BookieUnavailable(second, "the second")) == []
+    pending.release(core.lac)  # nobody that is up misses it
+
+    bookie.connection = _Connection()  # it comes back
+    sender.attach(1.0)
+    assert core.returned(second) == []
+    sender.pump()
+    assert bookie.connection.sent == 0
+    assert not sender.owes()
