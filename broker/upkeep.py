@@ -16,6 +16,7 @@ from broker.state_log import delete_quietly
 from broker.subscriptions import SubscriptionSet
 from broker.surroundings import Surroundings
 from broker.types import PartitionName, TopicSettings
+from metadata.topics import PartitionRecord
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -97,6 +98,7 @@ class Upkeep:
         limit = self._subscriptions.oldest_unacked()
         if before.trimming(policy, now_ms, open_bytes, limit) is before:
             return
+        scanned_from: int | None = None
         if len(publisher.stored_producers):
             # A take-over scans what was published since the producers became durable last: of what
             # is gone it would know nothing, and store a repeated batch twice.
@@ -104,12 +106,16 @@ class Upkeep:
             await self._persist(
                 producers_op(scanned_from, publisher.stored_producers.take_changed())
             )
-            limit = scanned_from if limit is None else min(limit, scanned_from)
-        await self._record.change(
-            lambda record: with_chain(
+
+        def trimmed(record: PartitionRecord) -> PartitionRecord:
+            # The limit of this moment: a subscription may have gone back while we waited.
+            limits = [self._subscriptions.oldest_unacked(), scanned_from]
+            limit = min((offset for offset in limits if offset is not None), default=None)
+            return with_chain(
                 record, self._record.chain.trimming(policy, now_ms, open_bytes, limit)
             )
-        )
+
+        await self._record.change(trimmed)
         # Only now that no record names them may they go.
         for ledger_id in before.dropped_in(self._record.chain):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
