@@ -92,33 +92,42 @@ class LedgerStore:
         token = metadata.creator_token or self._rng.randrange(1, 2**63)
         metadata = replace(metadata, creator_token=token)
         if metadata.ledger_id != UNALLOCATED:
-            return await self._create(metadata)
+            return await self._create(metadata, once=False)
         for _ in range(_IDS_TRIED_MAX):
             metadata = replace(metadata, ledger_id=await self._ids.allocate())
             # An id may be taken by a ledger that was made with an id of its maker's choice.
             with contextlib.suppress(RecordExists):
-                return await self._create(metadata)
+                return await self._create(metadata, once=True)
         raise MetadataError(f"{_IDS_TRIED_MAX} new ledger ids in a row were taken already")
 
-    async def _create(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+    async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
+        """Make this record. With `once` it is never made again after a lost reply: not being there
+        may mean that it was made, recovered and deleted, and an id has one life."""
         path = ledger_path(self._root, metadata.ledger_id)
         value = encode_ledger_metadata(metadata)
         for send in range(1, _SENDS_MAX + 1):
             try:
-                await self._store.create(path, value)
+                if send == 1 or not once:
+                    await self._store.create(path, value)
+                    return metadata, 0
+                return await self._made(metadata)
             except (MetadataUnavailable, SessionExpired):
                 if send == _SENDS_MAX:
                     raise
             except RecordExists:
-                with contextlib.suppress(RecordNotFound):
-                    found, version = await self.read(metadata.ledger_id)
-                    ours = found.creator_token == metadata.creator_token
-                    if ours and found.state is LedgerState.OPEN:
-                        return found, version
-                raise  # another's; or ours once, and recovered before we knew that we made it
-            else:
-                return metadata, 0
+                return await self._made(metadata)
         raise AssertionError("the last send returns or raises")
+
+    async def _made(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+        """What we made, if it still waits for us to write. Raises `RecordExists` otherwise."""
+        with contextlib.suppress(RecordNotFound):
+            found, version = await self.read(metadata.ledger_id)
+            ours = found.creator_token == metadata.creator_token
+            if ours and found.state is LedgerState.OPEN:
+                return found, version
+        raise RecordExists(
+            f"ledger {metadata.ledger_id} is another's, or was ours and recovered before we knew it"
+        )
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """The record and its version. Raises `RecordNotFound`, `BadRecord`."""

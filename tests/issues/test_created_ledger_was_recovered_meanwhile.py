@@ -4,6 +4,7 @@ The reply to the create was lost; until the creator asked again, somebody had fo
 and recovered it. The creator's token in the record said that it was the creator's own, its state
 was not looked at: the writer began on a closed ledger, and its first change of the ensemble would
 have changed the record of a closed ledger. Found by the simulation, seed 4201 of profile `beyond`.
+Deleted as well by then, it was made a second time under the same id (seed 30280).
 """
 
 from __future__ import annotations
@@ -60,7 +61,6 @@ async def test_the_creator_gets_another_ledger(store: MetadataStore, what: str) 
     async def meanwhile() -> None:
         if what == "deleted":
             await others.delete(0)
-            await others.create(replace(WANTED, ledger_id=0))
         else:
             closed = what == "closed"
             await _recover(others, LedgerState.CLOSED if closed else LedgerState.IN_RECOVERY)
