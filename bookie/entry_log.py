@@ -80,7 +80,7 @@ class EntryLogs:
                     self._paths[log_id] = f"{directory}/{name}"
         self._current_id = self._last_id = max(self._paths, default=0)
 
-    def cut_abandoned(self, mark: tuple[int, int], *, journaled: bool) -> None:
+    def cut_abandoned(self, mark: tuple[int, int], journaled: bool) -> None:
         """Cut the logs where the mark, (log id, offset), ends to vouch for them.
 
         What lies behind it is in the journal too, and may be torn, or in the page cache alone when

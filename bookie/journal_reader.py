@@ -60,6 +60,14 @@ class JournalReader:
         self.end: JournalEnd | None = None
         """Set after the last block: None when there is no file at all."""
 
+    def is_whole(self) -> bool:
+        """Whether the files hold all that no mark vouches for. Raises `JournalDamaged`.
+
+        Not when the mark was lost, and files before it had gone.
+        """
+        self._files_to_read()
+        return self._mark is not None or self.files[:1] == [_FIRST_FILE]
+
     def blocks(self) -> Iterator[GoodBlock]:
         """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
         for file_id in self._files_to_read():
@@ -198,8 +206,3 @@ def journal_files(disk: Disk, directory: str) -> list[int]:
     """The ids of the journal files in `directory`, ascending."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
-
-
-def begins_at_birth(disk: Disk, directory: str) -> bool:
-    """Whether no journal file was ever removed: all that the bookie was told is in them."""
-    return journal_files(disk, directory)[:1] == [_FIRST_FILE]

@@ -29,7 +29,7 @@ from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
 from bookie.index import LedgerIndex
 from bookie.journal import Journal, JournalWriter
-from bookie.journal_reader import GoodBlock, JournalReader, begins_at_birth
+from bookie.journal_reader import GoodBlock, JournalReader
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
 from bookie.read_cache import CachedRun, ReadCache
@@ -112,9 +112,9 @@ class Storage:
             load_states, self._disk, config.ledger_directories, self._states
         )
         await self._flush_call(self._logs.open)
-        journaled = mark is not None or begins_at_birth(self._disk, journal_directory)
-        vouched = mark[2:4] if mark else (0, 0)
-        await self._flush_call(partial(self._logs.cut_abandoned, vouched, journaled=journaled))
+        reader = JournalReader(self._disk, journal_directory, mark)
+        whole = await self._flush_call(reader.is_whole)  # asked before anything is cut
+        await self._flush_call(self._logs.cut_abandoned, mark[2:4] if mark else (0, 0), whole)
         self._index = await self._flush_call(
             open_index,
             config.ledger_directories[0],
@@ -141,7 +141,6 @@ class Storage:
             state_file=state_file,
             mark=mark,
         )
-        reader = JournalReader(self._disk, journal_directory, mark)
         await self._replay(reader)
         writer = JournalWriter(
             self._disk,
