@@ -312,9 +312,9 @@ class Replication:
         if now - self._flushed_at < idle_s or now < self._announce_at:
             return True
         untold = [b for b in self._live_bookies() if b.bookie_id not in self._told]
-        if not untold:
-            self._announced_lac = lac
-            return False
+        if not untold:  # but one that is down will have to be told
+            self._announced_lac = self._announced_lac if self.core.down else lac
+            return bool(self.core.down)
         self._announce_at = now + self._announce_pause_s
         self._announce_pause_s = min(2 * self._announce_pause_s, _ANNOUNCE_PAUSE_S_MAX)
         body = {"ledger": self._ledger_id, "key": self.pending.key, "lac": lac}

@@ -44,6 +44,25 @@ async def test_an_idle_writer_tells_its_last_entry_until_it_is_known(tmp_path: P
         await reader.close()
 
 
+async def test_bookies_that_were_away_are_told_when_they_come_back(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        client = await cluster.client(explicit_lac_interval_ms=300.0, stall_timeout_s=30.0)
+        writer = await client.create()
+        await writer.append(b"the only one")
+        for name in ("b1", "b2", "b3"):
+            await cluster.stop_bookie(name)
+        async with asyncio.timeout(15):
+            while writer._replication._announcing_lac < 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        for name in ("b1", "b2", "b3"):
+            await cluster.start_bookie(name)
+        reader = await (await cluster.client(seed=2)).open(writer.ledger_id)
+        async with asyncio.timeout(15):
+            while reader.last_add_confirmed < 0:
+                await reader.wait_for(-1, 0.2)
+        await reader.close()
+
+
 async def test_it_is_told_no_more_once_all_know_it(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         client = await cluster.client(explicit_lac_interval_ms=20.0)
