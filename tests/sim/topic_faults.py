@@ -8,7 +8,7 @@ from random import Random
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import SESSION_TIMEOUT_MS, Cluster
 from tests.sim.metadata import Cut
-from tests.sim.topic_load import TopicLoad
+from tests.sim.topic_load import TopicClient, TopicLoad
 from tests.sim.topic_options import TopicOptions
 
 _SESSION_S = SESSION_TIMEOUT_MS / 1000
@@ -134,10 +134,23 @@ class TopicNemesis:
     def _kill_client(self) -> str:
         if not self.load.clients:
             return ""
-        client = self.rng.choice(self.load.clients)
-        client.crash()
-        self._later(self.rng.uniform(0.0, 0.4), self._start_client, client)
-        return client.name
+        clients = self.load.clients
+        numbered = [client for client in clients if client.name.startswith("i")]
+        client = self.rng.choice(numbered if numbered and self.rng.random() < 0.5 else clients)
+        if self.rng.random() < 0.5:
+            self._crash_client(client)
+            return client.name
+        # What it sends last is held up on its way, and comes when its successor is there.
+        s = self.rng.choice((0.1, 0.4, 1.0)) * self.rng.uniform(0.5, 1.5)
+        for name in self.brokers:
+            self.cluster.network.clog(client.name, name, s)
+        self._later(self.rng.uniform(0.0, 0.05), self._crash_client, client)
+        return f"{client.name}, its last calls held up for {s:.3f} s"
+
+    def _crash_client(self, client: TopicClient) -> None:
+        if not self.over and client.is_alive:
+            client.crash()
+            self._later(self.rng.uniform(0.0, 0.4), self._start_client, client)
 
     def _start_client(self, client: object) -> None:
         if not self.over and not client.is_alive:  # type: ignore[attr-defined]

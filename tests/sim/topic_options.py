@@ -18,7 +18,7 @@ FAULTS: Mapping[str, float] = {
     "broker_hands_over": 1.2,  # a graceful stop, and a start under the same id
     "broker_loses_bookies": 1.0,
     "broker_cut_off": 1.2,  # from clients and other brokers
-    "topic_client_dies": 0.8,
+    "topic_client_dies": 0.4,
 }
 
 
