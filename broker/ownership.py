@@ -92,6 +92,8 @@ class Owners:
         self._spawn = spawn
         self._value = b""
         self._local: dict[PartitionName, _Local] = {}
+        self._releasing: dict[str, int] = {}
+        """Owner records that are being given up."""
         self._names: dict[str, PartitionName] = {}
         """By the path of the ownership record, of all that were ever claimed here."""
         self._lookups: dict[PartitionName, _Lookup] = {}
@@ -123,10 +125,13 @@ class Owners:
                 return Owner(owner.broker_id, owner.url, False)
             if self._stopping:
                 raise PartitionMoving(f"{name} is being handed over by this broker")
-            if owner is not None:
+            if owner_path(*name) in self._releasing:
                 raise PartitionMoving(f"{name} is being released by this broker; ask again")
             preferred = self._members.preferred(name)
-            if preferred.broker_id != self._members.own.broker_id and not forwarded:
+            # A record of ours that nobody is releasing is left over from a release that failed:
+            # as long as our session lives, nobody else can open the partition.
+            ours = owner is not None or preferred.broker_id == self._members.own.broker_id
+            if not ours and not forwarded:
                 return Owner(preferred.broker_id, preferred.url, False)
             local = self._claim(name, settings)
         return await self._wait_until_open(name, local)
@@ -253,11 +258,20 @@ class Owners:
                 local.task.cancel()
             self._spawn(self._release_quietly(owner_path(*partition.name)))
 
-    async def _release_quietly(self, path: str) -> None:
+    def _release_quietly(self, path: str) -> Coroutine[Any, Any, None]:
+        # Noted at once, not when it first runs: a claim in between would hold what is given up.
+        self._releasing[path] = self._releasing.get(path, 0) + 1
+        return self._release_noted(path)
+
+    async def _release_noted(self, path: str) -> None:
         try:
             await self._ownership.release(path)
         except OctavoError as error:
             _log.warning("claim_not_released", path=path, reason=str(error))
+        finally:
+            self._releasing[path] -= 1
+            if not self._releasing[path]:
+                del self._releasing[path]
 
     async def _hand_over(self, name: PartitionName) -> None:
         local = self._local.get(name)
