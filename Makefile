@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench sim sim-many mutants kills model
+.PHONY: help demo test check install fmt interop bench sim sim-many mutants kills model crash-states single-faults
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -16,6 +16,8 @@ help:
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2]'
 	@echo 'make mutants   bugs of the field, planted: seeds until each is found [ONLY=name] [JOBS=2]'
 	@echo 'make model     every state of the protocol, by its production code: [MODEL="M1 M6"] [STORY=1]'
+	@echo 'make crash-states   every disk that a power failure may leave; minutes to an hour'
+	@echo 'make single-faults  every block of a bookie'"'"'s disk damaged in turn'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 
 $(VENV)/installed: pyproject.toml
@@ -78,3 +80,10 @@ kills: install
 # Every state that the production state machines can reach, within bounds: docs/model_check.md.
 model: install
 	$(BIN)/python -m tests.model $(MODEL) $(if $(STORY),--story)
+
+# The storage engine alone: every life of four operations, power lost at every step of each.
+crash-states: install
+	$(BIN)/python -m tests.crash_states --length 4 --kills 2 --jobs $(JOBS)
+
+single-faults: install
+	$(BIN)/python -m tests.single_fault
