@@ -116,10 +116,6 @@ class LedgerAudit:
             return
         record = decode_ledger_metadata(ledger_id, value)
         self._events.add("record", ledger_id, f"version {version} by {by}:", Short(record))
-        if history is not None and history.deleted and version == 0 and not history.sent:
-            # Its creator never knew that it had made it and asks once more; others recovered and
-            # deleted it meanwhile. Nobody wrote to it, so that nobody can tell the two apart.
-            history = None
         if history is None:
             self.check(record.state is LedgerState.OPEN, f"P12 ledger {ledger_id} is born {record}")
             self.ledgers[ledger_id] = LedgerHistory(ledger_id, record, version)
