@@ -8,7 +8,6 @@ here; anything else is a failure of the seed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -16,117 +15,17 @@ from typing import Any
 
 from ledger.actions import ChangeDelayed, EnsembleChanged
 from ledger.errors import BeyondLastConfirmed, OutcomeUnknown
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
 from ledger.reader import LedgerReader
-from ledger.recovery_events import (
-    BookieReplaced,
-    EntryAnswered,
-    FenceAnswered,
-    FenceHeld,
-    LastEntryFound,
-    RecoveryEvent,
-    WrittenBack,
-)
 from ledger.writer import LedgerWriter
 from metadata.ledgers import LedgerState
 from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from protocol.entry import DigestType
 from tests.sim.cluster import Cluster
-from tests.sim.process import Process
+from tests.sim.sim_client import SimClient
 
 PASSWORD = b"sim"
 ACTIVITIES = ("writing", "closing", "recovering", "tailing")
 _DIGESTS = (DigestType.CRC32C, DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC)
-
-
-class SimClient:
-    """One client process; when it crashes, another takes its place."""
-
-    def __init__(self, cluster: Cluster, name: str, life: Callable[[SimClient], Any]) -> None:
-        self.cluster = cluster
-        self.name = name
-        self.rng = cluster.loop.stream(f"client {name}")
-        self.process: Process | None = None
-        self.ledgers: LedgerClient
-        self.pending: dict[tuple[int, int], None] = {}
-        """Adds that were not answered yet, of the living process."""
-        self.doing = ""
-        """What the living process is at; one of `ACTIVITIES`, or nothing."""
-        self._life = life
-        self.is_recoverer = False
-        self.is_ready = False
-        """Connected."""
-        self.is_done = False
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None and self.process.alive
-
-    def start(self) -> None:
-        """Begin, or begin anew after a crash."""
-        self.pending.clear()
-        self.is_done = self.is_ready = False
-        self.doing = ""
-        self.process = self.cluster.new_process(self.name)
-        self.process.spawn(self._live(), self.name)
-
-    def crash(self, *, power: bool) -> None:
-        """Die."""
-        if self.process is not None:
-            self.process.crash(power=power)
-
-    async def _live(self) -> None:
-        try:
-            while not await self._begin():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-            self.is_ready = True
-            await self._life(self)
-            self.is_done = True
-        except (Exception, asyncio.CancelledError) as error:
-            self.cluster.audit.fail(f"client {self.name} ended with {error!r}")
-            raise
-
-    async def _begin(self) -> bool:
-        """Connect to the metadata store and learn who is there; whether that worked."""
-        cluster, process = self.cluster, self.process
-        assert process is not None
-        store = cluster.metadata_store(process)
-        self.ledgers = LedgerClient(
-            store,
-            rng=process.rng,
-            options=LedgerOptions(**cluster.options.client),
-            clock=process.clock_ms,
-            observe_recovery=self._recovery,
-        )
-        try:
-            await store.start()
-            await self.ledgers.start()
-        except OctavoError as error:
-            cluster.events.add("not started", self.name, error)
-            await self.ledgers.close()
-            with contextlib.suppress(OctavoError):
-                await store.close()
-            return False
-        return True
-
-    def _recovery(self, ledger_id: int, event: RecoveryEvent) -> None:
-        audit, events = self.cluster.audit, self.cluster.events
-        self.cluster.trace.probe(f"recovery.{type(event).__name__}")
-        match event:
-            case EntryAnswered(entry_id, bookie, answer):
-                audit.answered(bookie, ledger_id, entry_id)
-                if answer == "absent":
-                    audit.denied(bookie, ledger_id, entry_id)
-            case FenceAnswered(bookie, answer, _):
-                events.add("fence answered", self.name, ledger_id, bookie, answer)
-            case FenceHeld(lac):
-                events.add("fence holds", self.name, ledger_id, lac)
-                audit.fence_holds(ledger_id)
-            case LastEntryFound() | BookieReplaced() | WrittenBack():
-                events.add("recovery", self.name, ledger_id, event)
-            case _:
-                pass
 
 
 class LedgerLoad:
@@ -227,10 +126,7 @@ class LedgerLoad:
 
     def _send_recoverer(self, client: SimClient, ledger_id: int) -> None:
         if client.is_alive and client.is_ready and client.process is not None:
-            client.process.spawn(self._recover_one(client, ledger_id), "summoned")
-
-    async def _recover_one(self, client: SimClient, ledger_id: int) -> None:
-        await self.recover(client, ledger_id)
+            client.process.spawn(self.recover(client, ledger_id), "summoned")
 
     async def _fill(self, client: SimClient, writer: LedgerWriter, count: int) -> None:
         rng, options = client.rng, self.options

@@ -17,7 +17,8 @@ from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from protocol.entry import HEADER
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.ledger_audit import LedgerHistory, covered
-from tests.sim.ledger_load import PASSWORD, LedgerLoad, SimClient
+from tests.sim.ledger_load import PASSWORD, LedgerLoad
+from tests.sim.sim_client import SimClient
 
 _PAUSE_S = 0.1
 _LAST_ENTRIES = 3

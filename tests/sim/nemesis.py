@@ -13,6 +13,7 @@ from tests.sim.atlas import Atlas
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.ledger_load import LedgerLoad
 from tests.sim.metadata import Cut
+from tests.sim.sim_client import SimClient
 
 _AMBUSHES_MAX = 12
 """Of one seed."""
@@ -37,6 +38,7 @@ class Nemesis:
         load.on_moment = self._ambush
         for bookie in cluster.bookies.values():
             bookie.disk.on_death = partial(self._start_again, bookie)
+        self._later = cluster.loop.world_later
         self._swapped: list[tuple[SimBookie, SimBookie]] = []
         self._kinds: dict[str, Callable[[], str]] = {
             "power_loss": self._power_loss,
@@ -128,8 +130,8 @@ class Nemesis:
         cluster.network.options.reset_p = 0.0
         cluster.metadata.heal()
         cluster.metadata.faults.request_lost = cluster.metadata.faults.reply_lost = 0.0
-        for one, other in self._swapped:
-            self._swap_back(one, other)
+        for pair in self._swapped:
+            self._swap_back(*pair)
         for bookie in cluster.bookies.values():
             bookie.disk.faults.clear()
             bookie.disk.slow()
@@ -140,8 +142,7 @@ class Nemesis:
                 bookie.process.resume()
             bookie.start()
         for client in self.load.clients:
-            if client.process is not None:
-                client.process.resume()
+            client.resume()
 
     # ------------------------------------------------------------------ choosing
 
@@ -160,9 +161,6 @@ class Nemesis:
 
     def _hosts(self) -> list[str]:
         return [*self.cluster.bookies, *(client.name for client in self.load.clients)]
-
-    def _later(self, s: float, call: Callable[..., object], *args: object) -> None:
-        self.loop.world_later(s, call, *args)
 
     def _some_s(self) -> float:
         """How long something lasts: mostly short, sometimes past timeouts and sessions."""
@@ -235,9 +233,9 @@ class Nemesis:
         self._later(self.rng.uniform(0.0, 0.4), self._start_client, client)
         return client.name
 
-    def _start_client(self, client: object) -> None:
-        if not self.over and not client.is_alive:  # type: ignore[attr-defined]
-            client.start()  # type: ignore[attr-defined]
+    def _start_client(self, client: SimClient) -> None:
+        if not self.over and not client.is_alive:
+            client.start()
 
     # ------------------------------------------------------------------ network
 
