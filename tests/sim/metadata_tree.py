@@ -180,8 +180,8 @@ class Tree:
             parent = self._nodes[above]
             parent.names[path.rpartition("/")[2]] = node
             parent.names_seq = self.seq
-            # As ZooKeeper counts: a deletion takes a number, too.
-            parent.next_sequence += 1
+            if record is not None:  # as ZooKeeper counts: creations alone take a number
+                parent.next_sequence += 1
             keys = (WatchKey(path, False), WatchKey(above, True))
         value, version = (None, was.version if was else 0) if record is None else record
         change = Change(time_s, self.seq, path, value, version, *by)
