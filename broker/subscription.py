@@ -91,6 +91,7 @@ class Subscription:
         """By consumer the last numbered request, and what it was given."""
         self._newest: tuple[str, int] | None = None
         """Of an exclusive subscription: the highest numbered call of its consumer."""
+        self._newest_got_none = False
         self._receiving = 0
         """Calls that have not got a message yet."""
         self._closed: NotOwner | None = None
@@ -112,7 +113,9 @@ class Subscription:
         messages_max = min(messages_max, _MESSAGES_MAX)
         call = _number_of(request) if self.info.settings.type == "exclusive" else None
         if call is not None and not self._is_late(call):
-            self._newest = call
+            if call == self._newest and self._is_spent(consumer, request):
+                return []
+            self._newest, self._newest_got_none = call, False
         self._receiving += 1
         try:
             found = None
@@ -123,7 +126,10 @@ class Subscription:
                 await self._wait(until_s)
         finally:
             self._receiving -= 1
-        return [] if found is None else await self._deliver(found)
+        if found is None:
+            self._newest_got_none = self._newest_got_none or call == self._newest
+            return []
+        return await self._deliver(found)
 
     async def acknowledge(
         self,
@@ -239,6 +245,13 @@ class Subscription:
         """Whether its consumer has gone on: it got the answer to this call from another copy."""
         newest = self._newest
         return call is not None and newest is not None and call[0] == newest[0] and call < newest
+
+    def _is_spent(self, consumer: str, request: str) -> bool:
+        """Whether the newest call was answered, and what it was given is acked: a copy is late."""
+        last_request, found = self._answered.get(consumer, ("", None))
+        if request == last_request and found is not None:
+            return all(map(self._cursor.is_acked, found.offsets))
+        return self._newest_got_none
 
     def _note_answer(self, consumer: str, request: str, found: HandOut) -> None:
         self._answered.pop(consumer, None)

@@ -60,6 +60,30 @@ async def test_it_gets_nothing_after_a_call_that_got_nothing(brokers: BrokerClus
     assert await offsets(subscription, "n-3") == [0, 1, 2]
 
 
+async def test_a_copy_of_the_newest_call_gets_nothing_new(brokers: BrokerCluster) -> None:
+    """What it was given is acked: its answer has come. What is not acked comes again."""
+    partition, subscription = await subscribed(brokers, "exclusive")
+    assert await offsets(subscription, "n-1") == []
+    await partition.publish(batch(9))
+    assert await offsets(subscription, "n-1", wait_s=5) == [], "answered already, with nothing"
+    assert await offsets(subscription, "n-2") == [0, 1, 2]
+    await subscription.acknowledge(up_to=1)
+    assert await offsets(subscription, "n-2") == [2]
+    await subscription.acknowledge(up_to=2)
+    assert await offsets(subscription, "n-2") == []
+    assert await offsets(subscription, "n-3") == [3, 4, 5]
+
+
+async def test_a_repeated_call_that_waits_goes_on_waiting(brokers: BrokerCluster) -> None:
+    partition, subscription = await subscribed(brokers, "exclusive")
+    first = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
+    await asyncio.sleep(0)
+    again = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
+    await asyncio.sleep(0)
+    await partition.publish(batch(3))
+    assert await first == await again == [0, 1, 2]
+
+
 async def test_one_that_waits_already_gives_up(brokers: BrokerCluster) -> None:
     partition, subscription = await subscribed(brokers, "exclusive")
     waiting = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
