@@ -241,9 +241,11 @@ class LogHistory:
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         cursor.skipped = max(cursor.skipped, offset)
 
-    def seek_ends(self, sub: str, *, known: bool) -> None:
+    def seek_ends(self, sub: str, offset: int, *, known: bool) -> None:
         cursor = self.cursors[sub]
         cursor.moves += 1
+        # What was acked while it was under way may have been acked before it took effect.
+        cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         if not known:
             cursor.loose = True
             cursor.confirmed.clear()

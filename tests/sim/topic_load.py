@@ -380,6 +380,6 @@ class TopicLoad:
 
         try:
             await client.ask(name, work)
-            log.seek_ends(sub, known=self.options.definite)
+            log.seek_ends(sub, offset, known=self.options.definite)
         except EXPECTED:
-            log.seek_ends(sub, known=False)
+            log.seek_ends(sub, offset, known=False)
