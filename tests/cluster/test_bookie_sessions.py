@@ -15,10 +15,17 @@ from bookie.node import BookieNode, BookieStartTimeout
 from metadata.bookies import BookieInfo, BookieRegistry
 from metadata.store import MetadataStore
 from protocol.codes import Code
-from tests.conformance.conftest import embedded_tree, tree, zookeeper_tree
+from tests.conformance.conftest import Tree, embedded_tree, zookeeper_tree
 from tests.raw_bookie import RawClient, add_of, config_in, entry_of
 
 __all__ = ["embedded_tree", "tree", "zookeeper_tree"]
+
+
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def tree(request: pytest.FixtureRequest) -> Tree:
+    """The stores that real sockets can share a loop with; the simulated one has its own."""
+    found: Tree = request.getfixturevalue(f"{request.param}_tree")
+    return found
 
 
 def node_on(folder: Path, store: MetadataStore, **how: Any) -> BookieNode:
