@@ -57,14 +57,14 @@ interop: install
 	$(BIN)/python tests/interop/run.py $(if $(SAY),--say)
 
 # The simulator: a whole cluster in one thread and virtual time; docs/simulation.md.
-SEED ?= 1
-N ?= 1000
 START ?= 0
 JOBS ?= 2
 
+sim: SEED ?= 1
 sim: install
 	$(BIN)/python -m tests.sim run $(SEED) $(if $(VERBOSE),--verbose)
 
+sim-many: N ?= 1000
 sim-many: install
 	$(BIN)/python -m tests.sim many $(N) --start $(START) --jobs $(JOBS)
 
@@ -73,8 +73,9 @@ mutants: install
 	$(BIN)/python -m tests.sim mutants --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
 
 # Real processes under load, killed at random and before, amid and after each persist step.
+kills: N ?= 500
 kills: install
-	$(BIN)/python -m tests.process.campaign --cycles $(or $(N),500) \
+	$(BIN)/python -m tests.process.campaign --cycles $(N) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(ZOOKEEPER),--zookeeper)
 
 # Every state that the production state machines can reach, within bounds: docs/model_check.md.
