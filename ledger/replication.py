@@ -26,7 +26,7 @@ from ledger.actions import (
     WriteMetadata,
     WritingAction,
 )
-from ledger.bookies import Bookie, Lane
+from ledger.bookies import Lane
 from ledger.errors import BookieUnavailable, LedgerFenced
 from ledger.pending import Pending
 from ledger.records import ChangeLost, ChangeWritten, change_record
@@ -311,9 +311,11 @@ class Replication:
             self._announce_at, self._announce_pause_s = now, idle_s
         if now - self._flushed_at < idle_s or now < self._announce_at:
             return True
-        untold = [b for b in self._live_bookies() if b.bookie_id not in self._told]
-        if not untold:  # but one that is down will have to be told
-            self._announced_lac = self._announced_lac if self.core.down else lac
+        live = [self._senders[position].bookie for position in self.core.live]
+        untold = [bookie for bookie in live if bookie.bookie_id not in self._told]
+        if not untold:
+            if not self.core.down:  # one that is down will have to be told
+                self._announced_lac = lac
             return bool(self.core.down)
         self._announce_at = now + self._announce_pause_s
         self._announce_pause_s = min(2 * self._announce_pause_s, _ANNOUNCE_PAUSE_S_MAX)
@@ -325,9 +327,6 @@ class Replication:
                 done = partial(self._lac_told, bookie.bookie_id, lac)
                 bookie.connection.request(Op.WRITE_LAC, body, done)
         return True
-
-    def _live_bookies(self) -> list[Bookie]:
-        return [self._senders[position].bookie for position in self.core.live]
 
     def _lac_told(
         self, bookie_id: str, lac: int, error: OctavoError | None, _body: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Several reads at once, all or nothing.
+"""Several things at once, all or nothing.
 
 Not `asyncio.TaskGroup`: up to Python 3.12, when a child fails while the group is being left, the
 parent stays marked as cancelled, and a timeout around it is no `TimeoutError` any more.
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def all_of(reads: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Their results in order. The first error ends the others and is raised as it is."""
-    tasks = [asyncio.ensure_future(read) for read in reads]
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
     except (Exception, asyncio.CancelledError):
