@@ -65,9 +65,10 @@ def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection, path: str) -> None:
-    # Who owns the file is asked before anything is changed in it.
-    application = db.execute("PRAGMA application_id").fetchone()[0]
+    # Who owns the file is asked before anything is changed in it. Tables first: whoever makes the
+    # file meanwhile commits the tables and the id at once, so tables seen mean an id to see.
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application = db.execute("PRAGMA application_id").fetchone()[0]
     if tables and application != APPLICATION_ID:
         raise MetadataUnusable(f"metadata file {path} is a SQLite database, but not Octavo's")
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
