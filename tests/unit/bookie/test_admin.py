@@ -1,0 +1,95 @@
+"""The admin port: a table of routes, bounded requests, errors as answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from bookie import admin as module
+from bookie.admin import AdminServer
+from bookie.metrics import BookieMetrics
+from protocol.codes import BookieIOError
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[AdminServer]:
+    server = AdminServer(BookieMetrics(), lambda: (True, {"bookie_id": "b"}))
+    await server.start("127.0.0.1", 0)
+    yield server
+    server.close()
+
+
+async def ask(server: AdminServer, request: str, headers: str = "") -> tuple[int, Any]:
+    """(status, parsed body) of one request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(f"{request} HTTP/1.1\r\nHost: b\r\n{headers}\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    return int(head.split()[1]), json.loads(body) if body else None
+
+
+async def test_a_route_answers_json_and_gets_the_query(admin: AdminServer) -> None:
+    async def later(query: Mapping[str, str]) -> list[int]:
+        await asyncio.sleep(0)
+        return [int(query["x"])]
+
+    admin.route("GET", "/plain", lambda query: {"asked": dict(query)})
+    admin.route("POST", "/gc", later)
+    assert await ask(admin, "GET /plain?a=1&b=%20c") == (200, {"asked": {"a": "1", "b": " c"}})
+    assert await ask(admin, "POST /gc?x=7") == (200, [7])
+    assert await ask(admin, "HEAD /plain") == (200, None)
+
+
+async def test_an_unknown_path_answers_with_what_there_is(admin: AdminServer) -> None:
+    admin.route("POST", "/gc", lambda query: None)
+    admin.route("GET", "/gc", lambda query: None)
+    status, said = await ask(admin, "GET /damaged")
+    assert status == 404
+    assert said["paths"] == ["GET /gc", "POST /gc", "GET /healthz", "GET /metrics"]
+    assert (await ask(admin, "DELETE /gc"))[0] == 405
+    assert (await ask(admin, "POST /healthz"))[0] == 405
+
+
+async def test_a_handler_that_fails_is_an_answer(admin: AdminServer) -> None:
+    def refuse(query: Mapping[str, str]) -> None:
+        raise BookieIOError("the log is gone")
+
+    admin.route("GET", "/refuse", refuse)
+    admin.route("GET", "/number", lambda query: int(query.get("limit", "1")))
+    admin.route("GET", "/wrong", lambda query: 1 // 0)
+    status, said = await ask(admin, "GET /refuse")
+    assert (status, said["reason"]) == (503, "the log is gone")
+    assert (await ask(admin, "GET /number?limit=many"))[0] == 400
+    assert (await ask(admin, "GET /wrong"))[0] == 500
+    assert (await ask(admin, "GET /number"))[0] == 200, "the server goes on"
+
+
+async def test_a_page_in_a_browser_changes_nothing(admin: AdminServer) -> None:
+    called: list[int] = []
+    admin.route("POST", "/gc", lambda query: called.append(1))
+    assert (await ask(admin, "POST /gc", "Origin: http://elsewhere\r\n"))[0] == 403
+    assert not called
+    assert (await ask(admin, "POST /gc"))[0] == 200
+    assert called
+
+
+async def test_time_bytes_and_connections_are_bounded(
+    admin: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REQUEST_S_MAX", 0.1)
+    monkeypatch.setattr(module, "_CONNECTIONS_MAX", 2)
+    admin.route("GET", "/slow", lambda query: asyncio.sleep(60))
+    idle, idle_writer = await asyncio.open_connection("127.0.0.1", admin.port)
+    slow, slow_writer = await asyncio.open_connection("127.0.0.1", admin.port)
+    slow_writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
+    third, third_writer = await asyncio.open_connection("127.0.0.1", admin.port)
+    for reader in (third, idle, slow):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    for writer in (idle_writer, slow_writer, third_writer):
+        writer.close()
+    assert (await ask(admin, "GET /healthz"))[0] == 200
