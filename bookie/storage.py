@@ -15,36 +15,31 @@ flush's, the readers', so that neither waits for another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar, cast
 
 import structlog
 
 from bookie.add_run import AddRun
+from bookie.blocking import Blocking
 from bookie.checkpoint import Checkpointer
-from bookie.config import BookieConfig, BookieConfigError
+from bookie.config import BookieConfig
 from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
+from bookie.flushing import Flushing
 from bookie.index import LedgerIndex
-from bookie.journal import Journal, JournalWriter
-from bookie.journal_reader import GoodBlock, JournalReader
+from bookie.journal import Journal
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
-from bookie.read_cache import CachedRun, ReadCache
-from bookie.reads import ColdReads, joined
-from bookie.recover import load_states, make_folders, open_index
-from bookie.replay import records_of
-from bookie.write_cache import Half, Piece, WriteCache
-from protocol.codes import Code, NoSuchEntry
-from protocol.entry import INVALID_ENTRY_ID
-from protocol.frames import LENGTH
+from bookie.opening import begin_journal, open_files, replay
+from bookie.read_cache import ReadCache
+from bookie.reading import Reading
+from bookie.reads import ColdReads
+from bookie.write_cache import Half, WriteCache
+from protocol.codes import Code
 
 Done = Callable[[Sequence[tuple[AddRun, Code]]], None]
-P = ParamSpec("P")
-R = TypeVar("R")
-_RETRY_FLUSH_S = 1.0
 _OK = Code.OK
 
 _log = structlog.get_logger()
@@ -60,6 +55,7 @@ class Storage:
     _journal: Journal
     _checkpointer: Checkpointer
     _cold: ColdReads
+    _reading: Reading
 
     def __init__(
         self,
@@ -77,20 +73,17 @@ class Storage:
         self._journal_executor: Executor = ThreadPoolExecutor(1, "octavo-journal")
         self._flush_executor: Executor = ThreadPoolExecutor(1, "octavo-flush")
         self._read_executor: Executor = ThreadPoolExecutor(2, "octavo-read")
+        self._flush_call = Blocking(self._flush_executor)
         self._cache = WriteCache(config.write_cache_bytes_max)
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._states = LedgerStates()
         self._index: LedgerIndex | None = None
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
         self._control = LedgerControl(self._states, self._deleted)
+        self._flushing: Flushing | None = None
         self._pressure_listeners: list[Callable[[bool], None]] = []
         self._paused = False
-        self._flush_wanted = asyncio.Event()
-        self._flusher: asyncio.Task[None] | None = None
-        self._closing = False
         self._failed: BaseException | None = None
-        self.disk_full = False
-        """Ordinary adds are refused with READ_ONLY until space returns; it ends by itself."""
         self.on_group: Callable[[int, float], None] = lambda *_: None
         """Told of every group commit: bytes, and seconds of its write and sync."""
         self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0}
@@ -100,35 +93,20 @@ class Storage:
 
     async def start(self) -> None:
         """Open the files and replay the journal. Raises on damage it cannot vouch for."""
-        config = self._config
-        if len(config.journal_directories) != 1:
-            raise BookieConfigError(
-                f"bookie setting journal_directories = {config.journal_directories!r}: name one "
-                "folder; for more journals run more bookies"
-            )
-        journal_directory = config.journal_directories[0]
-        await self._flush_call(make_folders, self._disk, config.directories)
-        mark, state_file = await self._flush_call(
-            load_states, self._disk, config.ledger_directories, self._states
+        config, blocking = self._config, self._flush_call
+        opened = await open_files(
+            config, self._disk, self._states, self._logs, self._index_opener, blocking
         )
-        await self._flush_call(self._logs.open)
-        reader = JournalReader(self._disk, journal_directory, mark)
-        whole = await self._flush_call(reader.is_whole)  # asked before anything is cut
-        await self._flush_call(self._logs.cut_abandoned, mark[2:4] if mark else (0, 0), whole)
-        self._index = await self._flush_call(
-            open_index,
-            config.ledger_directories[0],
-            self._logs,
-            mark,
-            self._states,
-            self._index_opener,
-        )
+        self._index = opened.index
         self._cold = ColdReads(
             executor=self._read_executor,
-            index=self._index,
+            index=opened.index,
             logs=self._logs,
             cache=self._read_cache,
             ahead_bytes_max=config.read_ahead_bytes_max,
+        )
+        self._reading = Reading(
+            self._control, self._cache, self._read_cache, self._cold, self.lookups
         )
         self._checkpointer = Checkpointer(
             disk=self._disk,
@@ -136,63 +114,40 @@ class Storage:
             executor=self._flush_executor,
             cache=self._cache,
             logs=self._logs,
-            index=self._index,
+            index=opened.index,
             states=self._states,
-            state_file=state_file,
-            mark=mark,
+            state_file=opened.state_file,
+            mark=opened.mark,
         )
-        await self._replay(reader)
-        writer = JournalWriter(
-            self._disk,
-            journal_directory,
-            file_bytes_max=config.journal_file_bytes_max,
-            preallocate_bytes=config.journal_preallocate_bytes,
-            sync=config.journal_sync,
+        await replay(
+            opened.journal,
+            self._control,
+            self._cache,
+            self._checkpointer,
+            self._flushed,
+            blocking,
         )
-        await self._flush_call(writer.open, await self._flush_call(reader.seal) + 1)
         self._journal = Journal(
-            writer,
+            await begin_journal(config, self._disk, opened.journal, blocking),
             executor=self._journal_executor,
             group_bytes_max=config.journal_group_bytes_max,
             on_fatal=self._fail,
             on_group=lambda size, seconds: self.on_group(size, seconds),
         )
         self._control.journal_to(self._journal)
-        self._flusher = asyncio.get_running_loop().create_task(self._flush_loop(), name="flush")
-
-    async def _replay(self, reader: JournalReader) -> None:
-        """Apply every good block of the journal; flush whenever the cache is full, and at the end.
-
-        What was read may be in the page cache alone, because its sync failed or never came:
-        nothing of it, a fence least of all, counts as durable before it is written anew.
-        """
-        blocks, count, end = reader.blocks(), 0, (0, 0)
-
-        def replayed() -> tuple[int, int]:
-            return end
-
-        while (block := await self._flush_call(_next_block, blocks)) is not None:
-            for record in records_of(block.body):
-                if self._control.replay(record):
-                    self._cache.active.put(cast(AddRun, record))
-            count, end = count + 1, (block.file_id, block.end)
-            if self._cache.is_full:
-                await self._checkpointer.run(replayed, self._flushed)
-        if count:
-            try:
-                await self._checkpointer.run(replayed, self._flushed)
-            except DiskFull as error:
-                _log.warning("flush_left_to_replay", error=str(error))
-            _log.info("journal_replayed", blocks=count, end=end)
+        self._flushing = Flushing(
+            self._checkpointer,
+            self._journal,
+            self._cache,
+            self._states,
+            interval_s=config.flush_interval_ms / 1000,
+            on_flushed=self._flushed,
+            on_fatal=self._fail,
+        )
 
     async def close(self) -> None:
         """Drain the journal, flush, give the files back."""
-        if self._flusher is not None:
-            # Not cancelled: half a checkpoint would leave the other half to the next replay.
-            self._closing = True
-            self._flush_wanted.set()
-            await asyncio.gather(self._flusher, return_exceptions=True)
-            self._flusher = None
+        if self._flushing is not None and await self._flushing.stop():
             self._control.close()
             try:
                 if self._failed is None:
@@ -218,11 +173,6 @@ class Storage:
             self._journal.stop(error)
             self.on_fatal(error)
 
-    async def _flush_call(self, function: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._flush_executor, partial(function, *args)
-        )
-
     # Adding
 
     def add(self, runs: Sequence[AddRun], done: Done) -> None:
@@ -233,9 +183,9 @@ class Storage:
         results: list[tuple[AddRun, Code]] = []
         buffers: list[bytes] = []
         length = 0
-        admit = self._control.admit
+        admit, read_only = self._control.admit, self.disk_full
         for run in runs:
-            code = admit(run, read_only=self.disk_full)
+            code = admit(run, read_only=read_only)
             results.append((run, code))
             if code is _OK:
                 buffers.append(run.frames)
@@ -251,17 +201,19 @@ class Storage:
         self, results: list[tuple[AddRun, Code]], done: Done, error: BaseException | None
     ) -> None:
         """The group that holds these runs is durable, or is not."""
+        flushing = self._flushing
+        assert flushing is not None
         if error is None:
             for run, code in results:
                 if code is _OK and self._control.stored(run):
                     self._cache.active.put(run)
             if self._journal.short_of_space:
-                self._note_full("the journal cannot reserve room ahead")
+                flushing.note_full("the journal cannot reserve room ahead")
             if self._cache.is_full:
-                self._flush_wanted.set()
+                flushing.wanted.set()
         else:
             if isinstance(error, DiskFull):
-                self._note_full(str(error))
+                flushing.note_full(str(error))
             failed = Code.READ_ONLY if isinstance(error, DiskFull) else Code.IO
             results = [(run, failed if code is _OK else code) for run, code in results]
         if self._paused or self._cache.is_full:
@@ -300,9 +252,7 @@ class Storage:
 
         Raises `NoSuchLedger`, `NoSuchEntry`, and `BookieIOError` when it cannot be told.
         """
-        if entry_id == INVALID_ENTRY_ID:
-            entry_id = self._control.known(ledger_id).last_entry
-        return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
+        return await self._reading.read(ledger_id, entry_id)
 
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
@@ -312,40 +262,11 @@ class Storage:
         An entry counts with the four bytes of its length, as it travels in a batch answer. Ends
         before the first entry that is not there. Raises as `read` for entry `first`.
         """
-        self._control.known(ledger_id)
-        found: list[bytes] = []
-        size, entry_id = 0, first
-        while len(found) < max(1, count_max) and entry_id >= 0:
-            source: Piece | CachedRun | None
-            where = "write_cache"
-            source, last = self._cache.find(ledger_id, entry_id)
-            if source is None:
-                where = "read_cache"
-                source = self._read_cache.find(ledger_id, entry_id)
-            if source is None:
-                where = "entry_log"
-                source = await self._cold.run_with(ledger_id, entry_id)
-            if source is None:
-                break
-            self.lookups[where] += 1
-            last = min(last, source.last)
-            for current in range(entry_id, last + 1):
-                entry = source.entry(current)
-                size += LENGTH.size + len(entry)
-                if found and (size > bytes_max or len(found) >= count_max):
-                    return found
-                found.append(entry)
-            entry_id = last + 1
-        if not found:
-            self._control.known(ledger_id)
-            raise NoSuchEntry(f"ledger {ledger_id} entry {first} is not on this bookie")
-        return found
+        return await self._reading.read_many(ledger_id, first, count_max, bytes_max)
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
-        self._control.known(ledger_id)
-        cached = self._cache.intervals(ledger_id)
-        return joined(cached + await self._cold.intervals(ledger_id))
+        return await self._reading.entries(ledger_id)
 
     def ledgers(self) -> list[int]:
         """The ids of the ledgers this bookie knows, ascending."""
@@ -393,10 +314,15 @@ class Storage:
 
     # Flushing
 
+    @property
+    def disk_full(self) -> bool:
+        """Whether ordinary adds are refused with READ_ONLY until space returns, by itself."""
+        return self._flushing is not None and self._flushing.disk_full
+
     async def checkpoint(self) -> None:
         """Flush all that is durable in the journal, move the mark, remove old journal files."""
-        mark = await self._checkpointer.run(lambda: self._journal.durable_position, self._flushed)
-        await self._journal.remove_below(mark.file_id)
+        assert self._flushing is not None
+        await self._flushing.checkpoint()
 
     def _flushed(self, half: Half) -> None:
         """A half of the write cache is in log and index."""
@@ -405,46 +331,3 @@ class Storage:
             self._read_cache.drop(ledger_id, held.pieces[0].first, held.pieces[-1].last)
         if self._paused:
             self._update_pressure()
-
-    def _note_full(self, why: str) -> None:
-        if not self.disk_full:
-            self.disk_full = True
-            self._flush_wanted.set()
-            _log.error("disk_full", error=why)
-
-    async def _flush_loop(self) -> None:
-        """Flush when the cache is full or old; after "disk full" try again until space returns."""
-        interval_s = self._config.flush_interval_ms / 1000
-        try:
-            while not self._closing:
-                try:
-                    async with asyncio.timeout(interval_s):
-                        await self._flush_wanted.wait()
-                except TimeoutError:
-                    pass
-                self._flush_wanted.clear()
-                await self._flush_once()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    async def _flush_once(self) -> None:
-        changed = self._cache.active.ledgers or self._cache.flushing or self._states.is_dirty
-        if not changed and not self.disk_full:
-            return
-        try:
-            await self.checkpoint()
-            if self.disk_full:
-                await self._journal.reserve()
-                self.disk_full = False
-                _log.info("disk_space_returned")
-        except DiskFull as error:
-            self._note_full(str(error))
-            await asyncio.sleep(_RETRY_FLUSH_S)
-            self._flush_wanted.set()
-
-
-def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
-    return next(blocks, None)

@@ -122,10 +122,9 @@ class Bench:
 
 async def abandon(storage: Storage) -> None:
     """Stop a storage whose disk is off, without letting it write."""
-    flusher = storage._flusher
-    if flusher is not None:
-        flusher.cancel()
-        await asyncio.gather(flusher, return_exceptions=True)
+    if storage._flushing is not None:
+        storage._flushing.task.cancel()
+        await asyncio.gather(storage._flushing.task, return_exceptions=True)
     for executor in (storage._journal_executor, storage._flush_executor, storage._read_executor):
         executor.shutdown(wait=True)
 

@@ -217,10 +217,9 @@ def tinier() -> Iterator[None]:
 
 async def silence(storage: Storage) -> None:
     """Its process is gone."""
-    flusher = storage._flusher
-    if flusher is not None:
-        flusher.cancel()
-        await asyncio.gather(flusher, return_exceptions=True)
+    if storage._flushing is not None:
+        storage._flushing.task.cancel()
+        await asyncio.gather(storage._flushing.task, return_exceptions=True)
 
 
 def points_of(

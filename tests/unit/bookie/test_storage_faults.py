@@ -76,7 +76,7 @@ async def test_a_failed_sync_in_the_background_flush_is_fatal() -> None:
                 raise SyncFailed(f"fdatasync {path}: input/output error")
 
         bench.disk.hook = hook
-        bench.storage._flush_wanted.set()
+        bench.storage._flushing.wanted.set()
         await eventually(lambda: bool(bench.fatal))
         assert await bench.add(1, 1) is Code.IO
         await bench.crash()

@@ -1,0 +1,108 @@
+"""When the write cache is flushed: when it is full or old, and again until a full disk has room.
+
+How a flush goes, and in which order, is checkpoint.py's. An error other than "disk full" is final:
+`on_fatal` is told, and the storage acks nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from bookie.checkpoint import Checkpointer
+from bookie.disk import DiskFull
+from bookie.journal import Journal
+from bookie.ledger_state import LedgerStates
+from bookie.write_cache import Half, WriteCache
+
+_RETRY_FLUSH_S = 1.0
+
+_log = structlog.get_logger()
+
+
+class Flushing:
+    """The task that flushes one storage."""
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        journal: Journal,
+        cache: WriteCache,
+        states: LedgerStates,
+        *,
+        interval_s: float,
+        on_flushed: Callable[[Half], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._journal = journal
+        self._cache = cache
+        self._states = states
+        self._interval_s = interval_s
+        self._on_flushed = on_flushed
+        self._on_fatal = on_fatal
+        self._closing = False
+        self.wanted = asyncio.Event()
+        """Set it to have a flush soon."""
+        self.disk_full = False
+        """Ordinary adds are refused with READ_ONLY until space returns; it ends by itself."""
+        self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
+
+    async def checkpoint(self) -> None:
+        """Flush all that is durable in the journal, move the mark, remove old journal files."""
+        mark = await self._checkpointer.run(
+            lambda: self._journal.durable_position, self._on_flushed
+        )
+        await self._journal.remove_below(mark.file_id)
+
+    def note_full(self, why: str) -> None:
+        """The disk refused to take more; try until it takes it."""
+        if not self.disk_full:
+            self.disk_full = True
+            self.wanted.set()
+            _log.error("disk_full", error=why)
+
+    async def stop(self) -> bool:
+        """End after the flush under way; false when that was asked for before.
+
+        Not cancelled: half a checkpoint would leave the other half to the next replay.
+        """
+        if self._closing:
+            return False
+        self._closing = True
+        self.wanted.set()
+        await asyncio.gather(self.task, return_exceptions=True)
+        return True
+
+    async def _flush_on(self) -> None:
+        try:
+            while not self._closing:
+                try:
+                    async with asyncio.timeout(self._interval_s):
+                        await self.wanted.wait()
+                except TimeoutError:
+                    pass
+                self.wanted.clear()
+                await self._flush_once()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._on_fatal(error)
+            raise
+
+    async def _flush_once(self) -> None:
+        changed = self._cache.active.ledgers or self._cache.flushing or self._states.is_dirty
+        if not changed and not self.disk_full:
+            return
+        try:
+            await self.checkpoint()
+            if self.disk_full:
+                await self._journal.reserve()
+                self.disk_full = False
+                _log.info("disk_space_returned")
+        except DiskFull as error:
+            self.note_full(str(error))
+            await asyncio.sleep(_RETRY_FLUSH_S)
+            self.wanted.set()
