@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _LATENCY_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -30,6 +30,22 @@ class _Lookups(Collector):
         )
         for place, count in self._counts.items():
             family.add_metric([place], count)
+        yield family
+
+
+class _Damages(Collector):
+    """How many findings of each kind, counted when it is asked for."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What the registry asks for."""
+        family = GaugeMetricFamily(
+            "bookie_damage", "Damaged places on the disks, by kind", labels=["kind"]
+        )
+        for kind, count in self._counts().items():
+            family.add_metric([kind], count)
         yield family
 
 
@@ -100,6 +116,10 @@ class BookieMetrics:
     def lookups(self, counts: Mapping[str, int]) -> None:
         """Expose where entries were found; `counts` is looked at when it is asked for."""
         self.registry.register(_Lookups(counts))
+
+    def damages(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Expose the findings of damage by kind."""
+        self.registry.register(_Damages(counts))
 
     def exposition(self) -> bytes:
         """All of it in the Prometheus text format."""

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from bookie.config import BookieConfig
+from bookie.damage import DamageRegistry
 from bookie.metrics import BookieMetrics
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
@@ -59,6 +60,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
     found: set[str] = {"bookie_queue_bytes", "bookie_ledgers"}  # node.py adds these
     bookie = BookieMetrics()
     bookie.lookups({"write_cache": 0})
+    bookie.damages(DamageRegistry().counts)
     registries: list[CollectorRegistry] = [bookie.registry, Metrics(list).registry]
     for registry in registries:
         for family in registry.collect():
