@@ -45,6 +45,8 @@ class DamageKind(enum.StrEnum):
     """A file that something points to is not there."""
     UNREADABLE = "unreadable"
     """The disk refuses to read it, also at the second attempt."""
+    INDEX = "index"
+    """RocksDB found a damaged block in the index: what it held cannot be looked up."""
     JOURNAL = "journal"
     """A range of a journal file that held acknowledged records."""
     STATE = "state"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from bookie.damage import Damage, DamagedRead, DamageKind
 from bookie.disk import Disk, DiskError, File
 from bookie.entry_log_format import (
     FILE_HEADER_BYTES,
@@ -241,18 +242,28 @@ class EntryLogs:
     def _reader(self, log_id: int) -> File:
         file = self._readers.get(log_id)
         if file is None:
-            path = self._paths.get(log_id)
-            if path is None:
-                raise BookieIOError(f"entry log {file_name(log_id)} is missing")
+            path = self.path_of(log_id)
+            if log_id not in self._paths:
+                raise DamagedRead(
+                    f"entry log {path} is missing", Damage(DamageKind.MISSING_FILE, path, 0, 0)
+                )
             try:
                 file = self._disk.open(path)
             except (FileNotFoundError, DiskError) as error:
-                raise BookieIOError(f"entry log {path} cannot be opened: {error}") from error
+                gone = isinstance(error, FileNotFoundError)
+                kind = DamageKind.MISSING_FILE if gone else DamageKind.UNREADABLE
+                raise DamagedRead(
+                    f"entry log {path} cannot be opened: {error}", Damage(kind, path, 0, 0)
+                ) from error
             held = self._readers.setdefault(log_id, file)  # two readers may come here at once
             if held is not file:
                 file.close()
                 file = held
         return file
+
+    def path_of(self, log_id: int) -> str:
+        """Where a log lies, or would."""
+        return self._paths.get(log_id) or f"{self._directories[0]}/{file_name(log_id)}"
 
     def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:
         """The record at `location`, checked. Raises `BookieIOError`."""
@@ -260,29 +271,49 @@ class EntryLogs:
         return self.check_record(data, 0, location, ledger_id)
 
     def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
-        """Raw bytes of a log, fewer at its end. Raises `BookieIOError`."""
+        """Raw bytes of a log, fewer at its end. Raises `DamagedRead`."""
         try:
             return self._reader(log_id).pread(length, offset)
         except DiskError as error:
-            raise BookieIOError(f"entry log {file_name(log_id)}: {error}") from error
+            raise DamagedRead(
+                f"entry log {file_name(log_id)}: {error}",
+                Damage(DamageKind.UNREADABLE, self.path_of(log_id), offset, length),
+            ) from error
 
     def check_record(
         self, data: bytes, start: int, location: Location, ledger_id: int
     ) -> tuple[Record, bytes]:
-        """The record at `data[start:]`, which `location` names. Raises `BookieIOError`."""
+        """The record at `data[start:]`, which `location` names. Raises `DamagedRead`."""
         where = f"entry log {file_name(location.log_id)} at byte {location.offset}"
         record = decode_record(data, start)
         if record is None:
-            raise BookieIOError(f"{where}: no good record header")
+            raise self._damaged(
+                DamageKind.RECORD_HEADER, location, ledger_id, f"{where}: no good record header"
+            )
         if record.ledger_id != ledger_id or record.total_bytes != location.length:
-            raise BookieIOError(
+            raise self._damaged(
+                DamageKind.WRONG_RECORD,
+                location,
+                ledger_id,
                 f"{where}: holds {record.frames_bytes} bytes of ledger {record.ledger_id}, the "
-                f"index says {location.length - RECORD_BYTES} of ledger {ledger_id}"
+                f"index says {location.length - RECORD_BYTES} of ledger {ledger_id}",
             )
         frames = data[start + RECORD_BYTES : start + record.total_bytes]
         if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
-            raise BookieIOError(f"{where}: the run's checksum does not match its bytes")
+            raise self._damaged(
+                DamageKind.RUN_CHECKSUM,
+                location,
+                ledger_id,
+                f"{where}: the run's checksum does not match its bytes",
+            )
         return record, frames
+
+    def _damaged(
+        self, kind: DamageKind, location: Location, ledger_id: int, message: str
+    ) -> DamagedRead:
+        path = self.path_of(location.log_id)
+        damage = Damage(kind, path, location.offset, location.length, ledger_id)
+        return DamagedRead(message, damage)
 
     def ledgers_of(self, log_id: int) -> dict[int, int]:
         """Bytes by ledger of a log: from its map when sealed, else by stepping through it."""

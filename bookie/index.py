@@ -30,6 +30,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie.damage import Damage, DamagedRead, DamageKind
 from bookie.disk import DiskFull
 from bookie.entry_log import Location
 from protocol.codes import BookieIOError
@@ -180,10 +181,13 @@ class RocksIndex:
         except Exception as error:
             if "No space left" in str(error):
                 raise DiskFull(f"index {self._path}: {call}: {error}; free some space") from error
-            raise BookieIOError(
+            message = (
                 f"index {self._path}: {call}: {error}. The index is derived: stop the bookie and "
                 "remove the folder, and it is rebuilt from the entry logs"
-            ) from error
+            )
+            if "Corruption" in str(error):
+                raise DamagedRead(message, Damage(DamageKind.INDEX, self._path, 0, 0)) from error
+            raise BookieIOError(message) from error
 
     @property
     def covered(self) -> tuple[int, int] | None:

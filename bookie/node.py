@@ -96,9 +96,12 @@ class BookieNode:
         self._total_bytes = 0
         self._stopping = False
         self._version = _version()
-        self.storage = Storage(config, disk=disk, index_opener=index_opener, on_fatal=self._fail)
+        self.storage = Storage(
+            config, disk=disk, index_opener=index_opener, on_fatal=self._fail, clock=clock
+        )
         self.storage.on_group = self.metrics.group
         self.metrics.lookups(self.storage.lookups)
+        self.metrics.damages(self.storage.damages.counts)
         self.admin = AdminServer(self.metrics, self._health)
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
 

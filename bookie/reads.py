@@ -3,16 +3,22 @@
 Reads never wait for writes: these threads are not the journal's. A reader that goes on where the
 last cold read of its ledger ended gets the following log runs too, for they lie next to one
 another; a random reader gets one log run.
+
+Damage that a read meets is reported to the bookie's registry (damage.py), unless the index names
+another place by then: compaction moves entries and removes the log that held them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from concurrent.futures import Executor
 
+from bookie.damage import Damage, DamagedRead, DamageKind, DamageRegistry
 from bookie.entry_log import EntryLogs
 from bookie.index import IndexRun, LedgerIndex
 from bookie.read_cache import CachedRun, ReadCache
+from protocol.codes import BookieIOError
 
 _FOLLOWED_LEDGERS_MAX = 4096
 
@@ -28,12 +34,14 @@ class ColdReads:
         logs: EntryLogs,
         cache: ReadCache,
         ahead_bytes_max: int,
+        damages: DamageRegistry,
     ) -> None:
         self._executor = executor
         self._index = index
         self._logs = logs
         self._cache = cache
         self._ahead_bytes_max = ahead_bytes_max
+        self._damages = damages
         self._next_entry: dict[int, int] = {}
         """Where the last cold read of a ledger ended: a read from there is sequential."""
         self._epoch = 0
@@ -60,6 +68,19 @@ class ColdReads:
         return found[0]
 
     def _read(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedRun]:
+        """As `_read_once`. What fails is looked up and read once more, without the read-ahead."""
+        failed: Damage | None = None
+        while True:
+            try:
+                return self._read_once(ledger_id, entry_id, ahead)
+            except DamagedRead as error:
+                damage = error.damage
+                if failed is not None and failed[:3] == damage[:3]:
+                    self._damages.add(damage)
+                    raise
+                failed, ahead = damage, 0
+
+    def _read_once(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedRun]:
         """The run that holds the entry, then those that follow within `ahead` bytes."""
         run = self._index.find(ledger_id, entry_id)
         if run is None:
@@ -75,14 +96,27 @@ class ColdReads:
                 break
             end += following.location.length
             wanted.append(following)
-        data = self._logs.read_bytes(at.log_id, at.offset, end - at.offset)
-        return [self._decode(data, at.offset, run) for run in wanted]
+        try:
+            data = self._logs.read_bytes(at.log_id, at.offset, end - at.offset)
+            return [self._decode(data, at.offset, run) for run in wanted]
+        except DamagedRead as error:
+            if len(wanted) == 1:
+                error.damage = error.damage._replace(
+                    ledger_id=ledger_id, first=run.first, last=run.last
+                )
+            raise
 
     def _decode(self, data: bytes, base: int, run: IndexRun) -> CachedRun:
-        _, frames = self._logs.check_record(
-            data, run.location.offset - base, run.location, run.ledger_id
-        )
-        return CachedRun(run.ledger_id, run.first, run.last, frames)
+        at = run.location
+        _, frames = self._logs.check_record(data, at.offset - base, at, run.ledger_id)
+        try:
+            return CachedRun(run.ledger_id, run.first, run.last, frames)
+        except (BookieIOError, struct.error) as error:
+            path = self._logs.path_of(at.log_id)
+            raise DamagedRead(
+                f"entry log {path} at byte {at.offset}: {error}",
+                Damage(DamageKind.WRONG_RECORD, path, at.offset, at.length),
+            ) from error
 
     async def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
         """(first, last) of every indexed run of a ledger."""

@@ -25,6 +25,7 @@ from bookie.add_run import AddRun
 from bookie.blocking import Blocking
 from bookie.checkpoint import Checkpointer
 from bookie.config import BookieConfig
+from bookie.damage import DamageRegistry
 from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
 from bookie.flushing import Flushing
@@ -64,7 +65,9 @@ class Storage:
         disk: Disk,
         index_opener: Callable[[str], LedgerIndex] | None = None,
         on_fatal: Callable[[BaseException], None] = _ignore,
+        clock: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`clock` gives wall-clock milliseconds, for what people read."""
         self._config = config
         self._disk = disk
         self._index_opener = index_opener
@@ -81,6 +84,8 @@ class Storage:
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
         self._control = LedgerControl(self._states, self._deleted)
         self._flushing: Flushing | None = None
+        self.damages = DamageRegistry(clock)
+        """What is known to be damaged on the disks."""
         self._pressure_listeners: list[Callable[[bool], None]] = []
         self._paused = False
         self._failed: BaseException | None = None
@@ -104,6 +109,7 @@ class Storage:
             logs=self._logs,
             cache=self._read_cache,
             ahead_bytes_max=config.read_ahead_bytes_max,
+            damages=self.damages,
         )
         self._reading = Reading(
             self._control, self._cache, self._read_cache, self._cold, self.lookups
