@@ -39,6 +39,7 @@ KEY = struct.Struct(">QQ")
 VALUE = struct.Struct(">QQQI")
 COVERED_KEY = b"\xff" * 8 + b"covered\0"
 COVERED = struct.Struct(">QQ")
+ENTRY_MAX = 2**63 - 1
 
 
 class IndexRun(NamedTuple):
@@ -63,8 +64,11 @@ class LedgerIndex(Protocol):
     def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
         """The run that holds the entry."""
 
-    def runs(self, ledger_id: int) -> list[IndexRun]:
-        """All runs of a ledger, ascending."""
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+        """The runs of a ledger that hold any of the entries `first … last`, ascending."""
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        """Every run of every ledger, ascending. What is put meanwhile may be missing."""
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger."""
@@ -123,9 +127,18 @@ class MemoryIndex:
         at = bisect_right(self._firsts.get(ledger_id, []), entry_id) - 1
         return held[at] if at >= 0 and held[at].last >= entry_id else None
 
-    def runs(self, ledger_id: int) -> list[IndexRun]:
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
         """See `LedgerIndex`."""
-        return list(self._runs.get(ledger_id, []))
+        held = self._runs.get(ledger_id, [])
+        start = max(0, bisect_right(self._firsts.get(ledger_id, []), first) - 1)
+        if start < len(held) and held[start].last < first:
+            start += 1
+        return held[start : bisect_right(self._firsts.get(ledger_id, []), last)]
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        """See `LedgerIndex`."""
+        for ledger_id in sorted(self._runs):
+            yield from self.runs(ledger_id)
 
     def delete_ledger(self, ledger_id: int) -> None:
         """See `LedgerIndex`."""
@@ -273,10 +286,22 @@ class RocksIndex:
             run = self._decode(cursor)
         return run if run.ledger_id == ledger_id and run.last >= entry_id else None
 
-    def runs(self, ledger_id: int) -> list[IndexRun]:
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
         """See `LedgerIndex`."""
         with self._translated("read"):
-            return self._overlapping(ledger_id, 0, 2**63 - 1)
+            return self._overlapping(ledger_id, first, last)
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        """See `LedgerIndex`."""
+        with self._translated("read"):
+            cursor = self._db.iter()
+            cursor.seek_to_first()
+            while cursor.valid():
+                run = self._decode(cursor)
+                if run.ledger_id >= 0:
+                    yield run
+                cursor.next()
+            cursor.status()  # raises when a damaged block ended the iteration
 
     def delete_ledger(self, ledger_id: int) -> None:
         """See `LedgerIndex`."""

@@ -56,6 +56,25 @@ def test_runs_are_found_by_any_of_their_entries_and_no_other(index: LedgerIndex)
     assert index.find(2**62, 2**62) is None
 
 
+def test_runs_can_be_asked_for_by_their_entries(index: LedgerIndex) -> None:
+    runs = [run(1, 0, 9, 10), run(1, 10, 10, 20), run(1, 15, 20, 30), run(2, 3, 4, 40)]
+    index.put(runs, (1, 140))
+    for first in range(25):
+        for last in range(first, 25):
+            wanted = [one for one in runs[:3] if one.first <= last and one.last >= first]
+            assert index.runs(1, first, last) == wanted, (first, last)
+    assert index.runs(3, 0, 5) == []
+
+
+def test_all_runs_come_by_ledger_and_entry(index: LedgerIndex) -> None:
+    assert list(index.all_runs()) == []
+    runs = [run(5, 0, 9, 10), run(1, 10, 10, 20), run(2**62, 15, 20, 30), run(1, 3, 4, 40)]
+    index.put(runs, (1, 140))
+    assert list(index.all_runs()) == sorted(runs)
+    index.delete_ledger(5)
+    assert list(index.all_runs()) == sorted(runs[1:])
+
+
 def test_highest_ids(index: LedgerIndex) -> None:
     top = 2**63 - 1
     index.put([run(top, top, top)], (1, 1))

@@ -7,10 +7,10 @@ flushes RocksDB may write a memtable by itself: a crash keeps any prefix of what
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from bookie.index import IndexRun, MemoryIndex
+from bookie.index import ENTRY_MAX, IndexRun, MemoryIndex
 from protocol.codes import BookieIOError
 
 if TYPE_CHECKING:
@@ -79,9 +79,13 @@ class SimIndex(MemoryIndex):
         self._enter("index_find")
         return super().find(ledger_id, entry_id)
 
-    def runs(self, ledger_id: int) -> list[IndexRun]:
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
         self._enter("index_runs")
-        return super().runs(ledger_id)
+        return super().runs(ledger_id, first, last)
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        self._enter("index_all")
+        return super().all_runs()
 
     def delete_ledger(self, ledger_id: int) -> None:
         self._enter("index_delete")
