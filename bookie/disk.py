@@ -9,6 +9,7 @@ honest answer left is to stop.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -51,6 +52,9 @@ class File(Protocol):
 
     def pread(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
+
+    def uncache(self, offset: int, length: int) -> None:
+        """Let the system forget its copy in memory, so that the next `pread` asks the device."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all of `buffers` one after another from `offset`; return the bytes written."""
@@ -145,6 +149,12 @@ class RealFile:
             raise _failure("pread", self._path, error) from error
         return data
 
+    def uncache(self, offset: int, length: int) -> None:
+        """Let the system forget its copy in memory, so that the next `pread` asks the device."""
+        if _fadvise is not None:
+            with contextlib.suppress(OSError):  # it is advice
+                _fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
+
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all of `buffers` one after another from `offset`; return the bytes written."""
         start = offset
@@ -196,6 +206,8 @@ class RealFile:
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 """macOS has no `fdatasync`."""
+_fadvise = getattr(os, "posix_fadvise", None)
+"""Nor this."""
 
 
 class RealDisk:

@@ -61,6 +61,9 @@ class MemoryFile:
         with self._disk.mutex:
             return bytes(self._inode.data[offset : offset + length])
 
+    def uncache(self, offset: int, length: int) -> None:
+        pass
+
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
         self._disk.before("pwritev", self._path)

@@ -52,6 +52,9 @@ class SimFile:
         self._handle.enter("pread", self._path)
         return self._inode.pread(length, offset)
 
+    def uncache(self, offset: int, length: int) -> None:
+        """There is no copy in memory."""
+
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
         self._changing("pwritev")

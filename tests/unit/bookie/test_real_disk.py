@@ -71,3 +71,14 @@ def test_a_folder_in_the_way_is_named(tmp_path: Path) -> None:
         RealDisk().make_directory(str(tmp_path / "file" / "below"))
     with pytest.raises(DiskError, match=str(tmp_path)):
         RealDisk().open(str(tmp_path), write=True)
+
+
+def test_what_the_system_forgot_is_read_from_the_device(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    file = RealDisk().open(path, create=True)
+    file.pwritev([b"x" * 10_000], 0)
+    file.datasync()
+    file.uncache(0, 10_000)
+    assert file.pread(10_000, 0) == b"x" * 10_000
+    file.close()
+    file.uncache(0, 10_000)  # advice: never an error
