@@ -61,6 +61,8 @@ class JournalWriter:
         self.offset = 0
         self._synced = 0
         self._reserved = 0
+        self._next_has_its_name = False
+        """The next file may be there, and is not in use: nothing more may go into this one."""
         self.short_of_space = False
 
     def open(self, file_id: int) -> None:
@@ -77,6 +79,7 @@ class JournalWriter:
             reserved = file.size()
             file.pwritev([encode_file_header(file_id)], 0)
             file.datasync()
+            self._next_has_its_name = True
             self._disk.rename(spare, path)
             self._disk.sync_directory(self._directory)
         finally:
@@ -88,17 +91,19 @@ class JournalWriter:
         self.file_id = file_id
         self.offset = self._synced = FILE_HEADER_BYTES
         self._reserved = reserved
+        self._next_has_its_name = False
 
     def write(self, buffers: list[bytes], length: int) -> None:
         """Append one block of `length` body bytes; durable on return (unless sync is off)."""
         if len(buffers) > 1 and length < _JOIN_BELOW_BYTES * len(buffers):
             buffers = [b"".join(buffers)]
-        if self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max and (
-            self.offset > FILE_HEADER_BYTES
-        ):
+        is_long = self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max
+        if self._next_has_its_name or (is_long and self.offset > FILE_HEADER_BYTES):
             try:
                 self.roll()
             except DiskFull:
+                if self._next_has_its_name:
+                    raise  # the END of the old file may be all that a replay looks for there
                 self.short_of_space = True  # go on in the margin of the old file, over its END
         file = self._file
         assert file is not None

@@ -77,8 +77,12 @@ Seen = dict[int, tuple[object, ...]]
 
 async def check(image: Image, facts: Sequence[Fact], *, sure: bool = True) -> None:
     """Raises `AssertionError`, or what the storage raised. For `sure` see `CrashPoint`."""
+    await check_disk(image.disk(), facts, sure=sure)
+
+
+async def check_disk(disk: SimDisk, facts: Sequence[Fact], *, sure: bool = True) -> None:
+    """The same for a disk that is at hand; it is used up by it."""
     wanted = promises(facts)
-    disk = image.disk()
     storage = await _open(disk)
     seen = await _look(storage, wanted, sure)
     _judge(seen, wanted, storage)
