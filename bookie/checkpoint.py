@@ -1,16 +1,19 @@
-"""The checkpoint: the one place that orders flush → index → ledger state → mark → journal removal.
+"""The checkpoint: the one place that orders flush → ledger state → mark → index → journal removal.
 
     1. on the loop, in one step: journal position, swap of the write cache, changed ledger states
     2. entry logs: append the sorted runs, slice by slice; sync
-    3. index: put the runs; flush
-    4. ledger state: append the changed records; sync
-    5. mark, in every ledger folder; only now may reads stop looking at the flushed half
+    3. index: forget deleted ledgers; ledger state: append the changed records; sync
+    4. mark, in every ledger folder
+    5. index: put the runs; flush; only now may reads stop looking at the flushed half
     6. journal files before the mark go
 
-Steps 3 and 4 are done whether or not there were entries: a fence alone moves the mark too
-(BookKeeper PR #4843 forgot it when the write cache was empty, and lost fences). A step that fails
-leaves the mark where it was, the half in memory and the states dirty; the next attempt repeats all
-of it, and repeating does no harm. A crash anywhere replays the journal from the old mark.
+The index comes after the mark, for a start cuts the logs behind the mark and an index that was
+ahead of it would name what is no longer there; one that is behind is brought up from the logs. A
+deletion comes before it: nothing would repeat it later. Steps 3 and 4 are done whether or not there
+were entries: a fence alone moves the mark too (BookKeeper PR #4843 forgot it when the write cache
+was empty, and lost fences). A step that fails leaves the half in memory and the states dirty; the
+next attempt repeats all of it, and repeating does no harm. A crash anywhere replays the journal
+from the mark that stands.
 """
 
 from __future__ import annotations
@@ -116,7 +119,8 @@ class Checkpointer:
             indexed += batch
         covered = self._logs.position
         await self._call(self._logs.sync)
-        await self._call(self._flush_index, indexed, covered, removed)
+        if removed:
+            await self._call(self._forget_in_index, removed)
         if rewrite:
             await self._call(self._state_file.rewrite, records)
         elif records:
@@ -124,6 +128,7 @@ class Checkpointer:
         mark = Mark(*where, *covered, self._state_file.file_id, self._state_file.offset)
         assert self.mark is None or mark[:2] >= self.mark[:2], "the mark never moves back"
         await self._call(write_mark, self._disk, self._directories, mark)
+        await self._call(self._flush_index, indexed, covered)
         return mark
 
     def _append_slice(self, runs: Iterator[LogRun]) -> list[IndexRun]:
@@ -136,15 +141,15 @@ class Checkpointer:
             for run, location in zip(batch, locations, strict=True)
         ]
 
-    def _flush_index(
-        self, runs: list[IndexRun], covered: tuple[int, int], removed: list[int]
-    ) -> None:
-        if not runs and not removed and self._index.covered == covered:
-            return
-        self._index.put(runs, covered)
+    def _forget_in_index(self, removed: list[int]) -> None:
         for ledger_id in removed:
             self._index.delete_ledger(ledger_id)
         self._index.flush()
+
+    def _flush_index(self, runs: list[IndexRun], covered: tuple[int, int]) -> None:
+        if runs or self._index.covered != covered:
+            self._index.put(runs, covered)
+            self._index.flush()
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         assert not kwargs

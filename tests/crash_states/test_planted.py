@@ -9,6 +9,7 @@ import pytest
 
 import bookie.checkpoint
 import bookie.journal_reader
+import bookie.storage
 from bookie.checkpoint import Checkpointer
 from bookie.disk import Disk
 from bookie.entry_log import EntryLogs
@@ -19,7 +20,7 @@ from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
 from bookie.mark import Mark
 from bookie.replay import records_of
-from bookie.storage import Storage
+from bookie.write_cache import WriteCache
 from tests.crash_states.explore import CrashStateFailed, explore, explore_kills
 from tests.sim.disk_handle import SimFile, SimHandle
 
@@ -190,13 +191,15 @@ def last_journal_not_sealed_before_the_next(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replay_that_stays_in_the_page_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def replay(self: Any, reader: JournalReader) -> None:
+    async def replay(
+        reader: JournalReader, control: LedgerControl, cache: WriteCache, *_: Any
+    ) -> None:
         for block in reader.blocks():
             for record in records_of(block.body):
-                if self._control.replay(record):
-                    self._cache.active.put(record)
+                if control.replay(record):
+                    cache.active.put(record)
 
-    monkeypatch.setattr(Storage, "_replay", replay)
+    monkeypatch.setattr(bookie.storage, "replay", replay)
     with pytest.raises(CrashStateFailed, match="sync failed"):
         explore_kills([("add",), ("fence",)])
 
