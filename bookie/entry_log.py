@@ -8,6 +8,7 @@ failed sync. Whatever cannot be read, or is not what the index said, is `BookieI
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from bookie.entry_log_format import (
     file_name,
     log_id_of,
 )
+from bookie.log_handle import LogHandle
 from bookie.write_cache import LogRun
 from protocol.codes import BookieIOError, OctavoError, Scope
 
@@ -63,7 +65,7 @@ class EntryLogs:
         self._directories = tuple(directories)
         self._log_bytes_max = log_bytes_max
         self._paths: dict[int, str] = {}
-        self._readers: dict[int, File] = {}
+        self._readers: dict[int, LogHandle] = {}
         self._current: File | None = None
         self._current_id = 0
         self._last_id = 0
@@ -103,7 +105,7 @@ class EntryLogs:
     def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
         """Cut one log, durably, unless it was closed in good order; return its size."""
         file = self._disk.open(self._paths[log_id], write=True)
-        self._readers[log_id] = file
+        self._readers[log_id] = LogHandle(file)
         size = file.size()
         if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
             return size
@@ -218,7 +220,7 @@ class EntryLogs:
         self._reserved = min(_RESERVE_BYTES, self._log_bytes_max)
         self._bytes_of = {}
         self._paths[log_id] = path
-        self._readers[log_id] = file
+        self._readers[log_id] = LogHandle(file)
 
     def seal(self) -> None:
         """End the current log with its ledgers map, cut the reserve, sync."""
@@ -232,6 +234,22 @@ class EntryLogs:
         file.datasync()
         self._current = None
 
+    def remove(self, log_id: int) -> None:
+        """Remove a log for ever; durable on return. Who reads it meanwhile asks the index again."""
+        assert log_id < self._current_id
+        path = self._paths.pop(log_id)
+        handle = self._readers.pop(log_id, None)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
+        except DiskError:
+            self._paths[log_id] = path
+            raise
+        finally:
+            if handle is not None:
+                handle.remove()
+        self._disk.sync_directory(path.rpartition("/")[0])
+
     def close(self) -> None:
         """Give all files back."""
         for file in self._readers.values():
@@ -239,9 +257,9 @@ class EntryLogs:
         self._readers.clear()
         self._current = None
 
-    def _reader(self, log_id: int) -> File:
-        file = self._readers.get(log_id)
-        if file is None:
+    def _reader(self, log_id: int) -> LogHandle:
+        found = self._readers.get(log_id)
+        if found is None:
             path = self.path_of(log_id)
             if log_id not in self._paths:
                 raise DamagedRead(
@@ -255,11 +273,14 @@ class EntryLogs:
                 raise DamagedRead(
                     f"entry log {path} cannot be opened: {error}", Damage(kind, path, 0, 0)
                 ) from error
-            held = self._readers.setdefault(log_id, file)  # two readers may come here at once
-            if held is not file:
+            mine = LogHandle(file)
+            found = self._readers.setdefault(log_id, mine)  # two readers may come here at once
+            if found is not mine:
                 file.close()
-                file = held
-        return file
+            if log_id not in self._paths:  # it went meanwhile: nobody else closes this one
+                self._readers.pop(log_id, None)
+                found.remove()
+        return found
 
     def path_of(self, log_id: int) -> str:
         """Where a log lies, or would."""
