@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 
 from octavo import __version__
-from octavo.cli import bookies, consume, demo, ledger, nodes, publish, standalone, topic
+from octavo.cli import bookies, consume, demo, inspect, ledger, nodes, publish, standalone, topic
 from octavo.cli.output import debugging, fail
 from protocol.codes import OctavoError
 
@@ -52,6 +52,7 @@ app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
 app.add_typer(ledger.app, name="ledger")
 app.command("bookies")(bookies.bookies)
+app.add_typer(inspect.app, name="inspect")
 app.add_typer(demo.app, name="demo")
 
 

@@ -1,0 +1,178 @@
+"""How walks are shown by `octavo inspect`: tables for people, JSON objects a line for scripts.
+
+The table is printed piece by piece, so a log of any length needs no memory. A summary and, on a
+terminal, a progress bar go to standard error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from octavo.cli.output import emit_fields, emit_json, err, fail, out, say
+from octavo.inspect.line import Line
+from octavo.inspect.walks import Walk
+
+LIMIT = 200
+_ROWS = 500
+_STYLE = {"damage": "bold red", "torn": "yellow", "free": "dim", "entry": "cyan"}
+_FIELDS_ONLY = ("cookie", "mark")
+_BAR_FROM_BYTES = 8 * 1024 * 1024
+
+
+class Shown:
+    """What was shown and found, over all files."""
+
+    def __init__(
+        self, kind: str, *, verify: bool, limit: int | None, as_json: bool, running: str | None
+    ) -> None:
+        self._kind = kind
+        self._verify = verify
+        self._as_json = as_json
+        self._left = limit if limit is not None else (0 if as_json else LIMIT)
+        self._limited = self._left > 0
+        self._hidden = 0
+        self._running = running
+        self._lines: Counter[str] = Counter()
+        self._entries = 0
+        self._unknown_digests = 0
+        self._damage: list[str] = []
+        self._damages = 0
+
+    def walk(self, walk: Walk) -> None:
+        """Show one file."""
+        if not self._as_json:
+            title = f"{walk.path} ({walk.bytes:,} bytes)"
+            out.print(f"[bold]{escape(title)}[/]")
+        rows: list[Line] = []
+        with _progress(walk, hidden=self._as_json) as advance:
+            for line in walk.lines():
+                self._count(line, walk.path)
+                advance(line)
+                if self._limited and not self._left and not line.damage:
+                    self._hidden += 1
+                    continue
+                self._left -= self._limited and self._left > 0
+                if self._as_json:
+                    emit_json(line.as_json(walk.path))
+                    continue
+                rows.append(line)
+                if len(rows) >= _ROWS:
+                    self._table(rows)
+                    rows = []
+        if rows:
+            self._table(rows)
+
+    def _count(self, line: Line, path: str) -> None:
+        self._lines[line.kind] += 1
+        self._unknown_digests += line.fields.get("digests_unknown", 0)
+        if line.kind in ("block", "run"):
+            self._entries += line.fields.get("entries", 0)
+        for one in line.damage:
+            self._damages += 1
+            if len(self._damage) < LIMIT:
+                what = f"{path} bytes {one.offset:,}–{one.offset + one.length:,}: {one.kind.value}"
+                if one.ledger_id is not None:
+                    what += f", ledger {one.ledger_id} entries {one.first}–{one.last}"
+                self._damage.append(what)
+
+    def _table(self, lines: list[Line]) -> None:
+        if self._kind in _FIELDS_ONLY:
+            for line in lines:
+                emit_fields(_flat(line))
+            return
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for column in ("offset", "bytes"):
+            table.add_column(column, justify="right", min_width=11)
+        table.add_column("what", min_width=9)
+        for column in ("ledger", "entries"):
+            table.add_column(column, min_width=8)
+        table.add_column("", overflow="fold")
+        for line in lines:
+            style = "bold red" if line.damage else _STYLE.get(line.kind, "")
+            cells = (
+                f"{line.offset:,}",
+                f"{line.length:,}",
+                "  " * line.depth + line.kind,
+                str(line.fields.get("ledger", "")),
+                _span(line.fields),
+                ("DAMAGED: " if line.damage else "") + line.note,
+            )
+            table.add_row(*map(escape, cells), style=style)
+        out.print(table)
+
+    def summary(self) -> bool:
+        """Say what was seen; whether all is well."""
+        if self._hidden:
+            say(f"… {self._hidden:,} more lines; --limit 0 shows all")
+        if self._running is not None:
+            say(
+                f"process {self._running} runs this bookie: what is shown may be in the middle of "
+                "a write, and the end is not the end"
+            )
+        parts = [f"{count:,} × {kind}" for kind, count in sorted(self._lines.items())]
+        if self._entries:
+            parts.append(f"{self._entries:,} entries")
+        say(" · ".join(parts))
+        if self._verify and self._unknown_digests:
+            say(
+                f"{self._unknown_digests:,} entries carry no digest that can be judged here (hmac "
+                "or none): name it with --digest and --password. The checksums around them hold"
+            )
+        if not self._damages:
+            if self._verify:
+                say("no damage found")
+            return True
+        for one in self._damage:
+            fail(f"damage: {one}")
+        if self._damages > len(self._damage):
+            fail(f"{self._damages - len(self._damage):,} more damaged places")
+        return False
+
+
+def _span(fields: dict[str, Any]) -> str:
+    if "first" not in fields:
+        return ""
+    first, last = fields["first"], fields["last"]
+    return f"{first}" if first == last else f"{first}–{last}"
+
+
+def _flat(line: Line) -> dict[str, object]:
+    """A line's fields for a list of names and values."""
+    found: dict[str, object] = {}
+    for name, value in line.fields.items():
+        if isinstance(value, list | tuple):
+            value = ", ".join(map(str, value))
+        found[name.replace("_", " ")] = value
+    if line.note:
+        found["DAMAGED" if line.damage else "note"] = line.note
+    return found
+
+
+class _Advance:
+    """Moves a bar to where the walk is."""
+
+    def __init__(self, bar: Progress | None, task: Any) -> None:
+        self._bar = bar
+        self._task = task
+
+    def __call__(self, line: Line) -> None:
+        """The walk has come to `line`."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=line.offset + line.length)
+
+
+@contextmanager
+def _progress(walk: Walk, *, hidden: bool) -> Iterator[_Advance]:
+    if hidden or walk.bytes < _BAR_FROM_BYTES or not err.is_terminal:
+        yield _Advance(None, None)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
+        yield _Advance(bar, bar.add_task(walk.path.rpartition("/")[2], total=walk.bytes))

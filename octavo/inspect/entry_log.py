@@ -1,0 +1,237 @@
+"""Walks one entry log: every run, its map, and what follows damage. Never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from crc32c import crc32c
+
+from bookie.damage import Damage, DamageKind
+from bookie.disk import File
+from bookie.entry_log_format import (
+    FILE_HEADER_BYTES,
+    FOOTER,
+    MAP_MAGIC,
+    RECORD_BYTES,
+    RECORD_MAGIC,
+    VERSION,
+    Record,
+    decode_file_header,
+    decode_footer,
+    decode_map,
+    decode_record,
+)
+from octavo.inspect.entries import Broken, StoredEntry, digest_of, entry_line, records_in
+from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, spans
+
+_SCAN_BYTES = 4 * 1024 * 1024
+
+Lookup = Callable[[int, int], list[tuple[int, int, int]]]
+"""(from byte, to byte) of this log → the index's (ledger, first, last) there."""
+
+
+def nothing_known(start: int, end: int) -> list[tuple[int, int, int]]:  # noqa: ARG001
+    """A lookup for a log without an index."""
+    return []
+
+
+class EntryLogWalk:
+    """One pass. `sums` holds the bytes of frames by ledger afterwards."""
+
+    def __init__(
+        self,
+        file: File,
+        wish: Wish,
+        *,
+        log_id: int,
+        vouched: int | None,
+        lookup: Lookup = nothing_known,
+    ) -> None:
+        """`vouched`: up to where the journal mark counts on this log; None: nobody knows."""
+        self._file = file
+        self._wish = wish
+        self._log_id = log_id
+        self._vouched = vouched
+        self._lookup = lookup
+        self._size = file.size()
+        self.sums: dict[int, int] = {}
+
+    def lines(self) -> Iterator[Line]:
+        """Header, runs, map; damage where it lies."""
+        file, size = self._file, self._size
+        front = file.pread(FILE_HEADER_BYTES, 0)
+        found = decode_file_header(front)
+        header = Line("header", 0, len(front), {"log_id": self._log_id, "file_bytes": size})
+        header.note = f"entry log {found}, version {VERSION}" if isinstance(found, int) else found
+        if found == self._log_id:
+            header.fields["version"] = VERSION
+        elif front.strip(b"\0") or self._vouched:
+            if isinstance(found, int):
+                header.note = f"says that it is entry log {found}"
+            header.damage.append(Damage(DamageKind.FILE_HEADER, file.path, 0, len(front)))
+        yield header
+        end = size
+        footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
+        if footer is not None and FILE_HEADER_BYTES <= footer[0] <= size - FOOTER.size:
+            end = footer[0]
+        yield from self._runs(end, sealed=end < size)
+        if end < size:
+            yield self._map(end, footer[1] if footer else 0)
+
+    def _runs(self, end: int, *, sealed: bool) -> Iterator[Line]:
+        offset = FILE_HEADER_BYTES
+        while offset < end:
+            record = decode_record(self._file.pread(RECORD_BYTES, offset))
+            if record is not None and offset + record.total_bytes <= end:
+                yield from self._run(record, offset)
+                offset += record.total_bytes
+                continue
+            following = self._next_record(offset, end)
+            vouched = end if sealed else self._vouched
+            line = self._gap(offset, end if following is None else following, vouched, record)
+            if line is not None:
+                yield line
+            if following is None:
+                return
+            offset = following
+
+    def _gap(
+        self, offset: int, end: int, vouched: int | None, record: Record | None
+    ) -> Line | None:
+        """What to say of bytes that are no run."""
+        path, length = self._file.path, end - offset
+        open_ended = end == self._size
+        if open_ended and self._file.pread(len(MAP_MAGIC), offset) == MAP_MAGIC:
+            note = "a ledgers map without a good footer: the log was not sealed to its end"
+            line = Line("damage", offset, length, note=note)
+            line.damage = [Damage(DamageKind.RECORD_HEADER, path, offset, length)]
+            return line
+        if open_ended and (vouched is None or offset >= vouched) and self._is_blank(offset, end):
+            return Line("free", offset, length, note="reserved, nothing written yet")
+        if open_ended and vouched is not None and offset >= vouched:
+            note = "behind the journal mark: torn, or just being written. The journal has it too"
+            return Line("torn", offset, length, note=note)
+        if open_ended and vouched is None:
+            note = "no good run: torn or damaged, the journal mark would tell"
+            return Line("torn", offset, length, note=note)
+        line = Line("damage", offset, length)
+        known = self._lookup(offset, end)
+        line.damage = [
+            Damage(DamageKind.RECORD_HEADER, path, offset, length, *one) for one in known
+        ] or [Damage(DamageKind.RECORD_HEADER, path, offset, length)]
+        what = "a run that goes beyond the end" if record is not None else "no good run"
+        named = ", ".join(f"ledger {ledger} entries {a}–{b}" for ledger, a, b in known[:4])
+        line.note = (
+            f"{what}; by the index it held {named or 'nothing that is live'}"
+            if known
+            else (f"{what}; what it held is not known")
+        )
+        return line
+
+    def _run(self, record: Record, offset: int) -> Iterator[Line]:
+        self.sums[record.ledger_id] = self.sums.get(record.ledger_id, 0) + record.frames_bytes
+        wish = self._wish
+        first, last = record.first_entry, record.last_entry
+        line = Line("run", offset, record.total_bytes)
+        line.fields = {"ledger": record.ledger_id, "first": first, "last": last}
+        line.fields["entries"] = record.entries
+        wanted = wish.wants(record.ledger_id, first, last)
+        inside: list[Line] = []
+        if wish.verify or (wanted and wish.entries):
+            inside = self._check(record, offset, line)
+        if wanted or line.damage:
+            yield line
+            yield from inside
+
+    def _check(self, record: Record, offset: int, line: Line) -> list[Line]:
+        """Look into a run: its checksum, its frames, their digests."""
+        wish, path = self._wish, self._file.path
+        ledger_id, first = record.ledger_id, record.first_entry
+        ids = (ledger_id, first, record.last_entry)
+        if record.frames_bytes > BODY_BYTES_MAX:
+            line.note = f"claims {record.frames_bytes} bytes, no run is so long"
+            line.damage = [Damage(DamageKind.RUN_CHECKSUM, path, offset, line.length, *ids)]
+            return []
+        frames = self._file.pread(record.frames_bytes, offset + RECORD_BYTES)
+        whole = len(frames) == record.frames_bytes and crc32c(frames) == record.frames_crc
+        found: list[StoredEntry] = []
+        broken: list[str] = []
+        for one in records_in(frames, offset + RECORD_BYTES):
+            if isinstance(one, StoredEntry) and (one.ledger_id, one.entry_id) == (
+                ledger_id,
+                first + len(found),
+            ):
+                found.append(one)
+                continue
+            broken.append(
+                one.what if isinstance(one, Broken) else "a frame of another ledger or entry"
+            )
+            break
+        if not broken and len(found) != record.entries:
+            broken.append(f"{len(found)} frames instead of {record.entries}")
+        digests = [digest_of(one, wish)[1] for one in found] if wish.verify else []
+        line.fields["digests_unknown"] = digests.count(None)
+        bad = [one.entry_id for one, good in zip(found, digests, strict=False) if good is False]
+        if not whole:
+            line.damage = [Damage(DamageKind.RUN_CHECKSUM, path, offset, line.length, *ids)]
+            line.note = "the run's checksum does not hold: all its entries are answered as unknown"
+            if wish.verify and (bad or len(found) < record.entries):
+                gone = [spans(bad)] if bad else []
+                if len(found) < record.entries:
+                    gone.append(f"{first + len(found)}–{record.last_entry}")
+                line.note += f"; by their digests these are damaged: {', '.join(gone)}"
+        elif broken:
+            line.damage = [Damage(DamageKind.WRONG_RECORD, path, offset, line.length, *ids)]
+            line.note = f"{broken[0]}, although the run's checksum holds"
+        elif bad:
+            of_them = (ledger_id, bad[0], bad[-1])
+            line.damage = [Damage(DamageKind.ENTRY_DIGEST, path, offset, line.length, *of_them)]
+            line.note = f"the digest of entry {spans(bad)} does not hold"
+        if not wish.entries:
+            return []
+        return [
+            entry_line(one, wish)
+            for one in found
+            if wish.wants(one.ledger_id, one.entry_id, one.entry_id)
+        ]
+
+    def _map(self, offset: int, crc: int) -> Line:
+        length = self._size - offset
+        line = Line("map", offset, length)
+        good = length <= BODY_BYTES_MAX
+        found = decode_map(self._file.pread(length - FOOTER.size, offset), crc) if good else None
+        if found is None:
+            line.note = "the ledgers map is damaged; the bookie steps through the log instead"
+            line.damage = [Damage(DamageKind.RECORD_HEADER, self._file.path, offset, length)]
+            return line
+        line.fields = {"ledgers": {str(ledger): size for ledger, size in found.items()}}
+        line.note = f"sealed; {len(found)} ledgers, {sum(found.values()):,} bytes of frames"
+        if found != self.sums:
+            line.note += "; its sums are not those of the runs"
+            line.damage = [Damage(DamageKind.WRONG_RECORD, self._file.path, offset, length)]
+        return line
+
+    def _next_record(self, bad: int, end: int) -> int | None:
+        """Where the next good run header begins; one pass over the bytes."""
+        keep = RECORD_BYTES - 1
+        position = bad + 1
+        while position < end:
+            data = self._file.pread(min(_SCAN_BYTES + keep, end - position), position)
+            found = data.find(RECORD_MAGIC)
+            while found >= 0:
+                record = decode_record(data, found)
+                if record is not None and position + found + record.total_bytes <= end:
+                    return position + found
+                found = data.find(RECORD_MAGIC, found + 1)
+            if len(data) <= _SCAN_BYTES:
+                return None
+            position += _SCAN_BYTES
+        return None
+
+    def _is_blank(self, offset: int, end: int) -> bool:
+        while offset < end:
+            data = self._file.pread(min(_SCAN_BYTES, end - offset), offset)
+            if not data or data.strip(b"\0"):
+                return not data
+            offset += len(data)
+        return True

@@ -1,0 +1,172 @@
+"""From a kind of file and a path to the walks over its files. Blocking; never writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bookie.cookies import VERSION_FILE
+from bookie.disk import Disk, File
+from bookie.entry_log_format import log_id_of
+from bookie.journal_format import file_id_of as journal_id_of
+from bookie.journal_reader import journal_files
+from bookie.ledger_state import file_id_of as state_id_of
+from bookie.mark import NAME as MARK_NAME
+from bookie.mark import read_mark
+from bookie.recover import INDEX_FOLDER
+from octavo.inspect.entry_log import EntryLogWalk
+from octavo.inspect.folders import BookieFolders, NoBookieHere, find_folders
+from octavo.inspect.index import IndexReader, LogLookup, walk_index
+from octavo.inspect.journal import walk_journal
+from octavo.inspect.line import Line, Wish
+from octavo.inspect.small import mark_fields, walk_cookie, walk_mark, walk_state
+from protocol.codes import BookieIOError, OctavoError
+
+KINDS = ("journal", "entrylog", "index", "cookie", "mark", "state")
+
+
+@dataclass(slots=True)
+class Walk:
+    """One file (the index: one folder) and how to walk it."""
+
+    path: str
+    bytes: int
+    lines: Callable[[], Iterator[Line]]
+    """Begins a pass. Opens the file, and gives it back at its end."""
+
+
+class NothingToInspect(OctavoError):
+    """No file of this kind is at the path."""
+
+    name = "nothing-to-inspect"
+
+
+def walks_of(disk: Disk, kind: str, path: str, wish: Wish) -> tuple[list[Walk], str | None]:
+    """What to walk, in order, and which process runs the bookie (None: nobody, or unknown).
+
+    Raises `NoBookieHere`, `NothingToInspect`, `BookieIOError`.
+    """
+    if not os.path.exists(path):
+        raise NothingToInspect(f"{path} does not exist")
+    path = os.path.abspath(path)
+    folders = _folders_around(disk, path)
+    running = folders.running
+    if kind == "index":
+        return [_index_walk(_index_path(folders, path), wish)], running
+    files = [path] if os.path.isfile(path) else _files(disk, kind, folders, path)
+    if not files:
+        raise NothingToInspect(f"{path} holds no {kind} file")
+    context = _Context(disk, folders, wish)
+    return [context.walk(kind, one) for one in files], running
+
+
+def _folders_around(disk: Disk, path: str) -> BookieFolders:
+    """The bookie that a path belongs to; an empty one for a file that lies alone."""
+    if os.path.isdir(path) and not os.path.exists(f"{path}/CURRENT"):
+        return find_folders(disk, [path])
+    try:
+        return find_folders(disk, [os.path.dirname(path)])
+    except NoBookieHere:
+        return BookieFolders()
+
+
+def _index_path(folders: BookieFolders, path: str) -> str:
+    if os.path.exists(f"{path}/CURRENT"):
+        return path
+    found = folders.index if os.path.isdir(path) else None
+    if found is None:
+        raise NothingToInspect(
+            f"{path} holds no index (a folder {INDEX_FOLDER}/ with a file CURRENT)"
+        )
+    return found
+
+
+def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str]:
+    """The files of one kind: of `path` alone when it is one of the folders, else of all."""
+    where = [path] if path in folders.all else folders.all
+    chosen: dict[str, Callable[[str], bool]] = {
+        "journal": lambda name: journal_id_of(name) is not None,
+        "entrylog": lambda name: log_id_of(name) is not None,
+        "state": lambda name: state_id_of(name) is not None,
+        "mark": lambda name: name == MARK_NAME,
+        "cookie": lambda name: name == VERSION_FILE,
+    }
+    found = [
+        f"{folder}/{name}"
+        for folder in where
+        for name in disk.list_directory(folder)
+        if chosen[kind](name)
+    ]
+    if kind == "entrylog":  # the logs of all folders are one sequence
+        found.sort(key=lambda one: one.rpartition("/")[2])
+    return found
+
+
+class _Context:
+    """What the files around a file say about it."""
+
+    def __init__(self, disk: Disk, folders: BookieFolders, wish: Wish) -> None:
+        self._disk = disk
+        self._wish = wish
+        self._mark: dict[str, Any] = {}
+        try:
+            mark = read_mark(disk, folders.ledgers)
+            self._mark = mark_fields(mark) if mark is not None else {}
+        except OctavoError:
+            pass  # `inspect mark` says what is wrong with it
+        self._index = folders.index
+
+    def walk(self, kind: str, path: str) -> Walk:
+        """The walk over one file."""
+        name = path.rpartition("/")[2]
+        file = self._disk.open(path)
+        size = file.size()
+        file.close()
+        lines: Callable[[File], Iterator[Line]]
+        if kind == "journal":
+            found = journal_id_of(name) or 0
+            newer = any(one > found for one in journal_files(self._disk, os.path.dirname(path)))
+            lines = partial(walk_journal, wish=self._wish, file_id=found, newer=newer)
+        elif kind == "entrylog":
+            lines = partial(self._entry_log, log_id=log_id_of(name) or 0)
+        elif kind == "state":
+            lines = partial(self._state, file_id=state_id_of(name) or 0)
+        else:
+            lines = walk_cookie if kind == "cookie" else walk_mark
+        return Walk(path, size, partial(self._opened, path, lines))
+
+    def _opened(self, path: str, lines: Callable[[File], Iterator[Line]]) -> Iterator[Line]:
+        file = self._disk.open(path)
+        try:
+            yield from lines(file)
+        finally:
+            file.close()
+
+    def _entry_log(self, file: File, log_id: int) -> Iterator[Line]:
+        vouched: int | None = None
+        if self._mark:
+            marked = (self._mark["log_id"], self._mark["log_offset"])
+            vouched = marked[1] if log_id == marked[0] else file.size() * (log_id < marked[0])
+        reader: IndexReader | None = None
+        if self._index is not None:
+            try:
+                reader = IndexReader(self._index)
+            except BookieIOError:
+                pass  # then nobody can say what lay in a damaged range
+        lookup = LogLookup(reader, log_id)
+        walk = EntryLogWalk(file, self._wish, log_id=log_id, vouched=vouched, lookup=lookup)
+        yield from walk.lines()
+
+    def _state(self, file: File, file_id: int) -> Iterator[Line]:
+        end: int | None = None
+        if self._mark and self._mark["state_id"] == file_id:
+            end = self._mark["state_offset"]
+        yield from walk_state(file, self._wish, file_id=file_id, end=end)
+
+
+def _index_walk(path: str, wish: Wish) -> Walk:
+    size = sum(one.stat().st_size for one in os.scandir(path) if one.is_file())
+    return Walk(path, size, lambda: walk_index(IndexReader(path), wish))
