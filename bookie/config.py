@@ -13,6 +13,7 @@ from protocol.limits import FRAME_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
+_MAY_BE_ZERO = ("scrub_interval_ms",)
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
@@ -102,6 +103,12 @@ class BookieConfig:
     """Below it recovery adds are refused too: the journal and the next flush need the rest."""
     disk_check_interval_ms: int = 5_000
 
+    # Scrubbing
+    scrub_interval_ms: int = 7 * 24 * 3600 * 1000
+    """From the end of one reading back of all entry logs to the begin of the next; 0 is never."""
+    scrub_bytes_per_s: int = 8 * MIB
+    """How fast entry logs are read back."""
+
     # Life
     start_timeout_ms: int = 60_000
     """Metadata must answer and the cookie be checked within it (replay takes what it takes)."""
@@ -117,9 +124,11 @@ class BookieConfig:
             for folder in folders:
                 _require(folder.startswith("/"), name, folder, "use an absolute path")
         for item in fields(self):
-            if item.name.endswith(("_max", "_ms", "_bytes", "_bytes_resume")):
+            if item.name.endswith(("_max", "_ms", "_bytes", "_bytes_resume", "_per_s")):
                 value = getattr(self, item.name)
-                _require(value > 0, item.name, value, "it must be above 0")
+                if item.name not in _MAY_BE_ZERO:
+                    _require(value > 0, item.name, value, "it must be above 0")
+                _require(value >= 0, item.name, value, "it must not be below 0")
         _require(0 <= self.port < 65536, "port", self.port, "use 1 to 65535, or 0 for any")
         _require(
             self.host not in _ANY_ADDRESS or bool(self.advertised_host),

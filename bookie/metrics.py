@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 _LATENCY_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -47,6 +48,22 @@ class _Damages(Collector):
         for kind, count in self._counts().items():
             family.add_metric([kind], count)
         yield family
+
+
+class _Scrubbing(Collector):
+    """Bytes read back, whole passes, and seconds since the last of these ended."""
+
+    def __init__(self, progress: Callable[[], tuple[int, int, float]]) -> None:
+        self._progress = progress
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        size, passes, age_s = self._progress()
+        yield CounterMetricFamily("bookie_scrub_bytes", "Bytes read back", value=size)
+        yield CounterMetricFamily("bookie_scrub_passes", "Whole passes", value=passes)
+        yield GaugeMetricFamily(
+            "bookie_scrub_age_seconds", "Since a whole pass ended; -1 before", value=age_s
+        )
 
 
 class BookieMetrics:
@@ -120,6 +137,10 @@ class BookieMetrics:
     def damages(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Expose the findings of damage by kind."""
         self.registry.register(_Damages(counts))
+
+    def scrubbing(self, progress: Callable[[], tuple[int, int, float]]) -> None:
+        """Expose how far the scrubber is."""
+        self.registry.register(_Scrubbing(progress))
 
     def exposition(self) -> bytes:
         """All of it in the Prometheus text format."""

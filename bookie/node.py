@@ -17,7 +17,7 @@ import contextlib
 import functools
 import importlib.metadata
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -35,6 +35,7 @@ from bookie.cookies import (
 from bookie.disk import Disk, DiskError, File
 from bookie.index import LedgerIndex
 from bookie.metrics import BookieMetrics
+from bookie.scrub import Scrubber
 from bookie.server import BookieServer
 from bookie.storage import Storage
 from metadata.bookies import BookieInfo, BookieRegistry
@@ -104,6 +105,9 @@ class BookieNode:
         self.metrics.damages(self.storage.damages.counts)
         self.admin = AdminServer(self.metrics, self._health)
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
+        self.admin.route("GET", "/damage", self._damage)
+        self.admin.route("GET", "/scrub", lambda _: self._scrubber.status())
+        self.admin.route("POST", "/scrub", self._start_scrub)
 
     # Who it is
 
@@ -153,6 +157,27 @@ class BookieNode:
         reason = str(self.failed.exception()) if self.failed.done() else None
         return not self._stopping and reason is None, {**self.info(), "failed": reason}
 
+    # Damage
+
+    @property
+    def _scrubber(self) -> Scrubber:
+        assert self.storage.scrubber is not None
+        return self.storage.scrubber
+
+    def _damage(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """What is damaged: at most `limit` findings, those that came first."""
+        found = self.storage.damages.current()
+        limit = int(query.get("limit", "1000"))
+        return {
+            "findings": len(found),
+            "dropped": self.storage.damages.dropped,
+            "damage": [damage.as_json() for damage in found[:limit]],
+        }
+
+    def _start_scrub(self, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG002
+        self._scrubber.start_pass()
+        return self._scrubber.status()
+
     # Life
 
     async def start(self) -> None:
@@ -178,6 +203,7 @@ class BookieNode:
         self.metrics.gauge(
             "bookie_ledgers", "Ledgers known here", lambda: len(self.storage.ledgers())
         )
+        self.metrics.scrubbing(self._scrubber.progress)
         await self.server.start()
         if self.config.admin_port is not None:
             await self.admin.start(self.config.host, self.config.admin_port)
@@ -192,6 +218,7 @@ class BookieNode:
             )
         self._spawn(self._keep_registered(), "registration")
         self._spawn(self._watch_space(), "disk-space")
+        self._spawn(self._scrubber.run(), "scrub")
         log.info(
             "bookie_ready",
             bookie=self.bookie_id,

@@ -37,6 +37,7 @@ from bookie.opening import begin_journal, open_files, replay
 from bookie.read_cache import ReadCache
 from bookie.reading import Reading
 from bookie.reads import ColdReads
+from bookie.scrub import Scrubber
 from bookie.write_cache import Half, WriteCache
 from protocol.codes import Code
 
@@ -86,6 +87,8 @@ class Storage:
         self._flushing: Flushing | None = None
         self.damages = DamageRegistry(clock)
         """What is known to be damaged on the disks."""
+        self.scrubber: Scrubber | None = None
+        """Reads the entry logs back; its owner runs it. There once started."""
         self._pressure_listeners: list[Callable[[bool], None]] = []
         self._paused = False
         self._failed: BaseException | None = None
@@ -125,6 +128,15 @@ class Storage:
             state_file=opened.state_file,
             mark=opened.mark,
         )
+        self.scrubber = Scrubber(
+            disk=self._disk,
+            logs=self._logs,
+            index=opened.index,
+            damages=self.damages,
+            vouched=self._vouched,
+            bytes_per_s=config.scrub_bytes_per_s,
+            interval_s=config.scrub_interval_ms / 1000,
+        )
         await replay(
             opened.journal,
             self._control,
@@ -151,8 +163,15 @@ class Storage:
             on_fatal=self._fail,
         )
 
+    def _vouched(self) -> tuple[int, int]:
+        """Up to where the mark vouches for the entry logs."""
+        mark = self._checkpointer.mark
+        return (0, 0) if mark is None else (mark.log_id, mark.log_offset)
+
     async def close(self) -> None:
         """Drain the journal, flush, give the files back."""
+        if self.scrubber is not None:
+            await self.scrubber.stop()
         if self._flushing is not None and await self._flushing.stop():
             self._control.close()
             try:

@@ -1,0 +1,73 @@
+"""Entry logs to be damaged in tests: what lies where, and how to hurt it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bookie.add_run import AddRun
+from bookie.entry_log import EntryLogs, Location
+from bookie.entry_log_format import Record
+from protocol.entry import DigestType, digest_for, pack_entry
+from protocol.frames import Flag, add_prefix
+from tests.memory_disk import MemoryDisk
+from tests.storage_support import KEY, Bench
+
+CRC32C = digest_for(DigestType.CRC32C, b"")
+
+
+def checked_run(ledger_id: int, first: int, payloads: list[bytes], *, bad: int = -1) -> AddRun:
+    """A run whose entries say that their digest is CRC32C; that of entry `bad` does not hold."""
+    frames: list[bytes] = []
+    offsets: list[int] = []
+    for number, payload in enumerate(payloads):
+        entry_id = first + number
+        entry = bytearray(pack_entry(CRC32C, ledger_id, entry_id, entry_id - 1, 0, payload))
+        if entry_id == bad:
+            entry[-1] ^= 1
+        offsets.append(sum(map(len, frames)))
+        frames.append(add_prefix(KEY, len(entry), Flag.CRC32C) + bytes(entry))
+    return AddRun(ledger_id, first, len(payloads), KEY, False, b"".join(frames), offsets)
+
+
+class Placed(NamedTuple):
+    """A record of a log."""
+
+    path: str
+    record: Record
+    location: Location
+
+
+def records_in(disk: MemoryDisk, folders: tuple[str, ...]) -> list[Placed]:
+    """Every record of every log, oldest first."""
+    logs = EntryLogs(disk, folders, 2**30)
+    logs.open()
+    found = [
+        Placed(logs.path_of(log_id), record, location)
+        for log_id in logs.log_ids
+        for record, location in logs.scan(log_id)
+    ]
+    logs.close()
+    return found
+
+
+def flip(disk: MemoryDisk, path: str, offset: int) -> None:
+    """One bit of a file at rest."""
+    disk.names[path].data[offset] ^= 0x10
+    disk.names[path].sync()
+
+
+def cut(disk: MemoryDisk, path: str, size: int) -> None:
+    """The end of a file is lost."""
+    del disk.names[path].data[size:]
+    disk.names[path].sync()
+
+
+async def fill(bench: Bench, ledgers: int = 3, rounds: int = 3, entries: int = 4) -> list[Placed]:
+    """Some ledgers, flushed `rounds` times; the records there are."""
+    for number in range(rounds):
+        for ledger_id in range(1, ledgers + 1):
+            first = number * entries
+            payloads = [b"%d-%d" % (ledger_id, first + n) * 20 for n in range(entries)]
+            await bench.send(checked_run(ledger_id, first, payloads))
+        await bench.storage.checkpoint()
+    return records_in(bench.disk, bench.config.ledger_directories)
