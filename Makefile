@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench sim sim-many mutants kills model crash-states single-faults
+.PHONY: help demo test check install fmt interop bench sim sim-many mutants kills model crash-states fault-sweep io-errors
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -17,7 +17,8 @@ help:
 	@echo 'make mutants   bugs of the field, planted: seeds until each is found [ONLY=name] [JOBS=2]'
 	@echo 'make model     every state of the protocol, by its production code: [MODEL="M1 M6"] [STORY=1]'
 	@echo 'make crash-states   every disk that a power failure may leave; minutes to an hour'
-	@echo 'make single-faults  every block of a bookie'"'"'s disk damaged in turn'
+	@echo 'make fault-sweep    every block of a bookie'"'"'s disk damaged in turn, alone and among three'
+	@echo 'make io-errors      EIO and ENOSPC at every call to the disk'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 
 $(VENV)/installed: pyproject.toml
@@ -86,5 +87,9 @@ model: install
 crash-states: install
 	$(BIN)/python -m tests.crash_states --length 4 --kills 2 --jobs $(JOBS)
 
-single-faults: install
-	$(BIN)/python -m tests.single_fault
+# Every block of every file of a bookie hurt: real files of one of three, then simulated disks.
+fault-sweep: install
+	$(BIN)/python -m tests.single_fault --jobs $(JOBS)
+
+io-errors: install
+	$(BIN)/python -m tests.io_errors

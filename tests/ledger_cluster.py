@@ -60,6 +60,10 @@ class Cluster:
         self._clients.append(client)
         return client
 
+    async def drop_client(self, client: LedgerClient) -> None:
+        self._clients.remove(client)
+        await client.close()
+
     async def close(self) -> None:
         for client in self._clients:
             await client.close()

@@ -1,46 +1,82 @@
-"""`python -m tests.single_fault [--stride N]`: every single fault on the disk of a bookie.
+"""`python -m tests.single_fault [--stride N] [--jobs N] [--only …]`: faults of a bookie's disk.
 
-Every 512-byte block of every file is zeroed, overwritten, replaced by its neighbour and cut off;
-in every N-th byte of every file a bit is flipped. The same, with fewer flipped bits, on every disk
-that a power failure leaves in the middle of a checkpoint. Ends with 1 at the first wrong answer.
+**cluster**: every 512-byte block of every file of one of three bookies, RocksDB's included, is
+flipped, zeroed or cut off; the bookie is started and everything is read. **storage**: on simulated
+disks every block is also overwritten and replaced by its neighbour, and in every N-th byte a bit is
+flipped; the same, with fewer flipped bits, on every disk that a power failure leaves in the middle
+of a checkpoint. Ends with 1 at the first wrong answer.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import multiprocessing
 import sys
+import tempfile
 import time
 from collections import Counter
+from functools import partial
+from pathlib import Path
 
 from tests.crash_states.explore import be_quiet
 from tests.single_fault.sweep import WrongAnswer, cases, cut_short, faults_of, sweep
+from tests.single_fault.three_bookies import sweep_cluster
 
 
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.single_fault", description=__doc__)
     parser.add_argument("--stride", type=int, default=1, help="flip a bit in every N-th byte")
+    parser.add_argument("--jobs", type=int, default=2, help="processes for the cluster's part")
+    parser.add_argument("--only", choices=("cluster", "storage"), help="one part alone")
     options = parser.parse_args()
     be_quiet()
-    started = time.monotonic()
-    whole: Counter[str] = Counter()
     try:
-        for case in cases():
-            ends = sweep(case, faults_of(case, stride=options.stride))
-            whole += ends
-            print(f"{case.name:40} {dict(sorted(ends.items()))}", flush=True)
-        cut: Counter[str] = Counter()
-        for number, case in enumerate(cut_short()):
-            stride = 40 * options.stride
-            cut += sweep(case, faults_of(case, number % stride, stride))
-        whole += cut
-        print(f"{'cut short in a checkpoint':40} {dict(sorted(cut.items()))}")
+        if options.only != "storage":
+            _cluster(options.jobs)
+        if options.only != "cluster":
+            _storage(options.stride)
     except WrongAnswer as error:
         print(f"WRONG: {error}")
         return 1
+    return 0
+
+
+def _cluster(jobs: int) -> None:
+    started = time.monotonic()
+    whole: Counter[tuple[str, str]] = Counter()
+    with multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool:
+        for ends in pool.imap_unordered(partial(_part, jobs), range(jobs)):
+            whole += ends
+    for (kind, end), count in sorted(whole.items()):
+        print(f"{kind:28} {end:40} {count:6,}")
+    print(
+        f"one of three bookies: {whole.total():,} blocks hurt, 0 wrong answers, "
+        f"{time.monotonic() - started:.0f} s",
+        flush=True,
+    )
+
+
+def _part(parts: int, part: int) -> Counter[tuple[str, str]]:
+    with tempfile.TemporaryDirectory(prefix="octavo-faults-") as folder:
+        return asyncio.run(sweep_cluster(Path(folder), part=part, parts=parts))
+
+
+def _storage(stride: int) -> None:
+    started = time.monotonic()
+    whole: Counter[str] = Counter()
+    for case in cases():
+        ends = sweep(case, faults_of(case, stride=stride))
+        whole += ends
+        print(f"{case.name:40} {dict(sorted(ends.items()))}", flush=True)
+    cut: Counter[str] = Counter()
+    for number, case in enumerate(cut_short()):
+        cut += sweep(case, faults_of(case, number % (40 * stride), 40 * stride))
+    whole += cut
+    print(f"{'cut short in a checkpoint':40} {dict(sorted(cut.items()))}")
     print(f"{whole.total():,} single faults, 0 wrong answers, {time.monotonic() - started:.0f} s")
     print(dict(whole.most_common()))
-    return 0
 
 
 if __name__ == "__main__":
