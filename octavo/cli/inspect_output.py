@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -21,6 +22,8 @@ from octavo.inspect.walks import Walk
 
 LIMIT = 200
 _ROWS = 500
+_wide = Console(width=140, highlight=False)
+"""For tables that go into a file or a pipe."""
 _STYLE = {"damage": "bold red", "torn": "yellow", "free": "dim", "entry": "cyan"}
 _FIELDS_ONLY = ("cookie", "mark")
 _BAR_FROM_BYTES = 8 * 1024 * 1024
@@ -105,7 +108,7 @@ class Shown:
                 ("DAMAGED: " if line.damage else "") + line.note,
             )
             table.add_row(*map(escape, cells), style=style)
-        out.print(table)
+        (out if out.is_terminal else _wide).print(table)
 
     def summary(self) -> bool:
         """Say what was seen; whether all is well."""

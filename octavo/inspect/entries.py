@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from bookie.journal_format import META, META_VALUE, META_VERSION, MetaOp
-from octavo.inspect.line import Line, Wish
+from octavo.inspect.line import Line, Wish, time_of
 from protocol.batch import ATTRIBUTE_COMPRESSION, NO_PRODUCER, InvalidBatch, check_batch
 from protocol.entry import HEADER, HEADER_BYTES, DigestType, digest_for
 from protocol.frames import ADD_HEADER, ADD_PREFIX, ADD_PREFIX_BYTES, LENGTH, Flag
@@ -25,7 +24,6 @@ _FLAG_NAMES = {Flag.RECOVERY_ADD: "recovery", Flag.HIGH_PRIORITY: "priority"}
 _SIZES = {DigestType.CRC32C: 4, DigestType.CRC32: 8, DigestType.HMAC: 20, DigestType.DUMMY: 0}
 _COMPRESSION = ("plain", "gzip", "snappy", "lz4", "zstd")
 _SHOWN_BYTES = 32
-_YEAR_10000_MS = 253_402_300_800_000
 
 
 class StoredEntry(NamedTuple):
@@ -167,7 +165,8 @@ def meta_line(found: StoredMeta) -> Line:
     note = ""
     if found.value is not None:
         fields["value"] = found.value
-        note = f"LAC {found.value}"
+        is_time = found.name == MetaOp.DELETE.name.lower()
+        note = f"at {time_of(found.value)}" if is_time else f"LAC {found.value}"
     return Line(found.name, found.offset, found.record_bytes, fields, note, depth=1)
 
 
@@ -186,11 +185,12 @@ def _batch(payload: memoryview) -> tuple[dict[str, object], str] | None:
         "max_timestamp": head.max_timestamp,
         "compression": compression,
     }
-    text = (
-        f"batch {head.base_offset}–{head.base_offset + head.last_offset_delta}, "
-        f"{head.record_count} records, {_time(head.first_timestamp)} to "
-        f"{_time(head.max_timestamp)}, {compression}"
-    )
+    times = time_of(head.first_timestamp)
+    if head.max_timestamp != head.first_timestamp:
+        times += f" to {time_of(head.max_timestamp)}"
+    last = head.base_offset + head.last_offset_delta
+    count = f"{head.record_count} record" + ("s" if head.record_count > 1 else "")
+    text = f"batch {head.base_offset}–{last}, {count}, {times}, {compression}"
     if head.producer_id != NO_PRODUCER:
         fields |= {
             "producer_id": head.producer_id,
@@ -199,12 +199,6 @@ def _batch(payload: memoryview) -> tuple[dict[str, object], str] | None:
         }
         text += f", producer {head.producer_id}/{head.producer_epoch} from {head.base_sequence}"
     return fields, text
-
-
-def _time(ms: int) -> str:
-    if not 0 <= ms < _YEAR_10000_MS:
-        return f"{ms} ms"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _text(payload: memoryview) -> str:

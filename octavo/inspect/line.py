@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from bookie.damage import Damage
@@ -10,6 +11,8 @@ from protocol.entry import DigestType
 
 BODY_BYTES_MAX = 256 * 1024 * 1024
 """No block or run is longer: a forged length must not fill the memory."""
+_YEAR_2000_MS = 946_684_800_000
+_YEAR_10000_MS = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +84,10 @@ def spans(ids: list[int], most: int = 8) -> str:
             parts.append([one, one])
     shown = [f"{a}–{b}" if b > a else f"{a}" for a, b in parts[:most]]
     return ", ".join(shown + ["…"] * (len(parts) > most))
+
+
+def time_of(ms: int) -> str:
+    """Milliseconds since the epoch as a time; as a number where they are none of this age."""
+    if not _YEAR_2000_MS <= ms < _YEAR_10000_MS:
+        return f"{ms} ms"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

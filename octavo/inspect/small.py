@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from crc32c import crc32c
@@ -25,7 +24,7 @@ from bookie.ledger_state import (
 from bookie.mark import Mark, decode_mark
 from metadata.cookie import Cookie, decode_cookie
 from metadata.store import BadRecord
-from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish
+from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, time_of
 from protocol.codes import OctavoError
 
 _SMALL_BYTES_MAX = 64 * 1024
@@ -152,16 +151,14 @@ def _state_line(ledger_id: int, state: LedgerState, offset: int) -> Line:
         "last_entry": state.last_entry,
         "key": state.key.hex(),
     }
-    flags = [name for name in ("fenced", "deleted") if fields[name]]
     note = f"last entry {state.last_entry}, LAC {state.lac}"
     if state.explicit_lac >= 0:
         note += f", explicit LAC {state.explicit_lac}"
-    return Line("ledger", offset, RECORD.size, fields, ", ".join([*flags, note]), depth=1)
-
-
-def time_of(ms: int) -> str:
-    """A wall-clock time for a person."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")[:-6] + "Z"
+    if state.deleted:
+        fields["deleted_ms"] = state.deleted_ms
+        note = f"deleted {time_of(state.deleted_ms)}"
+    note = f"fenced, {note}" if state.fenced else note
+    return Line("ledger", offset, RECORD.size, fields, note, depth=1)
 
 
 def walk_mark(file: File) -> Iterator[Line]:
