@@ -3,16 +3,17 @@
 `Journal.append` queues buffers; one executor call at a time writes all that waits as one block
 with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is no
 artificial delay: a lone add waits for one sync, and the busier the bookie, the larger the groups.
-Completion callbacks run on the loop, in order of `append`. `DiskFull` fails its group and no
+Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails its group and no
 other; `SyncFailed` is final, for the kernel may have dropped the pages: nothing is reported
-durable after it. Relies on journal_format.py for bytes and on disk.py for calls.
+durable after it. Relies on journal_format.py for bytes, on journal_queue.py for a fair order, and
+on disk.py for calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Hashable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -25,6 +26,7 @@ from bookie.journal_format import (
     encode_file_header,
     file_name,
 )
+from bookie.journal_queue import JournalQueue
 from bookie.journal_reader import journal_files, seal_file
 
 Durable = Callable[[BaseException | None], None]
@@ -207,23 +209,31 @@ class Journal:
         self._group_bytes_max = group_bytes_max
         self._on_fatal = on_fatal
         self._on_group = on_group
-        self._queue: deque[tuple[list[bytes], int, Durable]] = deque()
+        self._queue: JournalQueue[tuple[list[bytes], int, Durable]] = JournalQueue()
         self._loop = asyncio.get_running_loop()
         self._committer: asyncio.Task[None] | None = None
         self._scheduled = False
         self._dead: BaseException | None = None
         self.pending_bytes = 0
         """Queued or being written: not yet reported."""
+        self.pending_buffers = 0
+        """The same, in buffers."""
         self.durable_position = (writer.file_id, writer.offset)
         """Everything before it has been reported to its callback."""
 
-    def append(self, buffers: list[bytes], length: int, done: Durable) -> None:
-        """Queue `buffers` (`length` bytes together); `done` is called when they are durable."""
+    def append(
+        self, buffers: list[bytes], length: int, done: Durable, lane: Hashable | None = None
+    ) -> None:
+        """Queue `buffers` (`length` bytes together); `done` is called when they are durable.
+
+        Lanes take turns (journal_queue.py); without one, everything queued before goes before.
+        """
         if self._dead is not None:
             self._loop.call_soon(done, self._dead)
             return
-        self._queue.append((buffers, length, done))
+        self._queue.push((buffers, length, done), length, lane)
         self.pending_bytes += length
+        self.pending_buffers += len(buffers)
         if self._committer is None and not self._scheduled:
             self._scheduled = True  # let what else arrives in this loop turn join the group
             self._loop.call_soon(self._start)
@@ -257,9 +267,10 @@ class Journal:
         if self._dead is not None:
             return
         self._dead = error
-        while self._queue:
-            _, length, done = self._queue.popleft()
+        while (item := self._queue.pop(sys.maxsize)) is not None:
+            buffers, length, done = item
             self.pending_bytes -= length
+            self.pending_buffers -= len(buffers)
             done(error)
 
     async def close(self) -> None:
@@ -287,13 +298,12 @@ class Journal:
         group: list[Durable] = []
         buffers: list[bytes] = []
         length = 0
-        queue = self._queue
-        while (
-            queue
-            and (not length or length + queue[0][1] <= self._group_bytes_max)
-            and len(group) < _GROUP_APPENDS_MAX
-        ):
-            more, more_bytes, done = queue.popleft()
+        while len(group) < _GROUP_APPENDS_MAX:
+            room = self._group_bytes_max - length if length else sys.maxsize
+            item = self._queue.pop(room)
+            if item is None:
+                break
+            more, more_bytes, done = item
             buffers += more
             length += more_bytes
             group.append(done)
@@ -311,6 +321,7 @@ class Journal:
             except DiskError as error:
                 failure = error
         self.pending_bytes -= length
+        self.pending_buffers -= len(buffers)
         failure = failure or self._dead
         if failure is None:
             self.durable_position = (self._writer.file_id, self._writer.offset)
