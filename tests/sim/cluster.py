@@ -13,6 +13,7 @@ from typing import Any
 from bookie.add_run import AddRun
 from bookie.config import BookieConfig
 from bookie.cookies import CookieRefused
+from bookie.damage import DamageKind
 from bookie.disk import DiskError
 from bookie.journal_format import JournalDamaged
 from bookie.ledger_state import LedgerStateDamaged
@@ -39,6 +40,8 @@ _CALL_TIMEOUT_MS = 600
 _PORT = 3181
 _REFUSALS = (CookieRefused, JournalDamaged, LedgerStateDamaged)
 """A bookie that ends so knows that it lost something, and stays away for good."""
+_MISLED = ("disk: stale sector", "disk: misdirected write")
+"""Faults by which a disk keeps something else than what was written."""
 _PATIENCE = (MetadataUnavailable, BookieStartTimeout)
 _FAILED_STARTS_MAX = 4
 """A bookie with a damaged disk that does not start for so often will not start."""
@@ -129,12 +132,25 @@ class SimBookie:
     def count(self, storage: Any) -> None:
         """What one life of the storage came by."""
         probe = self.cluster.trace.probe
+        self._check_damage(storage)
         mark = storage._checkpointer.mark
         probe("bookie.journal_rolled", storage._journal.durable_position[0] - self._first_file)
         probe("bookie.journal_trimmed", mark[0] - self._first_mark if mark is not None else 0)
         probe("bookie.entry_log_closed", len(storage._logs.log_ids))
         for place, count in storage.lookups.items():
             probe(f"bookie.found_in_{place}", count)
+
+    def _check_damage(self, storage: Storage) -> None:
+        """What was never hurt is never called damaged, by a read or by the scrubber."""
+        found = storage.damages.current()
+        rotten = [damage for damage in found if damage.kind is not DamageKind.UNREADABLE]
+        hurt = self.name in self.cluster.audit.damaged or any(map(self.disk.counts.get, _MISLED))
+        self.cluster.audit.check(
+            not rotten or hurt, f"bookie {self.name} calls damaged what is good: {rotten}"
+        )
+        if storage.scrubber is not None:
+            self.cluster.trace.probe("bookie.scrubbed", storage.scrubber.passes)
+        self.cluster.trace.probe("bookie.found_damage", len(found))
 
     async def _live(self, process: Process) -> None:
         cluster = self.cluster

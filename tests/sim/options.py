@@ -167,6 +167,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
         "disk_free_bytes_resume": 60_000,
         "disk_free_bytes_reserve": 20_000,
         "disk_check_interval_ms": rng.choice((400, 2_000)),
+        "scrub_interval_ms": 700,
         "start_timeout_ms": 5_000,
         "stop_timeout_ms": 500,
     }
