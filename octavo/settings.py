@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 PREFIX = "OCTAVO_"
 SECTIONS = ("bookie", "broker", "http", "ledger")
-NOT_SETTINGS = frozenset({"OCTAVO_URL", "OCTAVO_CONFIG", "OCTAVO_DATA", "OCTAVO_DEBUG"})
+NOT_SETTINGS = frozenset(
+    {"OCTAVO_URL", "OCTAVO_ADMIN_URL", "OCTAVO_CONFIG", "OCTAVO_DATA", "OCTAVO_DEBUG"}
+)
 """Variables that commands read by themselves."""
 
 

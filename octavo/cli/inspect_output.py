@@ -7,7 +7,7 @@ terminal, a progress bar go to standard error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,10 +54,13 @@ class Shown:
             title = f"{walk.path} ({walk.bytes:,} bytes)"
             out.print(f"[bold]{escape(title)}[/]")
         rows: list[Line] = []
-        with _progress(walk, hidden=self._as_json) as advance:
+        place, name = 0, walk.path.rpartition("/")[2]
+        with byte_progress(name, walk.bytes, hidden=self._as_json) as advance:
             for line in walk.lines():
                 self._count(line, walk.path)
-                advance(line)
+                if line.offset + line.length > place:
+                    advance(line.offset + line.length - place)
+                    place = line.offset + line.length
                 if self._limited and not self._left and not line.damage:
                     self._hidden += 1
                     continue
@@ -158,24 +161,13 @@ def _flat(line: Line) -> dict[str, object]:
     return found
 
 
-class _Advance:
-    """Moves a bar to where the walk is."""
-
-    def __init__(self, bar: Progress | None, task: Any) -> None:
-        self._bar = bar
-        self._task = task
-
-    def __call__(self, line: Line) -> None:
-        """The walk has come to `line`."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=line.offset + line.length)
-
-
 @contextmanager
-def _progress(walk: Walk, *, hidden: bool) -> Iterator[_Advance]:
-    if hidden or walk.bytes < _BAR_FROM_BYTES or not err.is_terminal:
-        yield _Advance(None, None)
+def byte_progress(what: str, total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal for work on many bytes; gives what to call with the bytes done."""
+    if hidden or total < _BAR_FROM_BYTES or not err.is_terminal:
+        yield lambda _: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TimeRemainingColumn(), console=err, transient=True) as bar:
-        yield _Advance(bar, bar.add_task(walk.path.rpartition("/")[2], total=walk.bytes))
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)

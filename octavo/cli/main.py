@@ -12,7 +12,18 @@ from collections.abc import Sequence
 import typer
 
 from octavo import __version__
-from octavo.cli import bookies, consume, demo, inspect, ledger, nodes, publish, standalone, topic
+from octavo.cli import (
+    bookie,
+    bookies,
+    consume,
+    demo,
+    inspect,
+    ledger,
+    nodes,
+    publish,
+    standalone,
+    topic,
+)
 from octavo.cli.output import debugging, fail
 from protocol.codes import OctavoError
 
@@ -44,7 +55,7 @@ def _octavo(
 
 
 app.command("standalone")(standalone.standalone)
-app.command("bookie")(nodes.bookie)
+app.add_typer(bookie.app, name="bookie")
 app.command("broker")(nodes.broker)
 app.command("zookeeper")(nodes.zookeeper)
 app.add_typer(topic.app, name="topic")

@@ -11,6 +11,7 @@ from octavo.cli.options import Config, Metadata, Sets, parse_sets
 
 
 def bookie(
+    context: typer.Context,
     data: Annotated[
         Path | None,
         typer.Option("--data", help="Folder; the journal goes to DATA/journal, the rest beside."),
@@ -30,13 +31,16 @@ def bookie(
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run one bookie: it stores ledgers' entries.
+    """Run one bookie: it stores ledgers' entries. The commands below look after one.
 
     \b
     Examples:
       octavo bookie --data /var/lib/octavo/b1 --metadata zk://127.0.0.1:2181/octavo --port 3181
       OCTAVO_BOOKIE_RACK=/dc1/r2 octavo bookie --config /etc/octavo.toml
+      octavo bookie sizes /var/lib/octavo/b1
     """
+    if context.invoked_subcommand is not None:
+        return
     from bookie.config import BookieConfig
     from octavo.process.bookie import serve_bookie
     from octavo.settings import load

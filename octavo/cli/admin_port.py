@@ -1,0 +1,66 @@
+"""Asks a running bookie's admin port. Blocking; answers are JSON."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Annotated, Any
+
+import typer
+
+from octavo.cli.options import BadOption
+from protocol.codes import OctavoError
+
+_TIMEOUT_S = 15.0
+_ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="OCTAVO_ADMIN_URL",
+        help="A bookie's admin port, e.g. http://127.0.0.1:9181 (its setting admin_port).",
+        show_default=False,
+    ),
+]
+
+
+class AdminRefused(OctavoError):
+    """The admin port did not answer, or not as was hoped. The message says why."""
+
+    name = "admin-refused"
+
+
+def ask(url: str | None, path: str, *, method: str = "GET") -> Any:
+    """What the bookie answers. Raises `AdminRefused`, `BadOption`."""
+    if not url:
+        raise BadOption(
+            "which bookie? name its admin port with --url http://host:port (or OCTAVO_ADMIN_URL). "
+            "A bookie has one when its setting admin_port is given: "
+            "octavo bookie --set admin_port=9181 …"
+        )
+    base = url if "://" in url else f"http://{url}"
+    if not base.startswith(("http://", "https://")):
+        raise BadOption(f"--url {url}: write http://host:port")
+    try:
+        request = urllib.request.Request(base.rstrip("/") + path, method=method)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            return json.loads(answer.read(_ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as error:
+        raise AdminRefused(f"{base}{path}: {_reason(error)}") from error
+    except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors
+        why = getattr(error, "reason", error)
+        raise AdminRefused(
+            f"no answer from {base}: {why}; is the bookie up, and is that its admin_port?"
+        ) from error
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        said = json.loads(error.read(_ANSWER_BYTES_MAX))
+        if "paths" in said:
+            return f"{said['error']}; it answers {', '.join(said['paths'])}"
+        return str(said.get("reason") or said["error"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{error.code} {error.reason}"
