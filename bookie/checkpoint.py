@@ -14,6 +14,12 @@ were entries: a fence alone moves the mark too (BookKeeper PR #4843 forgot it wh
 was empty, and lost fences). A step that fails leaves the half in memory and the states dirty; the
 next attempt repeats all of it, and repeating does no harm. A crash anywhere replays the journal
 from the mark that stands.
+
+Compaction goes through here too, so that the index and the logs change in one order and nowhere
+else. `relocate` copies records to the end of the logs: append → sync → mark (the same journal
+position, the new log position) → index. `retire` removes a log: flush of the index, then unlink.
+A crash in between leaves copies that nothing points to, or an old log from which everything has
+moved; the next round finds both and goes on.
 """
 
 from __future__ import annotations
@@ -24,10 +30,11 @@ from concurrent.futures import Executor
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
-from bookie.disk import Disk
+from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
 from bookie.index import IndexRun, LedgerIndex
 from bookie.ledger_state import LedgerStates, StateFile
+from bookie.log_slice import Stored, live_parts
 from bookie.mark import Mark, write_mark
 from bookie.write_cache import Half, LogRun, WriteCache, log_runs
 
@@ -68,8 +75,15 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._pending: tuple[Half, tuple[int, int]] | None = None
         self._removed: list[int] = []
+        self._index_behind = False
+        """Whether the index holds changes that are not flushed."""
         self.mark = mark
         """The mark on disk."""
+
+    def settled_log_id(self) -> int:
+        """Logs below it are vouched for by the mark, and wholly in the index. Blocking."""
+        covered = self._index.covered
+        return 0 if self.mark is None or covered is None else min(self.mark.log_id, covered[0])
 
     def forget_ledger(self, ledger_id: int) -> None:
         """A ledger was deleted: the next checkpoint removes it from the index."""
@@ -97,7 +111,6 @@ class Checkpointer:
                 self._states.put_back(dirty)
                 self._removed = removed + self._removed
                 raise
-            self.mark = mark
             self._pending = None
             self._cache.drop_flushed()
             on_flushed(half)
@@ -128,8 +141,90 @@ class Checkpointer:
         mark = Mark(*where, *covered, self._state_file.file_id, self._state_file.offset)
         assert self.mark is None or mark[:2] >= self.mark[:2], "the mark never moves back"
         await self._call(write_mark, self._disk, self._directories, mark)
+        self.mark = mark
         await self._call(self._flush_index, indexed, covered)
         return mark
+
+    # Compaction
+
+    async def relocate(self, found: Sequence[Stored]) -> int:
+        """Move what the index still maps to these records; returns the bytes of frames copied.
+
+        Copied are exactly the entries of which no newer copy is indexed, and they stand behind all
+        older copies: an index rebuilt from the logs comes out the same. Raises `DiskFull`: what
+        was appended by then is in no index. Afterwards the index is not flushed yet: see `retire`.
+        """
+        async with self._lock:
+            self._check_whole()
+            assert self.mark is not None
+            runs = iter(await self._call(live_parts, self._index, found))
+            moved: list[IndexRun] = []
+            while batch := await self._call(self._append_slice, runs):
+                moved += batch
+            if not moved:
+                return 0
+            covered = self._logs.position
+            await self._call(self._logs.sync)
+            mark = self.mark._replace(log_id=covered[0], log_offset=covered[1])
+            await self._call(write_mark, self._disk, self._directories, mark)
+            self.mark = mark
+            await self._call(self._put, moved, covered)
+            return sum(run.location.length for run in moved)
+
+    async def retire(self, log_id: int) -> None:
+        """Remove a log from which the caller has read every record and found none live."""
+        async with self._lock:
+            assert self.mark is not None
+            assert log_id < self.mark.log_id, "the log that the mark names stays"
+            await self._call(self._unlink, log_id)
+
+    async def drop_markers(self, may_go: Callable[[int], bool], before_ms: int) -> int:
+        """Forget those deleted ledgers that the caller lets go; returns how many went.
+
+        Only one whose deletion is in the ledger state on the disk may go: what stands there of its
+        life would else be believed once the mark has passed the journal's record of its end.
+        """
+        async with self._lock:
+            gone = [
+                ledger_id
+                for ledger_id in self._states.deleted_ids(before_ms)
+                if not self._states.is_changed(ledger_id) and may_go(ledger_id)
+            ]
+            for ledger_id in gone:
+                self._states.drop(ledger_id)
+            return len(gone)
+
+    async def roll(self) -> None:
+        """Begin a new entry log, so that the current one can be compacted. Raises `DiskFull`."""
+        async with self._lock:
+            self._check_whole()
+            assert self.mark is not None
+            await self._call(self._logs.roll)
+            log_id, log_offset = self._logs.position
+            mark = self.mark._replace(log_id=log_id, log_offset=log_offset)
+            await self._call(write_mark, self._disk, self._directories, mark)
+            self.mark = mark
+            await self._call(self._put, [], self._logs.position)
+
+    def _check_whole(self) -> None:
+        """Raises `DiskFull` after a checkpoint that did not end.
+
+        It may have moved the mark past records that the index does not know yet, and their entries
+        are in no journal that would be replayed: nothing may tell the index that it is complete.
+        """
+        if self.mark is None or self._pending is not None:
+            raise DiskFull("a flush of the write cache has to succeed first")
+
+    def _unlink(self, log_id: int) -> None:
+        covered = self._index.covered
+        assert covered is not None
+        assert covered[0] > log_id, "what the index does not cover may be in no other place"
+        if self._index_behind:
+            self._index.flush()
+            self._index_behind = False
+        self._logs.remove(log_id)
+
+    # Blocking steps
 
     def _append_slice(self, runs: Iterator[LogRun]) -> list[IndexRun]:
         batch = list(islice(runs, _SLICE_RUNS_MAX))
@@ -148,8 +243,14 @@ class Checkpointer:
 
     def _flush_index(self, runs: list[IndexRun], covered: tuple[int, int]) -> None:
         if runs or self._index.covered != covered:
-            self._index.put(runs, covered)
+            self._put(runs, covered)
+        if self._index_behind:
             self._index.flush()
+            self._index_behind = False
+
+    def _put(self, runs: list[IndexRun], covered: tuple[int, int]) -> None:
+        self._index_behind = True
+        self._index.put(runs, covered)
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         assert not kwargs

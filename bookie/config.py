@@ -48,6 +48,12 @@ class BookieConfig:
     ledger_directories: tuple[str, ...] = field(default=())
     """Absolute paths of entry logs, index and ledger state."""
 
+    # When data was lost
+    accept_data_loss: bool = False
+    """Start although folders are empty or damaged: what may be lost is answered as unknown."""
+    limbo_ended_through: int = -1
+    """Ends a limbo up to this ledger id or a lower one: its ledgers were copied or given up."""
+
     # Journal
     journal_sync: bool = True
     """False acks before `fdatasync`: acked entries may be lost with the machine's power."""
@@ -58,7 +64,10 @@ class BookieConfig:
     journal_group_bytes_max: int = 4 * MIB
     """One `pwritev` + `fdatasync` takes no more; bounds the latency of one group."""
     journal_queue_bytes_max: int = 32 * MIB
-    """Adds waiting for the journal; above it sockets are not read."""
+    """Adds waiting for the disk; above it the sockets that bring most are not read."""
+    add_bytes_max: int = 48 * MIB
+    """The same with all they cost; halfway to it nobody's adds are read, above it they are
+    answered TOO_MANY_REQUESTS."""
 
     # Caches, entry logs, index
     write_cache_bytes_max: int = 32 * MIB
@@ -83,6 +92,12 @@ class BookieConfig:
     """Reads of one connection under way; above it the connection is not read."""
     connection_answer_bytes_max: int = 4 * MIB
     """Answers the peer has not taken; above it the connection is not read."""
+    answer_bytes_max: int = 32 * MIB
+    """The same of all connections together; above it no further read begins."""
+    receive_bytes_max: int = 32 * MIB
+    """Frames of which a part has come, of all connections; above it the next ones wait unread."""
+    pressed_stall_ms_max: int = 5_000
+    """Who holds an untaken answer or half a frame for so long while others wait is cut off."""
     answer_stall_ms_max: int = 60_000
     """A peer that takes no answer for so long is cut off, and its memory given back."""
     keepalive_ms: int = 60_000
@@ -108,6 +123,24 @@ class BookieConfig:
     """From the end of one reading back of all entry logs to the begin of the next; 0 is never."""
     scrub_bytes_per_s: int = 8 * MIB
     """How fast entry logs are read back."""
+
+    # Garbage collection
+    gc_interval_ms: int = 600_000
+    """Looks so often for ledgers deleted in metadata, and at the entry logs."""
+    gc_quarantine_ms: int = 900_000
+    """A ledger whose record is gone is deleted here once that was proven twice so far apart."""
+    gc_minor_interval_ms: int = 3_600_000
+    gc_minor_ratio: float = 0.2
+    """A minor compaction empties entry logs of which no larger share is live."""
+    gc_major_interval_ms: int = 86_400_000
+    gc_major_ratio: float = 0.8
+    """The same of a major one. Short of space, each round is one."""
+    gc_bytes_per_s: int = 16 * MIB
+    """How fast entry logs are read and copied, both together."""
+    gc_disk_free_bytes_min: int = 32 * MIB
+    """Copies leave so much free. Logs in which nothing is live go without any room."""
+    gc_deleted_keep_ms: int = 7 * 24 * 3600 * 1000
+    """How long a bookie remembers that a ledger was deleted, and refuses late adds to it."""
 
     # Life
     start_timeout_ms: int = 60_000
@@ -138,6 +171,19 @@ class BookieConfig:
         )
         _require(
             self.scratch_bytes >= 4096, "scratch_bytes", self.scratch_bytes, "use 4096 or more"
+        )
+        _require(
+            self.add_bytes_max >= self.journal_queue_bytes_max,
+            "add_bytes_max",
+            self.add_bytes_max,
+            f"it must not be below journal_queue_bytes_max ({self.journal_queue_bytes_max})",
+        )
+        _require(self.gc_bytes_per_s > 0, "gc_bytes_per_s", self.gc_bytes_per_s, "use 1 or more")
+        _require(
+            0 <= self.gc_minor_ratio <= self.gc_major_ratio < 1,
+            "gc_minor_ratio",
+            self.gc_minor_ratio,
+            f"it must be 0 to gc_major_ratio ({self.gc_major_ratio}), and that below 1",
         )
         _require(
             self.disk_free_bytes_resume >= self.disk_free_bytes_min,

@@ -32,7 +32,7 @@ from bookie.entry_log_format import (
     file_name,
     log_id_of,
 )
-from bookie.log_handle import LogHandle
+from bookie.log_handle import LogHandle, LogRemoved
 from bookie.write_cache import LogRun
 from protocol.codes import BookieIOError, OctavoError, Scope
 
@@ -164,7 +164,7 @@ class EntryLogs:
         if self._current is None or (
             self._offset + total > self._log_bytes_max and self._offset > FILE_HEADER_BYTES
         ):
-            self._roll()
+            self.roll()
         file = self._current
         assert file is not None
         self._reserve(file, self._offset + total)
@@ -196,7 +196,7 @@ class EntryLogs:
         file.preallocate(wanted)
         self._reserved = wanted
 
-    def _roll(self) -> None:
+    def roll(self) -> None:
         """Seal the current log and begin the next, in the folder with most room."""
         free = [self._disk.free_bytes(directory)[0] for directory in self._directories]
         directory = self._directories[free.index(max(free))]
@@ -233,6 +233,13 @@ class EntryLogs:
         file.truncate(self._offset + len(tail))
         file.datasync()
         self._current = None
+
+    def size_of(self, log_id: int) -> int:
+        """Bytes of a log's file. Raises `DamagedRead`."""
+        try:
+            return self._reader(log_id).size()
+        except DiskError as error:
+            raise self._unreadable(error, log_id, 0, 0) from error
 
     def remove(self, log_id: int) -> None:
         """Remove a log for ever; durable on return. Who reads it meanwhile asks the index again."""
@@ -296,10 +303,16 @@ class EntryLogs:
         try:
             return self._reader(log_id).pread(length, offset)
         except DiskError as error:
-            raise DamagedRead(
-                f"entry log {file_name(log_id)}: {error}",
-                Damage(DamageKind.UNREADABLE, self.path_of(log_id), offset, length),
-            ) from error
+            raise self._unreadable(error, log_id, offset, length) from error
+
+    def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> DamagedRead:
+        kind = DamageKind.UNREADABLE
+        if isinstance(error, LogRemoved):
+            kind = DamageKind.MISSING_FILE
+        return DamagedRead(
+            f"entry log {file_name(log_id)}: {error}",
+            Damage(kind, self.path_of(log_id), offset, length),
+        )
 
     def check_record(
         self, data: bytes, start: int, location: Location, ledger_id: int
@@ -338,10 +351,12 @@ class EntryLogs:
 
     def ledgers_of(self, log_id: int) -> dict[int, int]:
         """Bytes by ledger of a log: from its map when sealed, else by stepping through it."""
+        if self._current is not None and log_id == self._current_id:
+            return dict(self._bytes_of)
         file = self._reader(log_id)
         size = file.size()
         footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
-        if footer is not None and log_id != self._current_id:
+        if footer is not None:
             offset, crc = footer
             found = decode_map(file.pread(size - FOOTER.size - offset, offset), crc)
             if found is not None:

@@ -57,6 +57,17 @@ class LedgerState:
         self.lac = INVALID_ENTRY_ID
         self.last_entry = INVALID_ENTRY_ID
 
+    def delete(self, now_ms: int) -> None:
+        """Nothing is left of the ledger but that it is deleted, and since when (wall clock)."""
+        self.deleted = True
+        self.explicit_lac = self.lac = INVALID_ENTRY_ID
+        self.last_entry = now_ms
+
+    @property
+    def deleted_ms(self) -> int:
+        """When it was deleted, if it was; kept in the place of the last entry."""
+        return self.last_entry if self.deleted else INVALID_ENTRY_ID
+
     @property
     def last_add_confirmed(self) -> int:
         """The highest LAC known, in an entry or alone."""
@@ -140,6 +151,10 @@ class LedgerStates:
         """Whether anything changed since `take_dirty`."""
         return bool(self._dirty)
 
+    def is_changed(self, ledger_id: int) -> bool:
+        """Whether it changed since `take_dirty`."""
+        return ledger_id in self._dirty
+
     def take_dirty(self) -> list[int]:
         """The changed ledgers; from now on they count as clean. See `put_back`."""
         found = sorted(self._dirty)
@@ -153,6 +168,20 @@ class LedgerStates:
     def encode(self, ledger_ids: Iterable[int]) -> list[bytes]:
         """Records of these ledgers as they are now."""
         return [encode_record(found, self._all[found]) for found in ledger_ids]
+
+    def deleted_ids(self, before_ms: int) -> list[int]:
+        """The ledgers that were deleted before that time, ascending."""
+        return sorted(
+            found
+            for found, state in self._all.items()
+            if state.deleted and state.deleted_ms < before_ms
+        )
+
+    def drop(self, ledger_id: int) -> None:
+        """Forget that a ledger was deleted. Gone from the disk with the next rewrite of the file;
+        a restart before that remembers it once more, which does no harm."""
+        assert self._all[ledger_id].deleted
+        del self._all[ledger_id]
 
     def all_ids(self) -> list[int]:
         """Every ledger known, deleted ones included."""

@@ -13,6 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from bookie.collector_status import CollectorStatus
+
 _LATENCY_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _BYTES = (1e3, 4e3, 16e3, 64e3, 256e3, 1e6, 4e6, 16e6)
 _COUNTS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
@@ -66,6 +68,64 @@ class _Scrubbing(Collector):
         )
 
 
+class _Memory(Collector):
+    """Bytes in use and the most that ever were, by what for."""
+
+    def __init__(self, used: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
+        self._used = used
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        now = GaugeMetricFamily(
+            "bookie_memory_bytes", "Occupied by all connections together", labels=["of"]
+        )
+        peak = GaugeMetricFamily(
+            "bookie_memory_peak_bytes", "The most that ever was occupied", labels=["of"]
+        )
+        for what, (used, most) in self._used().items():
+            now.add_metric([what], used)
+            peak.add_metric([what], most)
+        yield now
+        yield peak
+
+
+class _Garbage(Collector):
+    """The collector's sums, and what it last found."""
+
+    def __init__(self, status: CollectorStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        status = self._status
+        total = status.total
+        for name, text, value in (
+            ("bookie_gc_rounds", "Rounds of garbage collection", status.count),
+            ("bookie_gc_ledgers_deleted", "Ledgers deleted here", total.ledgers_deleted),
+            ("bookie_gc_logs_removed", "Entry logs removed", total.logs_removed),
+            ("bookie_gc_reclaimed_bytes", "Bytes of removed entry logs", total.reclaimed_bytes),
+            ("bookie_gc_read_bytes", "Bytes of entry logs read back", total.read_bytes),
+            ("bookie_gc_copied_bytes", "Bytes copied out of entry logs", total.copied_bytes),
+        ):
+            yield CounterMetricFamily(name, text, value=value)
+        yield GaugeMetricFamily(
+            "bookie_gc_quarantined", "Ledgers in quarantine", value=status.quarantined
+        )
+        yield GaugeMetricFamily(
+            "bookie_gc_live_bytes", "Bytes in entry logs of live ledgers", value=status.live_bytes
+        )
+        logs = GaugeMetricFamily(
+            "bookie_gc_logs", "Entry logs, by what becomes of them", labels=["state"]
+        )
+        sizes = GaugeMetricFamily(
+            "bookie_gc_log_bytes", "Bytes of entry logs, by the same", labels=["state"]
+        )
+        for state, (count, size) in status.bytes_by_state().items():
+            logs.add_metric([state], count)
+            sizes.add_metric([state], size)
+        yield from (logs, sizes)
+
+
 class BookieMetrics:
     """The metrics of one bookie."""
 
@@ -104,8 +164,23 @@ class BookieMetrics:
             ["reason"],
             registry=registry,
         )
+        self.throttled = Counter(
+            "bookie_throttled",
+            "Requests answered TOO_MANY_REQUESTS, by cause",
+            ["cause"],
+            registry=registry,
+        )
+        self.stalled = Counter(
+            "bookie_connections_stalled",
+            "Connections cut off for holding memory in vain, by how",
+            ["how"],
+            registry=registry,
+        )
         self.read_only = Gauge(
             "bookie_read_only", "1 while ordinary adds are refused", registry=registry
+        )
+        self.limbo = Gauge(
+            "bookie_limbo", "1 while old ledgers are answered as unknown", registry=registry
         )
         self.free_bytes = Gauge(
             "bookie_disk_free_bytes", "Free bytes by folder", ["directory"], registry=registry
@@ -141,6 +216,14 @@ class BookieMetrics:
     def scrubbing(self, progress: Callable[[], tuple[int, int, float]]) -> None:
         """Expose how far the scrubber is."""
         self.registry.register(_Scrubbing(progress))
+
+    def memory(self, used: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
+        """Expose what connections occupy."""
+        self.registry.register(_Memory(used))
+
+    def garbage(self, status: CollectorStatus) -> None:
+        """Expose what the collector did and found."""
+        self.registry.register(_Garbage(status))
 
     def exposition(self) -> bytes:
         """All of it in the Prometheus text format."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from bookie.collector_status import CollectorStatus
 from bookie.config import BookieConfig
 from bookie.damage import DamageRegistry
 from bookie.metrics import BookieMetrics
@@ -62,6 +63,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
     bookie.lookups({"write_cache": 0})
     bookie.damages(DamageRegistry().counts)
     bookie.scrubbing(lambda: (0, 0, -1))
+    bookie.garbage(CollectorStatus())
     registries: list[CollectorRegistry] = [bookie.registry, Metrics(list).registry]
     for registry in registries:
         for family in registry.collect():
