@@ -23,6 +23,7 @@ import structlog
 from bookie.add_run import AddRun
 from bookie.answers import Answers, add_answers
 from bookie.chunk import Refused, split_adds
+from bookie.requests import v2_code
 from bookie.under_way import UnderWay
 from protocol import extension
 from protocol.auth import AUTH_DISABLED
@@ -332,12 +333,16 @@ class Connection(asyncio.BufferedProtocol):
                 refused.append((run, code))
         self._acked(acked, size)
         if refused:
-            self._added(refused)
+            self._added(refused, extended=True)
 
-    def _added(self, results: Sequence[tuple[AddRun, Code]]) -> None:
-        """Runs are durable, or refused: one v2 answer for each entry."""
+    def _added(self, results: Sequence[tuple[AddRun, Code]], *, extended: bool = False) -> None:
+        """Runs are durable, or refused: one v2 answer for each entry.
+
+        `extended` says that the peer is one of ours: others know no UNKNOWN_STATE.
+        """
         acked = size = 0
-        for run, code in results:
+        for run, answer in results:
+            code = answer if extended else v2_code(answer)
             size += len(run.frames)
             self._answers.append(add_answers(code, run.ledger_id, run.first_entry, run.count))
             if code is Code.OK:

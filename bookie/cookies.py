@@ -6,7 +6,8 @@ may have lost something. The rules (BookKeeper CK-1, CK-2):
 - every folder and metadata carry the same cookie: start;
 - none of them does, and the folders hold nothing else: stamp them, with a new incarnation;
 - anything else (a folder empty, foreign, moved; the record in metadata missing): refuse, saying
-  what was found, what was expected and what to do.
+  what was found, what was expected and what to do. Empty folders may be stamped again when the
+  operator accepts the loss (identity.py, limbo.py).
 
 Stamping writes the folders first, then metadata. A crash between leaves folders that hold a
 cookie and nothing else: no promise was made from them, so the next start stamps them again.
@@ -20,6 +21,8 @@ from dataclasses import replace
 
 from bookie.config import BookieConfig
 from bookie.disk import Disk, DiskError, File
+from bookie.limbo import DRAFT_NAME as LIMBO_DRAFT
+from bookie.limbo import NAME as LIMBO_FILE
 from metadata.cookie import Cookie, decode_cookie, encode_cookie
 from metadata.store import BadRecord
 from protocol.codes import OctavoError, Scope
@@ -27,7 +30,9 @@ from protocol.codes import OctavoError, Scope
 VERSION_FILE = "VERSION"
 LOCK_FILE = "LOCK"
 _DRAFT_FILE = "VERSION.new"
-_NOT_DATA = frozenset({VERSION_FILE, LOCK_FILE, _DRAFT_FILE, "octavo.lock", "lost+found"})
+_NOT_DATA = frozenset(
+    {VERSION_FILE, LOCK_FILE, _DRAFT_FILE, LIMBO_FILE, LIMBO_DRAFT, "octavo.lock", "lost+found"}
+)
 _VERSION_BYTES_MAX = 64 * 1024
 
 
@@ -140,22 +145,16 @@ def check_cookies(
     if recorded is None:
         _check_unrecorded(expected, on_disk, with_data)
         return None
-    if replace(recorded, incarnation="") != replace(expected, incarnation=""):
-        raise CookieRefused(
-            f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)} in cluster "
-            f"{recorded.instance_id}, and is now configured with {_folders_of(expected)} in "
-            f"cluster {expected.instance_id}. Configure it as it was: the same folders, in the "
-            "same order, under the same paths. If this is another bookie, give it a bookie_id of "
-            "its own"
-        )
+    _check_configured(expected, recorded)
     for folder, cookie in on_disk.items():
         if cookie is None:
             raise CookieRefused(
                 f"folder {folder} carries no cookie, but bookie {expected.bookie_id} has been set "
                 f"up before (incarnation {recorded.incarnation or 'unknown'}, "
                 f"{_folders_of(recorded)}): its data is missing. Mount the right disk. If the data "
-                "is gone for good, give this bookie a new bookie_id and empty folders, and have "
-                f"the ledgers of {expected.bookie_id} re-replicated"
+                "is gone for good, start once with --accept-loss: what this bookie still has is "
+                "served, what it may have lost is answered as unknown (docs/operations.md, When a "
+                "disk is lost). Or give it a new bookie_id and empty folders"
             )
         if cookie != recorded:
             raise CookieRefused(
@@ -164,6 +163,51 @@ def check_cookies(
                 "that belongs to this life, or give this bookie a new bookie_id and empty folders"
             )
     return recorded
+
+
+def lost_folders(
+    expected: Cookie,
+    recorded: Cookie,
+    on_disk: dict[str, Cookie | None],
+    with_data: Sequence[str],
+    begun: str,
+) -> list[str]:
+    """Decide: the empty folders that may be stamped again, the loss being accepted. Pure.
+
+    `begun` is the incarnation that the limbo file names: a start that was cut short may have
+    stamped some folders with it. Raises `CookieRefused` for what no acceptance can mend.
+    """
+    _check_configured(expected, recorded)
+    lost: list[str] = []
+    for folder, cookie in on_disk.items():
+        if cookie is None:
+            if folder in with_data:
+                raise CookieRefused(
+                    f"folder {folder} is not empty and carries no cookie: it belongs to something "
+                    "else, or its VERSION file was removed. Copy VERSION from another folder of "
+                    "this bookie, or empty the folder if its data is given up"
+                )
+            lost.append(folder)
+            continue
+        _check_owner(folder, cookie, expected)
+        if cookie not in (recorded, replace(recorded, incarnation=begun or recorded.incarnation)):
+            raise CookieRefused(
+                f"folder {folder} was stamped by another life of bookie {expected.bookie_id}: it "
+                f"says {_describe(cookie)}, metadata says {_describe(recorded)}. What it holds is "
+                "too old to be served: empty it if you accept that loss too"
+            )
+    return lost
+
+
+def _check_configured(expected: Cookie, recorded: Cookie) -> None:
+    if replace(recorded, incarnation="") != replace(expected, incarnation=""):
+        raise CookieRefused(
+            f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)} in cluster "
+            f"{recorded.instance_id}, and is now configured with {_folders_of(expected)} in "
+            f"cluster {expected.instance_id}. Configure it as it was: the same folders, in the "
+            "same order, under the same paths. If this is another bookie, give it a bookie_id of "
+            "its own"
+        )
 
 
 def _check_owner(folder: str, found: Cookie, expected: Cookie) -> None:

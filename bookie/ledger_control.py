@@ -22,6 +22,7 @@ from bookie.journal_format import Meta, MetaOp, encode_meta
 from bookie.lac_watch import LacWatches
 from bookie.ledger_rules import FenceStep
 from bookie.ledger_state import LedgerState, LedgerStates
+from bookie.limbo import Limbo
 from protocol.codes import (
     BookieError,
     BookieIOError,
@@ -29,6 +30,7 @@ from protocol.codes import (
     NoSuchLedger,
     ReadOnly,
     Unauthorized,
+    UnknownState,
 )
 from protocol.entry import MASTER_KEY_BYTES
 from protocol.frames import ADD_PREFIX_BYTES
@@ -40,8 +42,12 @@ _LAC_AT = ADD_PREFIX_BYTES + 16
 class LedgerControl:
     """The ledgers' states and the changes to them. Used on the loop only."""
 
-    def __init__(self, states: LedgerStates, on_deleted: Callable[[int], None]) -> None:
+    def __init__(
+        self, states: LedgerStates, on_deleted: Callable[[int], None], limbo: Limbo | None = None
+    ) -> None:
         self._states = states
+        self.limbo = limbo or Limbo()
+        """Of which ledgers nothing may be denied."""
         self._on_deleted = on_deleted
         self._journal: Journal | None = None
         self._fences: dict[int, asyncio.Future[None]] = {}
@@ -57,7 +63,8 @@ class LedgerControl:
     def admit(self, run: AddRun, *, read_only: bool) -> Code:
         """Whether a run may be journaled; knows the ledger from then on if so."""
         state = self._states.get(run.ledger_id)
-        code = ledger_rules.admission(state, run, read_only=read_only)
+        unsure = run.ledger_id <= self.limbo.unsure_through and self.limbo.covers(run.ledger_id)
+        code = ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
         if code is Code.OK and state is None:
             self._states.create(run.ledger_id, run.key)
         return code
@@ -94,10 +101,25 @@ class LedgerControl:
     # What is known
 
     def known(self, ledger_id: int) -> LedgerState:
-        """The state of a ledger that is there. Raises `NoSuchLedger`."""
+        """The state of a ledger that is there. Raises `NoSuchLedger`, `UnknownState`."""
         state = self._states.get(ledger_id)
+        if state is None:
+            self.deny(ledger_id, "knows the ledger")
         if state is None or state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} is not known to this bookie")
+        return state
+
+    def deny(self, ledger_id: int, what: str) -> None:
+        """To be asked before anything is denied of a ledger. Raises `UnknownState`."""
+        if self.limbo.covers(ledger_id):
+            raise UnknownState(
+                f"ledger {ledger_id}: this bookie has lost data, and cannot tell whether it {what}"
+            )
+
+    def sure(self, ledger_id: int, what: str) -> LedgerState:
+        """As `known`, for what may be too little when data was lost. Raises `UnknownState` too."""
+        state = self.known(ledger_id)
+        self.deny(ledger_id, what)
         return state
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:

@@ -15,8 +15,14 @@ from bookie.ledger_state import LedgerState
 from protocol.codes import Code
 
 
-def admission(state: LedgerState | None, run: AddRun, *, read_only: bool) -> Code:
-    """Whether a run of adds may be journaled; `state` is None for a ledger never heard of."""
+def admission(
+    state: LedgerState | None, run: AddRun, *, read_only: bool, unsure: bool = False
+) -> Code:
+    """Whether a run of adds may be journaled; `state` is None for a ledger never heard of.
+
+    `unsure` says that this bookie may have lost something of the ledger (limbo.py): its fence, for
+    one, so that only recovery may add to it.
+    """
     if run.ledger_id < 0 or run.first_entry < 0:
         return Code.BAD_REQUEST
     if state is not None:
@@ -26,6 +32,8 @@ def admission(state: LedgerState | None, run: AddRun, *, read_only: bool) -> Cod
             return Code.NO_LEDGER if run.recovery else Code.FENCED
         if state.fenced and not run.recovery:
             return Code.FENCED
+    if unsure and not run.recovery:
+        return Code.UNKNOWN_STATE
     if read_only and not run.recovery:
         return Code.READ_ONLY
     return Code.OK

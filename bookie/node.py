@@ -13,7 +13,6 @@ ends the node: `failed` carries the reason, and the process must exit with it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import importlib.metadata
 import random
@@ -24,15 +23,9 @@ import structlog
 
 from bookie.admin import AdminServer
 from bookie.config import BookieConfig
-from bookie.cookies import (
-    check_cookies,
-    folders_with_data,
-    lock_folders,
-    new_cookie,
-    read_cookies,
-    write_cookies,
-)
+from bookie.cookies import lock_folders
 from bookie.disk import Disk, DiskError, File
+from bookie.identity import Identity
 from bookie.index import LedgerIndex
 from bookie.metrics import BookieMetrics
 from bookie.scrub import Scrubber
@@ -40,11 +33,9 @@ from bookie.server import BookieServer
 from bookie.storage import Storage
 from metadata.bookies import BookieInfo, BookieRegistry
 from metadata.cookie import Cookie
-from metadata.ledgers import LedgerStore
 from metadata.store import (
     MetadataStore,
     MetadataUnavailable,
-    RecordNotFound,
     SessionExpired,
     SessionState,
 )
@@ -147,6 +138,7 @@ class BookieNode:
             "bookie_id": self.bookie_id,
             "incarnation": self.incarnation,
             "read_only": self.read_only,
+            "unsure_through": self.storage.limbo.unsure_through,
             "free_bytes": self._free_bytes,
             "total_bytes": self._total_bytes,
             "started_ms": self._started_ms,
@@ -195,6 +187,16 @@ class BookieNode:
         await self._within_start("checking the cookie", self._identify())
         await self._check_space()
         await self.storage.start()
+        limbo = self.storage.limbo
+        self.metrics.limbo.set(limbo.record is not None)
+        if limbo.record is not None:
+            log.warning(
+                "bookie_in_limbo",
+                bookie=self.bookie_id,
+                unsure_through=limbo.unsure_through,
+                since_ms=limbo.record.since_ms,
+                reason=limbo.record.why,
+            )
         self.metrics.gauge(
             "bookie_queue_bytes",
             "Adds that wait for the disk",
@@ -268,21 +270,17 @@ class BookieNode:
     # Identity
 
     async def _identify(self) -> None:
-        """Check the cookies, or stamp them on the first start. Raises `CookieRefused`."""
-        instance_id = await LedgerStore(self._store, rng=self._rng).initialize()
-        expected = new_cookie(self.config, self.bookie_id, instance_id, self._rng)
-        recorded: Cookie | None = None
-        with contextlib.suppress(RecordNotFound):
-            recorded, _ = await self._registry.read_cookie(self.bookie_id)
-        folders = self.config.directories
-        on_disk = await self._blocking(read_cookies, self._disk, folders)
-        with_data = await self._blocking(folders_with_data, self._disk, folders)
-        self._cookie = check_cookies(expected, recorded, on_disk, with_data)
-        if self._cookie is None:
-            await self._blocking(write_cookies, self._disk, folders, expected)
-            await self._registry.write_cookie(expected)
-            self._cookie = expected
-            log.info("cookie_stamped", bookie=self.bookie_id, incarnation=expected.incarnation)
+        """Find out whose folders these are; see `Identity`. Raises `CookieRefused`."""
+        identity = Identity(
+            self.config,
+            self.bookie_id,
+            self._store,
+            self._registry,
+            disk=self._disk,
+            rng=self._rng,
+            clock=self._clock,
+        )
+        self._cookie = await identity.establish()
 
     # Registration
 
@@ -290,6 +288,8 @@ class BookieNode:
         properties = {"incarnation": self.incarnation}
         if self.config.rack:
             properties["rack"] = self.config.rack
+        if self.storage.limbo.record is not None:
+            properties["unsure_through"] = str(self.storage.limbo.unsure_through)
         await self._registry.register(
             BookieInfo(self.bookie_id, self.host, self.port, self.read_only, properties)
         )

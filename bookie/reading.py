@@ -36,7 +36,7 @@ class Reading:
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """See `Storage.read`."""
         if entry_id == INVALID_ENTRY_ID:
-            entry_id = self._control.known(ledger_id).last_entry
+            entry_id = self._control.sure(ledger_id, "has a later entry").last_entry
         return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
 
     async def read_many(
@@ -69,11 +69,12 @@ class Reading:
             entry_id = last + 1
         if not found:
             self._control.known(ledger_id)
+            self._control.deny(ledger_id, f"had entry {first}")
             raise NoSuchEntry(f"ledger {ledger_id} entry {first} is not on this bookie")
         return found
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """See `Storage.entries`."""
-        self._control.known(ledger_id)
+        self._control.sure(ledger_id, "had more entries")
         cached = self._write_cache.intervals(ledger_id)
         return joined(cached + await self._cold.intervals(ledger_id))

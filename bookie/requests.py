@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _FENCE = int(Flag.FENCE)
+_UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
 
 
 def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
@@ -62,10 +63,12 @@ def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) ->
     return Code.IO
 
 
-def v2_code(code: Code) -> Code:
-    """UNKNOWN_STATE goes out as IO: BookKeeper's v2 client knows no code 107 and both say
-    "perhaps"."""
-    return Code.IO if code is Code.UNKNOWN_STATE else code
+def v2_code(code: Code, flags: int = 0) -> Code:
+    """UNKNOWN_STATE goes out as IO unless the request says that its sender knows it: BookKeeper's
+    v2 client knows no code 107, and both say "perhaps"."""
+    if code is Code.UNKNOWN_STATE and not flags & _UNKNOWN_STATE:
+        return Code.IO
+    return code
 
 
 class Requests:
@@ -104,7 +107,8 @@ class Requests:
             entry = await self._storage.read(request.ledger_id, request.entry_id)
             code = Code.OK
         except Exception as error:
-            code = v2_code(code_of(error, "read", request.ledger_id, request.entry_id))
+            code = code_of(error, "read", request.ledger_id, request.entry_id)
+            code = v2_code(code, request.flags)
         self._count_read(code, len(entry), started)
         return read_answer(code, request.ledger_id, request.entry_id, entry)
 
@@ -127,7 +131,8 @@ class Requests:
             )
             code = Code.OK
         except Exception as error:
-            code = v2_code(code_of(error, "batch_read", request.ledger_id, request.start_entry))
+            code = code_of(error, "batch_read", request.ledger_id, request.start_entry)
+            code = v2_code(code, request.flags)
         self._count_read(code, sum(map(len, entries)), started)
         return batch_read_answer(
             code, request.ledger_id, request.start_entry, request.request_id, entries
@@ -200,16 +205,16 @@ class Requests:
     async def _wait_lac(self, ledger_id: int, body: dict[str, Any]) -> dict[str, Any]:
         after = int_of(body, "after")
         timeout_ms = min(int_of(body, "timeout_ms", LONG_POLL_MS_MAX), LONG_POLL_MS_MAX)
-        if self._storage.last_add_confirmed(ledger_id) <= after and timeout_ms > 0:
+        if self._storage.last_add_confirmed(ledger_id, after) <= after and timeout_ms > 0:
             await self._park(self._storage.watch_lac(ledger_id, after), timeout_ms)
-        lac = self._storage.last_add_confirmed(ledger_id)
+        lac = self._storage.last_add_confirmed(ledger_id, after)
         answer: dict[str, Any] = {"lac": lac}
         if lac > after and body.get("entry"):
             # The entry after the one the reader has, so that one round trip serves a tail.
             try:
                 answer["entry"] = await self._storage.read(ledger_id, after + 1)
             except BookieError as error:
-                if error.code is not Code.NO_ENTRY:
+                if error.code not in (Code.NO_ENTRY, Code.UNKNOWN_STATE):
                     raise
         return answer
 

@@ -15,7 +15,7 @@ flush's, the readers', so that neither waits for another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
@@ -26,13 +26,14 @@ from bookie.blocking import Blocking
 from bookie.checkpoint import Checkpointer
 from bookie.config import BookieConfig
 from bookie.damage import DamageRegistry
-from bookie.disk import Disk, DiskFull
+from bookie.disk import Disk, DiskFull, SyncFailed
 from bookie.entry_log import EntryLogs
 from bookie.flushing import Flushing
 from bookie.index import LedgerIndex
 from bookie.journal import Journal
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
+from bookie.limbo import Limbo, read_limbo, vouched, write_limbo
 from bookie.opening import begin_journal, open_files, replay
 from bookie.read_cache import ReadCache
 from bookie.reading import Reading
@@ -83,7 +84,10 @@ class Storage:
         self._states = LedgerStates()
         self._index: LedgerIndex | None = None
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
-        self._control = LedgerControl(self._states, self._deleted)
+        self.limbo = Limbo()
+        """Of which ledgers this bookie may have lost something."""
+        self._limbo_lock = asyncio.Lock()
+        self._control = LedgerControl(self._states, self._deleted, self.limbo)
         self._flushing: Flushing | None = None
         self.damages = DamageRegistry(clock)
         """What is known to be damaged on the disks."""
@@ -145,6 +149,7 @@ class Storage:
             self._flushed,
             blocking,
         )
+        self.limbo.take(await blocking(read_limbo, self._disk, config.ledger_directories))
         self._journal = Journal(
             await begin_journal(config, self._disk, opened.journal, blocking),
             executor=self._journal_executor,
@@ -275,7 +280,8 @@ class Storage:
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """The whole entry; −1 asks for the last one.
 
-        Raises `NoSuchLedger`, `NoSuchEntry`, and `BookieIOError` when it cannot be told.
+        Raises `NoSuchLedger`, `NoSuchEntry`, and `BookieIOError` or `UnknownState` when it cannot
+        be told.
         """
         return await self._reading.read(ledger_id, entry_id)
 
@@ -299,17 +305,45 @@ class Storage:
 
     # The state of a ledger
 
-    def last_add_confirmed(self, ledger_id: int) -> int:
-        """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`."""
-        return self._control.known(ledger_id).last_add_confirmed
+    def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
+        """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
+
+        In limbo it is told only to who asks whether it is above `after`, when it is.
+        """
+        lac = self._control.known(ledger_id).last_add_confirmed
+        if after is None or lac <= after:
+            self._control.deny(ledger_id, "knew of a later LAC")
+        return lac
 
     def last_entry(self, ledger_id: int) -> int:
-        """The highest entry id held; −1 for none. Raises `NoSuchLedger`."""
-        return self._control.known(ledger_id).last_entry
+        """The highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
+        return self._control.sure(ledger_id, "had a later entry").last_entry
 
     def is_fenced(self, ledger_id: int) -> bool:
-        """Whether ordinary adds are refused. Raises `NoSuchLedger`."""
-        return self._control.known(ledger_id).fenced
+        """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""
+        state = self._control.known(ledger_id)
+        if not state.fenced:
+            self._control.deny(ledger_id, "was fenced")
+        return state.fenced
+
+    async def vouch(self, ledger_ids: Iterable[int]) -> None:
+        """These ledgers are whole here again: they leave limbo, durably.
+
+        For whoever has copied back every entry of theirs that this bookie is to hold, and has found
+        them closed in metadata: only then does a lost fence matter no more.
+        """
+        async with self._limbo_lock:
+            if self.limbo.record is None:
+                return
+            record = vouched(self.limbo.record, ledger_ids)
+            try:
+                await self._flush_call(
+                    write_limbo, self._disk, self._config.ledger_directories, record
+                )
+            except SyncFailed as error:
+                self._fail(error)
+                raise
+            self.limbo.take(record)
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`; cancel it to give it up."""

@@ -94,6 +94,7 @@ class Recovering:
     def _reset(self) -> None:
         self._fences: dict[int, int] = {}
         self._fence_failures: dict[int, OctavoError] = {}
+        self._unsure: dict[int, None] = {}  # positions in limbo: a dict as a set with an order
         self._polls: dict[int, _Poll] = {}
         self.entries: dict[int, Found] = {}
         """What is being written back: needed until it is confirmed."""
@@ -198,6 +199,22 @@ class Recovering:
             return []
         if isinstance(error, Unauthorized):
             return self._fail(error)
+        return self._not_counted(bookie_id, error)
+
+    def fence_unknown(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+        """The bookie is fenced, but has lost data: what it knows of the LAC says nothing (#2612).
+
+        It is not one of those that must answer; it takes what is written back.
+        """
+        ensemble = self._metadata.fragments[-1].bookies
+        if self.state is not State.FENCING or bookie_id not in ensemble:
+            return []
+        self._unsure[ensemble.index(bookie_id)] = None
+        return self._not_counted(bookie_id, error)
+
+    def _not_counted(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+        """Fail when the bookies that may still answer cannot cover the ensemble."""
+        ensemble = self._metadata.fragments[-1].bookies
         self._fence_failures[ensemble.index(bookie_id)] = error
         reachable = set(range(self._quorum.ensemble_size)) - set(self._fence_failures)
         if self._quorum.covers(reachable):
@@ -219,7 +236,8 @@ class Recovering:
             self._metadata, self._version, last_add_confirmed=start, publish=False
         )
         for position, error in self._fence_failures.items():
-            self._writing.down[position] = error
+            if position not in self._unsure:
+                self._writing.down[position] = error
         # The confirmed entry is read too, for the length of the ledger up to it.
         self._next_read = max(start, 0)
         return self._read_on()

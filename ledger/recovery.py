@@ -54,6 +54,7 @@ from protocol.codes import (
     OctavoError,
     TooManyRequests,
     Unauthorized,
+    UnknownState,
     error_for,
 )
 from protocol.entry import INVALID_ENTRY_ID, DigestType, digest_for, master_key, unpack_entry
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_READ_FLAGS = int(Flag.FENCE | Flag.HIGH_PRIORITY)
+_READ_FLAGS = int(Flag.FENCE | Flag.HIGH_PRIORITY | Flag.UNKNOWN_STATE)
 _ADD_FLAGS = int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
 _RESTARTS_MAX = 8
 _BUSY_PAUSE_S = 0.02
@@ -216,7 +217,9 @@ class Recovery:
                 self._perform(self._core.fenced(bookie_id, -1))
             else:
                 self._tell(FenceAnswered(bookie_id, str(answer), None))
-                self._perform(self._core.fence_failed(bookie_id, answer))
+                unknown = isinstance(answer, UnknownState)
+                failed = self._core.fence_unknown if unknown else self._core.fence_failed
+                self._perform(failed(bookie_id, answer))
             return
         entry_id, lac = answer
         self._tell(FenceAnswered(bookie_id, f"last entry {entry_id}", lac))

@@ -130,7 +130,7 @@ class BookieRegistry:
         value = encode_service_info(info)
         deadline = asyncio.get_running_loop().time() + 1.5 * self._store.session_timeout_ms / 1000
         while not await self._try_register(info, path, value):
-            await self._wait_for_change(path, deadline, info)
+            await self._wait_for_change(path, deadline, info.bookie_id)
         if generation != self._generation:
             raise SessionExpired(f"the session ended while {info.bookie_id} was registered")
         self._ours.add(path)
@@ -164,7 +164,7 @@ class BookieRegistry:
             return None
         return found.incarnation
 
-    async def _wait_for_change(self, path: str, deadline: float, info: BookieInfo) -> None:
+    async def _wait_for_change(self, path: str, deadline: float, bookie_id: str) -> None:
         changed = asyncio.Event()
         watch = self._store.watch(path, changed.set)
         try:
@@ -174,11 +174,27 @@ class BookieRegistry:
                     await changed.wait()
         except TimeoutError as error:
             raise BookieIdTaken(
-                f"bookie id {info.bookie_id} is registered by another live bookie; stop that one, "
+                f"bookie id {bookie_id} is registered by another live bookie; stop that one, "
                 "or give this one an id of its own"
             ) from error
         finally:
             watch.cancel()
+
+    async def wait_until_gone(self, bookie_id: str) -> None:
+        """Wait until nobody is registered under this id. Raises `BookieIdTaken` when one stays.
+
+        A process that died stays registered for up to a session timeout.
+        """
+        now = asyncio.get_running_loop().time()
+        deadline = now + 1.5 * self._store.session_timeout_ms / 1000
+        for read_only in (False, True):
+            path = self._path(bookie_id, read_only=read_only)
+            while True:
+                try:
+                    await self._store.get(path)
+                except RecordNotFound:
+                    break
+                await self._wait_for_change(path, deadline, bookie_id)
 
     async def unregister(self, bookie_id: str) -> None:
         """Take the registration back; fine when there is none."""

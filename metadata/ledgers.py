@@ -153,6 +153,15 @@ class LedgerStore:
                 await self._store.delete(path)
                 path = parent_of(path)
 
+    async def highest_id(self) -> int:
+        """An id that no ledger exceeds whose record is there now, nor one of those that are being
+        made with an id drawn before. It may be lost for that: it is drawn, and given to nobody.
+
+        The sequence alone would not do: an id may also be its maker's choice.
+        """
+        drawn = await self._ids.allocate()
+        return max((drawn, *await self.list()))
+
     async def list(self) -> list[int]:
         """All ledger ids, ascending. Ledgers made or deleted meanwhile may be in it or not."""
         await self._store.sync()

@@ -40,7 +40,8 @@ class Op(enum.IntEnum):
     LIST_ENTRIES = 5
     """{ledger} → {runs: [[first, last], …]}: what this bookie holds of the ledger."""
     NODE_INFO = 6
-    """{} → {bookie_id, incarnation, read_only, free_bytes, total_bytes, version}."""
+    """{} → {bookie_id, incarnation, read_only, unsure_through, free_bytes, total_bytes,
+    version}."""
     ADDED = 7
     """answer only, request id 0: {ledger, first, last}: these adds are durable."""
 

@@ -28,6 +28,19 @@ def bookie(
         list[Path] | None, typer.Option(help="Folder of entry logs and index.")
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Take no new entries.")] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Start although folders are empty or damaged; what may be lost is 'unknown'.",
+        ),
+    ] = False,
+    end_limbo: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LEDGER", help="All ledgers up to this id were copied or given up: deny again."
+        ),
+    ] = None,
     config: Config = None,
     sets: Sets = None,
 ) -> None:
@@ -54,6 +67,8 @@ def bookie(
         "journal_directories": _folders(journal, folder, "journal"),
         "ledger_directories": _folders(ledgers, folder, "ledgers"),
         "read_only": read_only or None,
+        "accept_data_loss": accept_loss or None,
+        "limbo_ended_through": end_limbo,
         **parse_sets(sets),
     }
     settings = load(BookieConfig, "bookie", file=config, flags=flags)
