@@ -27,6 +27,7 @@ from bookie.cookies import lock_folders
 from bookie.disk import Disk, DiskError, File
 from bookie.identity import Identity
 from bookie.index import LedgerIndex
+from bookie.ledger_sizes import ledger_sizes
 from bookie.metrics import BookieMetrics
 from bookie.scrub import Scrubber
 from bookie.server import BookieServer
@@ -96,6 +97,7 @@ class BookieNode:
         self.metrics.damages(self.storage.damages.counts)
         self.admin = AdminServer(self.metrics, self._health)
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
+        self.admin.route("GET", "/ledgers", functools.partial(ledger_sizes, self.storage.logs))
         self.admin.route("GET", "/damage", self._damage)
         self.admin.route("GET", "/scrub", lambda _: self._scrubber.status())
         self.admin.route("POST", "/scrub", self._start_scrub)

@@ -253,6 +253,11 @@ class Storage:
     # Pressure
 
     @property
+    def logs(self) -> EntryLogs:
+        """The entry logs, for those who count and look at them."""
+        return self._logs
+
+    @property
     def pending_add_bytes(self) -> int:
         """Bytes admitted and not yet durable."""
         return self._journal.pending_bytes
