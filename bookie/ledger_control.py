@@ -17,6 +17,7 @@ from functools import partial
 from bookie import ledger_rules
 from bookie.add_run import AddRun
 from bookie.disk import DiskFull
+from bookie.garbage import Fate
 from bookie.journal import Journal
 from bookie.journal_format import Meta, MetaOp, encode_meta
 from bookie.lac_watch import LacWatches
@@ -52,6 +53,8 @@ class LedgerControl:
         self._journal: Journal | None = None
         self._fences: dict[int, asyncio.Future[None]] = {}
         self._unsure_fences: set[int] = set()
+        self._deletions: dict[int, asyncio.Future[None]] = {}
+        self._unsure_deletions: dict[int, None] = {}
         self._watches = LacWatches()
 
     def journal_to(self, journal: Journal) -> None:
@@ -95,7 +98,7 @@ class LedgerControl:
         self._states.touch(record.ledger_id)
         ledger_rules.repeat(state, record)
         if record.op is MetaOp.DELETE:
-            self._forget(record.ledger_id, state)
+            self._forget(record.ledger_id, state, record.value)
         return False
 
     # What is known
@@ -188,16 +191,45 @@ class LedgerControl:
 
         await self._write(encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac), take)
 
-    async def delete(self, ledger_id: int) -> None:
-        """Forget a ledger, for ever; durable on return. Nothing to do for an unknown one."""
-        state = self._states.get(ledger_id)
-        if state is None or state.deleted:
-            return
-        self._forget(ledger_id, state)
-        await self._write(encode_meta(MetaOp.DELETE, ledger_id, state.key))
+    async def delete(self, ledger_id: int, now_ms: int = 0) -> None:
+        """Forget a ledger, for ever; durable on return. Nothing to do for an unknown one.
 
-    def _forget(self, ledger_id: int, state: LedgerState) -> None:
-        state.deleted = True
+        Raises `ReadOnly` or `BookieIOError` when it could not be made durable: the deletion then
+        holds in memory, and the next call journals it again.
+        """
+        state = self._states.get(ledger_id)
+        if state is None or (state.deleted and ledger_id not in self._unsure_deletions):
+            return
+        pending = self._deletions.get(ledger_id)
+        if pending is None:
+            if not state.deleted:
+                self._forget(ledger_id, state, now_ms)
+            record = encode_meta(MetaOp.DELETE, ledger_id, state.key, state.deleted_ms)
+            pending = self._deletions[ledger_id] = self._write(record)
+            pending.add_done_callback(partial(self._deletion_written, ledger_id))
+        await asyncio.shield(pending)
+
+    def _deletion_written(self, ledger_id: int, done: asyncio.Future[None]) -> None:
+        del self._deletions[ledger_id]
+        if not done.cancelled() and done.exception() is None:
+            self._unsure_deletions.pop(ledger_id, None)
+
+    def unsure_deletions(self) -> list[int]:
+        """Ledgers deleted in memory and not surely on the disk: delete them once more."""
+        return list(self._unsure_deletions)
+
+    def fate(self, ledger_id: int) -> Fate:
+        """What becomes of the ledger's entries."""
+        state = self._states.get(ledger_id)
+        if state is None:
+            return Fate.UNKNOWN
+        if not state.deleted:
+            return Fate.LIVE
+        return Fate.UNSURE if ledger_id in self._unsure_deletions else Fate.DELETED
+
+    def _forget(self, ledger_id: int, state: LedgerState, now_ms: int) -> None:
+        state.delete(now_ms)
+        self._unsure_deletions[ledger_id] = None
         self._states.touch(ledger_id)
         self._on_deleted(ledger_id)
 

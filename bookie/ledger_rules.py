@@ -65,4 +65,4 @@ def repeat(state: LedgerState, record: Meta) -> None:
         case MetaOp.EXPLICIT_LAC:
             state.explicit_lac = max(state.explicit_lac, record.value)
         case MetaOp.DELETE:
-            state.deleted = True
+            state.delete(record.value)

@@ -24,6 +24,7 @@ import structlog
 from bookie.add_run import AddRun
 from bookie.blocking import Blocking
 from bookie.checkpoint import Checkpointer
+from bookie.compaction import Compactor, Pace
 from bookie.config import BookieConfig
 from bookie.damage import DamageRegistry
 from bookie.disk import Disk, DiskFull, SyncFailed
@@ -59,6 +60,8 @@ class Storage:
     _checkpointer: Checkpointer
     _cold: ColdReads
     _reading: Reading
+    compactor: Compactor
+    """Empties and removes entry logs; the collector tells it which. There once started."""
 
     def __init__(
         self,
@@ -78,7 +81,9 @@ class Storage:
         self._journal_executor: Executor = ThreadPoolExecutor(1, "octavo-journal")
         self._flush_executor: Executor = ThreadPoolExecutor(1, "octavo-flush")
         self._read_executor: Executor = ThreadPoolExecutor(2, "octavo-read")
+        self._gc_executor: Executor = ThreadPoolExecutor(1, "octavo-gc")
         self._flush_call = Blocking(self._flush_executor)
+        self._clock = clock
         self._cache = WriteCache(config.write_cache_bytes_max)
         self._read_cache = ReadCache(config.read_cache_bytes_max)
         self._states = LedgerStates()
@@ -132,6 +137,16 @@ class Storage:
             state_file=opened.state_file,
             mark=opened.mark,
         )
+        self.compactor = Compactor(
+            logs=self._logs,
+            index=opened.index,
+            checkpointer=self._checkpointer,
+            executor=self._gc_executor,
+            control=self._control,
+            damages=self.damages,
+            pace=Pace(config.gc_bytes_per_s),
+            on_fatal=self._fail,
+        )
         self.scrubber = Scrubber(
             disk=self._disk,
             logs=self._logs,
@@ -168,6 +183,10 @@ class Storage:
             on_fatal=self._fail,
         )
 
+    @property
+    def _executors(self) -> tuple[Executor, ...]:
+        return self._journal_executor, self._flush_executor, self._read_executor, self._gc_executor
+
     def _vouched(self) -> tuple[int, int]:
         """Up to where the mark vouches for the entry logs."""
         mark = self._checkpointer.mark
@@ -192,7 +211,7 @@ class Storage:
                 await self._flush_call(self._index.close)
         finally:
             await self._flush_call(self._logs.close)
-            for executor in (self._journal_executor, self._flush_executor, self._read_executor):
+            for executor in self._executors:
                 executor.shutdown(wait=False)
 
     def _fail(self, error: BaseException) -> None:
@@ -364,7 +383,7 @@ class Storage:
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger: reads say `NoSuchLedger`, adds are refused for ever; durable."""
-        await self._control.delete(ledger_id)
+        await self._control.delete(ledger_id, self._clock())
 
     def _deleted(self, ledger_id: int) -> None:
         self._cache.forget(ledger_id)
