@@ -244,16 +244,26 @@ class _BadPlace:
     def _lost(self, wish: Wish, length: int) -> list[Damage]:
         """One finding for every ledger that can still be recognised in the bad block."""
         path, offset = self._file.path, self._offset
-        ids: dict[int, list[int]] = {}
+        found: list[StoredEntry] = []
         if self._block is not None:
             body_bytes = min(self._block.body_bytes, BODY_BYTES_MAX)
             body = self._file.pread(body_bytes, offset + BLOCK_HEADER_BYTES)
-            for one in records_in(body, offset + BLOCK_HEADER_BYTES):
-                if isinstance(one, StoredEntry) and digest_of(one, wish)[1] is not True:
-                    ids.setdefault(one.ledger_id, []).append(one.entry_id)
+            records = records_in(body, offset + BLOCK_HEADER_BYTES)
+            found = [one for one in records if isinstance(one, StoredEntry)]
+        good = [digest_of(one, wish)[1] is True for one in found]
+        known = {one.ledger_id for one, holds in zip(found, good, strict=True) if holds}
+        ids: dict[int, list[int]] = {}
+        before = (-1, -1)
+        for one, holds in zip(found, good, strict=True):
+            here = (one.ledger_id, one.entry_id)
+            if not holds:
+                if known and one.ledger_id not in known and before[0] >= 0:
+                    here = (before[0], before[1] + 1)  # the ids are what was damaged
+                ids.setdefault(here[0], []).append(here[1])
+            before = here
         return [
-            Damage(DamageKind.JOURNAL, path, offset, length, ledger_id, min(found), max(found))
-            for ledger_id, found in ids.items()
+            Damage(DamageKind.JOURNAL, path, offset, length, ledger_id, min(lost), max(lost))
+            for ledger_id, lost in ids.items()
         ] or [Damage(DamageKind.JOURNAL, path, offset, length)]
 
     def _end(self) -> Line:
