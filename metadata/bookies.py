@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -75,8 +77,12 @@ def encode_service_info(info: BookieInfo) -> bytes:
     return data
 
 
+@functools.lru_cache(maxsize=256)
 def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
-    """Read a registration; an empty one (old bookies) has its address in the id."""
+    """Read a registration; an empty one (old bookies) has its address in the id.
+
+    What was found is kept: all are read again whenever one came, went or changed.
+    """
     if not data:
         host, colon, port = bookie_id.rpartition(":")
         if not colon or not port.isascii() or not port.isdigit():
@@ -91,7 +97,7 @@ def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> Book
         raise BadRecord(f"registration of bookie {bookie_id}: {error}") from error
     for endpoint in message.endpoints:
         if endpoint.protocol == _PROTOCOL:
-            properties = {entry.key: entry.value for entry in message.properties}
+            properties = MappingProxyType({e.key: e.value for e in message.properties})
             return BookieInfo(bookie_id, endpoint.host, endpoint.port, read_only, properties)
     raise BadRecord(f"registration of bookie {bookie_id}: no endpoint speaks {_PROTOCOL}")
 

@@ -8,6 +8,7 @@ The bytes are BookKeeper's. Our incarnation stands in a comment, which its parse
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from google.protobuf import text_format
@@ -49,8 +50,12 @@ def encode_cookie(cookie: Cookie) -> bytes:
     return f"{LAYOUT_VERSION}\n{comment}{text}".encode("ascii")
 
 
+@functools.lru_cache(maxsize=64)
 def decode_cookie(data: bytes) -> Cookie:
-    """Raises `BadRecord` for anything that is not a cookie of layout version 4 or 5."""
+    """Raises `BadRecord` for anything that is not a cookie of layout version 4 or 5.
+
+    What was found is kept: a start reads the same bytes in metadata and in each of its folders.
+    """
     message = CookieFormat()
     try:
         version, _, body = data.decode().partition("\n")

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 
-_SAFE = re.compile(r"[ -.0-~\xa0-\ud7ff]+")
-"""No slash, no control characters, nothing beyond what every store can write."""
+_STEP = r"(?!\.\.?(?:/|\Z))[ -.0-~\xa0-\ud7ff]+"
+"""No slash, no control characters, nothing beyond what every store can write; not `.` or `..`."""
+_SAFE = re.compile(_STEP)
+_PATH = re.compile(rf"(?:/{_STEP})+")
 
 
 def is_safe_name(name: str) -> bool:
     """Whether `name` can be one step of a path in every store."""
-    return _SAFE.fullmatch(name) is not None and name not in (".", "..")
+    return _SAFE.fullmatch(name) is not None
 
 
 def check_path(path: str) -> str:
     """Return `path`; it is absolute, has no empty, `.` or `..` step, no control characters."""
-    assert path.startswith("/"), f"metadata path {path!r} is not absolute"
-    assert all(map(is_safe_name, path[1:].split("/"))), f"metadata path {path!r} is malformed"
+    assert _PATH.fullmatch(path), f"metadata path {path!r} is malformed or not absolute"
     return path
 
 

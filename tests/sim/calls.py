@@ -78,7 +78,7 @@ class Calls:
         """Deliver, or keep it back while the link is cut: TCP sends again."""
         network, loop = self._network, self._loop
         link = network.link(source, target)
-        delay_s = late_s + link.delay_s() + max(0.0, link.clogged_until - loop.time())
+        delay_s = late_s + link.delay_s() + max(0.0, link.clogged_until - loop.now)
         loop.world_later(delay_s, self._arrive, source, target, call, args, 0)
 
     def _arrive(

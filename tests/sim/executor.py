@@ -23,7 +23,7 @@ _RETURN_S_MAX = 80e-6
 _AT_ONCE_P = 0.5
 """How often a call takes effect at its very end: nothing comes between that and its answer."""
 
-_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", Context]
+_Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]", Context, Process]
 
 
 class _Pool:
@@ -47,18 +47,23 @@ class SimExecutors:
         self._pools: dict[int, _Pool] = {}
         self._spent_s = 0.0
 
-    def submit(
-        self, executor: Any, call: Callable[..., Any], args: tuple[Any, ...]
-    ) -> asyncio.Future[Any]:
-        """Have `call` run as the calling process."""
-        process = PROCESS.get() or self._loop.world
-        if executor is not None and executor._shutdown:
+    def submit(self, executor: Any, call: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """Have `call` run as the calling process: the loop's `run_in_executor`."""
+        loop = self._loop
+        context = copy_context()
+        process = context.get(PROCESS) or loop.world
+        if executor is None:
+            pool = self._pools.get(id(process)) or self._pool(process, _DEFAULT_WORKERS)
+        elif executor._shutdown:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        pool = self._pool(executor, process)
-        future = self._loop.create_future()
-        pool.jobs.append((call, args, future, copy_context()))
-        if pool.busy < pool.workers:
-            self._start(pool)
+        else:
+            pool = self._pools.get(id(executor)) or self._pool(executor, executor._max_workers)
+        future: asyncio.Future[Any] = asyncio.Future(loop=loop)
+        job = (call, args, future, context, process)
+        if pool.busy < pool.workers:  # nobody waits, then
+            self._start(pool, job)
+        else:
+            pool.jobs.append(job)
         return future
 
     def spend(self, s: float) -> None:
@@ -69,22 +74,17 @@ class SimExecutors:
         """Forget everything."""
         self._pools.clear()
 
-    def _pool(self, executor: Any, process: Process) -> _Pool:
-        key = id(process) if executor is None else id(executor)  # kept alive below: never reused
-        pool = self._pools.get(key)
-        if pool is None:
-            workers = _DEFAULT_WORKERS if executor is None else executor._max_workers
-            pool = self._pools[key] = _Pool(executor or process, workers)
-        return pool
+    def _pool(self, owner: Any, workers: int) -> _Pool:
+        made = self._pools[id(owner)] = _Pool(owner, workers)  # keeps it alive: never reused
+        return made
 
-    def _start(self, pool: _Pool) -> None:
+    def _start(self, pool: _Pool, job: _Job) -> None:
         pool.busy += 1
-        job = pool.jobs.popleft()
-        delay_s = self._random() * _START_S_MAX
-        self._loop.call_later(delay_s, self._run, pool, job, context=job[3])
+        when = self._loop.now + self._random() * _START_S_MAX
+        self._loop.put(when, job[3], job[4], (self._run, pool, job))
 
     def _run(self, pool: _Pool, job: _Job) -> None:
-        call, args, future, context = job
+        call, args, future, context, process = job
         result, error = None, None
         self._spent_s = 0.0
         try:
@@ -98,8 +98,11 @@ class SimExecutors:
         if drawn < 0 and self._spent_s == 0:
             self._answer(pool, future, result, error)
             return
-        delay_s = self._spent_s + max(0.0, drawn) * _RETURN_S_MAX
-        self._loop.call_later(delay_s, self._answer, pool, future, result, error, context=context)
+        delay_s = self._spent_s
+        if drawn > 0:
+            delay_s += drawn * _RETURN_S_MAX
+        when = self._loop.now + delay_s
+        self._loop.put(when, context, process, (self._answer, pool, future, result, error))
 
     def _answer(
         self,
@@ -110,7 +113,7 @@ class SimExecutors:
     ) -> None:
         pool.busy -= 1
         if pool.jobs and pool.busy < pool.workers:
-            self._start(pool)
+            self._start(pool, pool.jobs.popleft())
         if future.cancelled():
             return
         if error is not None:

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.sim.process import Process
 
 
-class SimHandle(asyncio.TimerHandle):
-    """A callback to come, of one process."""
+Call = tuple[Any, ...]
+"""A function and its arguments."""
+WHEN, CALL, CONTEXT, PROCESS_OF = 0, 2, 3, 4
 
-    __slots__ = ("process",)
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: Context,
-        process: Process,
-        when: float,
-    ) -> None:
-        self._callback = callback
-        self._args = args
-        self._context = context
-        self.process = process
-        self._when = when
-        self._cancelled = False
+class SimHandle(list[Any]):
+    """A callback to come, of one process: when, its number, `Call`, context, process.
+
+    A list, for the heap compares it as it is, and nothing is made as quickly. Cancelled, its
+    `Call` is None.
+    """
+
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self._cancelled = True
-        self._callback = self._args = None  # type: ignore[assignment]
+        self[CALL] = None
+
+    def cancelled(self) -> bool:
+        return self[CALL] is None
+
+    def when(self) -> float:
+        return float(self[WHEN])
 
     def __repr__(self) -> str:
-        return f"<{self.process.name}: {name_of(self._callback)} at {self._when:.6f}>"
+        what = "cancelled" if self[CALL] is None else name_of(self[CALL][0])
+        return f"<{self[PROCESS_OF].name}: {what} at {self[WHEN]:.6f}>"
 
 
 class SimTask(asyncio.Task):  # type: ignore[type-arg]
@@ -49,8 +47,8 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
     def __hash__(self) -> int:
         try:
             return self.number
-        except AttributeError:  # asyncio asks once before it is numbered
-            return 0
+        except AttributeError:  # asyncio asks once before it is numbered, for a set of weak ones
+            return id(self)
 
 
 def name_of(callback: Any) -> str:

@@ -304,8 +304,9 @@ class LedgerAudit:
         history = self.ledgers[ledger_id]
         if not (history.is_closed or history.deleted):
             wanted = history.write_set(entry_id)
-            what = f"P31 ledger {ledger_id} entry {entry_id} was looked for on {bookie}"
-            self.check(bookie in wanted, f"{what}, the record names {wanted}")
+            if bookie not in wanted:
+                what = f"P31 ledger {ledger_id} entry {entry_id} was looked for on {bookie}"
+                self.fail(f"{what}, the record names {wanted}")
 
     def denied(self, bookie: str, ledger_id: int, entry_id: int) -> None:
         """A bookie told a recovery that it does not hold an entry."""

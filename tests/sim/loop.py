@@ -18,12 +18,25 @@ import sys
 from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
+from functools import partial
 from heapq import heappop, heappush
+from itertools import count
 from random import Random
 from typing import Any
 
 from tests.sim.executor import SimExecutors
-from tests.sim.handles import SimHandle, SimTask, close_quietly, error_of, name_of
+from tests.sim.handles import (
+    CALL,
+    CONTEXT,
+    PROCESS_OF,
+    WHEN,
+    Call,
+    SimHandle,
+    SimTask,
+    close_quietly,
+    error_of,
+    name_of,
+)
 from tests.sim.process import PROCESS, Process, ProcessCrashed
 from tests.sim.running import running
 from tests.sim.trace import Trace
@@ -53,9 +66,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.errors: list[str] = []
         """What a real loop would only log."""
         self.network: Any = None
-        self._now = 0.0
-        self._timers: list[tuple[float, int, SimHandle]] = []
-        self._sequence = 0
+        self.now = 0.0
+        """What `time` gives; the simulator's own parts spare themselves the call."""
+        self._timers: list[SimHandle] = []
+        self._next_number = count(1).__next__
         self._ready: list[Process] = []
         self._processes: list[Process] = []
         self._streams: dict[str, Random] = {}
@@ -65,6 +79,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._discarded = False
         self.world = Process(self, "world")
         self.executors = SimExecutors(self)
+        self.run_in_executor = self.executors.submit  # type: ignore[method-assign]
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
 
     # ------------------------------------------------------------------ the seed's own
 
@@ -81,25 +97,31 @@ class SimLoop(asyncio.AbstractEventLoop):
         return len(self.trace.steps)
 
     def time(self) -> float:
-        return self._now
+        return self.now
 
     def wall_ms(self) -> int:
         """True wall-clock time; processes have their own, see `Process.clock_ms`."""
-        return self.epoch_ms + int(self._now * 1000)
+        return self.epoch_ms + int(self.now * 1000)
 
-    def world_later(self, s: float, call: Callable[..., object], *args: Any) -> SimHandle:
+    def world_later(self, s: float, *call: Any) -> SimHandle:
         """Let the world do something later, whoever asks."""
-        return self._at(self._now + s, call, args, Context(), self.world)
+        return self.put(self.now + s, Context(), self.world, call)
+
+    def put(self, when: float, context: Context, process: Process, call: Call) -> SimHandle:
+        """As `call_at`, for whoever knows whose context it is: the simulator's own parts."""
+        handle = SimHandle((when, self._next_number(), call, context, process))
+        heappush(self._timers, handle)
+        return handle
 
     def run_until(
-        self, done: Callable[[], bool] | asyncio.Future[Any], *, virtual_s_max: float
+        self, done: Callable[[], object] | asyncio.Future[Any], *, virtual_s_max: float
     ) -> None:
         """Run until a future is done or a condition holds. Raises `SimStuck`."""
         with running(self):
             if isinstance(done, asyncio.Future):
-                self._run(done.done, 1, self._now + virtual_s_max)
+                self._run(done.done, 1, self.now + virtual_s_max)
             else:
-                self._run(done, CHECK_STEPS, self._now + virtual_s_max)
+                self._run(done, CHECK_STEPS, self.now + virtual_s_max)
 
     def run_until_complete(self, future: Any) -> Any:
         """As of a real loop, for an hour at most."""
@@ -107,7 +129,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.run_until(task, virtual_s_max=3600)
         return task.result()
 
-    def _run(self, done: Callable[[], bool], check_steps: int, end: float) -> None:
+    def _run(self, done: Callable[[], object], check_steps: int, end: float) -> None:
         ready, timers, ran = self._ready, self._timers, self.trace.steps.append
         jumped, verbose = self.trace.jumps.append, self.trace.verbose
         choose = {"fifo": self._next, "uniform": self._any, "pct": self._first}[self.mode]
@@ -118,9 +140,9 @@ class SimLoop(asyncio.AbstractEventLoop):
                 unchecked = 0
                 if done():
                     return
-                if self._now > end:
+                if self.now > end:
                     raise SimStuck(self._stuck("time is over"))
-            if timers and timers[0][0] <= self._now:
+            if timers and timers[0][0] <= self.now:
                 self._move_due()
             if ready:
                 process = ready[0] if len(ready) == 1 else choose()
@@ -130,37 +152,35 @@ class SimLoop(asyncio.AbstractEventLoop):
                     ready.remove(process)
                     process.listed = False
                 if type(item) is tuple:
-                    callback, args, context = item
-                elif item._cancelled:
-                    continue
+                    context, call = item
                 else:
-                    callback, args, context = item._callback, item._args, item._context
+                    call, context = item[CALL], item[CONTEXT]
+                    if call is None:
+                        continue
             else:
                 top = timers[0] if timers else _NEVER
-                if top[0] < self._now + _FAR_S and not top[2]._cancelled:
-                    handle = heappop(timers)[2]
+                if top[WHEN] < self.now + _FAR_S and top[CALL] is not None:
+                    handle = heappop(timers)
                 elif (handle := self._next_timer(done, end)) is None:
                     return
-                process = handle.process
-                self._now = handle._when
-                jumped(self._now)
+                self.now, _, call, context, process = handle
+                jumped(self.now)
                 if process.listed:  # dead or paused, as nothing is ready
                     process.queue.append(handle)
                     continue
-                callback, args, context = handle._callback, handle._args, handle._context
             ran(process.number & 255)
-            self._now += STEP_S
+            self.now += STEP_S
             if verbose:
-                self.trace.say(self._now, process.name, name_of(callback))
+                self.trace.say(self.now, process.name, name_of(call[0]))
             try:
-                context.run(callback, *args)
+                context.run(*call)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except ProcessCrashed:
                 if process.alive:
                     self._error(process, "a live process was told that it crashed", None)
             except BaseException as error:
-                self._error(process, f"unhandled in {name_of(callback)}", error)
+                self._error(process, f"unhandled in {name_of(call[0])}", error)
             if process.armed:
                 process.after_step()
 
@@ -181,26 +201,26 @@ class SimLoop(asyncio.AbstractEventLoop):
         return process
 
     def _move_due(self) -> None:
-        timers, now = self._timers, self._now
+        timers, now = self._timers, self.now
         while timers and timers[0][0] <= now:
-            handle = heappop(timers)[2]
-            if not handle._cancelled:
-                process = handle.process
+            handle = heappop(timers)
+            if handle[CALL] is not None:
+                process = handle[PROCESS_OF]
                 process.queue.append(handle)
                 if not process.listed:
                     process.listed = True
                     self._ready.append(process)
 
-    def _next_timer(self, done: Callable[[], bool], end: float) -> SimHandle | None:
+    def _next_timer(self, done: Callable[[], object], end: float) -> SimHandle | None:
         """What comes next, as nothing is ready; none when it is done. Raises `SimStuck`."""
         timers = self._timers
-        while timers and timers[0][2]._cancelled:
+        while timers and timers[0][CALL] is None:
             heappop(timers)
-        far = not timers or timers[0][0] > min(end, self._now + _FAR_S)
-        if far and done():
+        when = timers[0][WHEN] if timers else _NEVER[WHEN]
+        if (when > end or when > self.now + _FAR_S) and done():
             return None
-        if timers and timers[0][0] <= end:
-            return heappop(timers)[2]
+        if when <= end:
+            return heappop(timers)
         raise SimStuck(self._stuck("time is over" if timers else "nothing is left to do"))
 
     def _stuck(self, why: str) -> str:
@@ -211,7 +231,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             for task in process.tasks
             if not task.done()
         ]
-        return f"{why} at {self._now:.3f} s; pending: {', '.join(pending[:40]) or 'no task'}"
+        return f"{why} at {self.now:.3f} s; pending: {', '.join(pending[:40]) or 'no task'}"
 
     # ------------------------------------------------------------------ processes
 
@@ -264,18 +284,16 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # ------------------------------------------------------------------ asyncio's
 
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> SimHandle:
-        handle: Any = None
+    def call_soon(self, *call: Any, context: Context | None = None) -> Any:
+        item: Any
         if context is None:
             context = copy_context()
             process = context.get(PROCESS) or self.world
-            handle = SimHandle(callback, args, context, process, self._now)
-            process.queue.append(handle)
+            handle = item = SimHandle((self.now, 0, call, context, process))
         else:  # tasks and futures, which do not look at what they get back
             process = context.get(PROCESS) or self.world
-            process.queue.append((callback, args, context))
+            handle, item = None, (context, call)
+        process.queue.append(item)
         if not process.listed:
             process.listed = True
             self._ready.append(process)
@@ -283,44 +301,21 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     call_soon_threadsafe = call_soon
 
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: Context | None = None,
-    ) -> SimHandle:
-        if context is None:
-            context = copy_context()
-        return self._at(when, callback, args, context, context.get(PROCESS) or self.world)
-
-    def call_later(
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: Context | None = None,
-    ) -> SimHandle:
+    def call_at(self, when: float, *call: Any, context: Context | None = None) -> Any:
         if context is None:
             context = copy_context()
         process = context.get(PROCESS) or self.world
-        return self._at(self._now + delay, callback, args, context, process)
-
-    def _at(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: Context,
-        process: Process,
-    ) -> SimHandle:
-        handle = SimHandle(callback, args, context, process, when)
-        self._sequence += 1
-        heappush(self._timers, (when, self._sequence, handle))
+        handle = SimHandle((when, self._next_number(), call, context, process))
+        heappush(self._timers, handle)
         return handle
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+    def call_later(self, delay: float, *call: Any, context: Context | None = None) -> Any:
+        if context is None:
+            context = copy_context()
+        process = context.get(PROCESS) or self.world
+        handle = SimHandle((self.now + delay, self._next_number(), call, context, process))
+        heappush(self._timers, handle)
+        return handle
 
     def create_task(
         self,
@@ -333,18 +328,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self._discarded:
             close_quietly(coro)
             raise RuntimeError("the simulated world is gone")
-        self._sequence += 1
-        number = self._sequence
+        number = self._next_number()
         task = SimTask(coro, loop=self, name=name or "task", context=context)
         task.number = number
         task.process = process
         process.tasks.append(task)
         return task
-
-    def run_in_executor(
-        self, executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        return self.executors.submit(executor, func, args)
 
     def spend(self, s: float) -> None:
         """The blocking call that is running takes so much longer; disks call it."""
@@ -369,10 +358,10 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _error(self, process: Process, message: str, error: BaseException | None) -> None:
         if not self._discarded and process.alive:
-            self.errors.append(f"{self._now:.6f} {process.name}: {message}: {error!r}")
+            self.errors.append(f"{self.now:.6f} {process.name}: {message}: {error!r}")
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # type: ignore[assignment]
+    """Asked by every future: `bool()` is False, without a frame of Python."""
 
     def is_running(self) -> bool:
         return events._get_running_loop() is self

@@ -90,6 +90,9 @@ class SimMetadata:
         self._stores: list[SimMetadataStore] = []
         self._cuts: dict[str, Cut] = {}
         self._away = False
+        self.troubled = False
+        """Whether anybody is cut off: `hears` and `is_heard` need not be asked otherwise."""
+        self.random = self.rng.random
         self.resends_reads = self.rng.random() < 0.5
         """Whether stores send reads again after a lost connection, as one to ZooKeeper does, or
         give them up, as the embedded one does. Both are within the promise."""
@@ -127,14 +130,17 @@ class SimMetadata:
         """Cut the process `name` off; its session ends when that lasts too long."""
         self.trace.fault(f"metadata.cut_{(cut.name or 'none').lower()}")
         self._cuts[name] = cut
+        self.troubled = True
 
     def heal(self, name: str | None = None) -> None:
         """Undo the partition of one, or of all, and bring the store back if it is away."""
         if name is not None:
             self._cuts.pop(name, None)
+            self.troubled = bool(self._cuts) or self._away
             return
         self._cuts.clear()
         self.come_back()
+        self.troubled = False
 
     def expire(self, name: str) -> None:
         """End the sessions of the process `name` at once, behind its back."""
@@ -152,14 +158,15 @@ class SimMetadata:
     def go_away(self) -> None:
         """The whole store is out of reach (no quorum); no session ends meanwhile."""
         self.trace.fault("metadata.away")
-        self._away = True
+        self._away = self.troubled = True
 
     def come_back(self) -> None:
         """The store serves again; every session has its whole time from now."""
         if self._away:
             self._away = False
+            self.troubled = bool(self._cuts)
             for session in self._sessions.values():
-                session.ends_s = max(session.ends_s, self.loop.time() + session.timeout_s)
+                session.ends_s = max(session.ends_s, self.loop.now + session.timeout_s)
 
     def forget(self, store: SimMetadataStore) -> None:
         """Call nobody of `store` any more: closed, or its process is dead."""
@@ -170,28 +177,24 @@ class SimMetadata:
 
     def hears(self, name: str) -> bool:
         """Whether a request of `name` arrives now."""
-        if not self._cuts:
-            return not self._away
         return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REQUESTS
 
     def is_heard(self, name: str) -> bool:
         """Whether a reply to `name` arrives now."""
-        if not self._cuts:
-            return not self._away
         return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REPLIES
 
     def delay_s(self) -> float:
         """The time that one message takes."""
-        draw = self.rng.random()
-        scale = 10.0 if draw > 0.98 else 2.0
-        return self.faults.delay_ms * scale * self.rng.random() / 1000
+        random = self.random
+        scale = 10.0 if random() > 0.98 else 2.0
+        return self.faults.delay_ms * scale * random() / 1000
 
     def open_session(self, store: Author, timeout_s: float, ended: Callable[[int], None]) -> int:
         """For a process; `ended` is called when the server ends it."""
         self._session_count += 1
         session = Session(self._session_count, store, timeout_s, ended)
         self._sessions[session.id] = session
-        session.ends_s = self.loop.time() + session.timeout_s
+        session.ends_s = self.loop.now + session.timeout_s
         self._wait_for_end(session)
         return session.id
 
@@ -204,7 +207,9 @@ class SimMetadata:
 
     def touch(self, session: Session) -> None:
         """Its process was heard."""
-        session.ends_s = max(session.ends_s, self.loop.time() + session.timeout_s)
+        ends_s = self.loop.now + session.timeout_s
+        if ends_s > session.ends_s:
+            session.ends_s = ends_s
 
     def close_session(self, number: int) -> None:
         """Its process ends it; no need to tell it."""
@@ -221,8 +226,8 @@ class SimMetadata:
     def _end_if_due(self, session: Session) -> None:
         if session.id not in self._sessions:
             return
-        if self._away or session.ends_s > self.loop.time():
-            session.ends_s = max(session.ends_s, self.loop.time() + 0.01)
+        if self._away or session.ends_s > self.loop.now:
+            session.ends_s = max(session.ends_s, self.loop.now + 0.01)
             self._wait_for_end(session)
             return
         self.trace.probe("metadata.session_timed_out")

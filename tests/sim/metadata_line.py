@@ -12,7 +12,6 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metadata.store import (
@@ -25,6 +24,7 @@ from metadata.store import (
 )
 from metadata.watching import WatchTable
 from tests.sim.metadata_tree import Author
+from tests.sim.process import PROCESS, Process
 
 if TYPE_CHECKING:
     from tests.sim.metadata import SimMetadata
@@ -33,18 +33,22 @@ _RECONNECT_DELAY_S = 0.3
 _DOUBTFUL = (MetadataUnavailable, VersionConflict, RecordExists)
 
 
-@dataclass(slots=True, eq=False)
 class _Call:
     """A call on its way."""
 
-    work: Callable[[], Any]
-    future: asyncio.Future[Any]
-    deadline_s: float
+    __slots__ = ("connection", "deadline_s", "future", "generation", "is_read", "sent_s", "work")
     is_read: bool
     generation: int | None
     """Send it in this session or not at all."""
-    connection: int = 0
-    sent_s: float = 0.0
+    connection: int
+    sent_s: float
+
+    def __init__(
+        self, work: Callable[[], Any], future: asyncio.Future[Any], deadline_s: float
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.deadline_s = deadline_s
 
 
 class MetadataLine:
@@ -71,6 +75,9 @@ class MetadataLine:
         self.is_linked = False
         self.context: contextvars.Context | None = None
         """Of the process, once started."""
+        self._process: Process | None = None
+        self._arrival = (self._arrive,)
+        self._receipt = (self._receive,)
         self._server = server
         self._loop = server.loop
         self._watches = watches
@@ -80,7 +87,7 @@ class MetadataLine:
         self._closed = False
         self._connection = 0
         self._contact_s = 0.0
-        self._lag_share = server.rng.random()
+        self._lag_share = server.random()
         self._in_doubt = False
         self._waiting: deque[_Call] = deque()
         self._under_way: dict[_Call, None] = {}
@@ -92,15 +99,16 @@ class MetadataLine:
     @property
     def vouched(self) -> bool:
         """Whether the session stood within the last session timeout, by our own clock."""
-        return self._loop.time() - self._contact_s < self._timeout_s
+        return self._loop.now - self._contact_s < self._timeout_s
 
     # -- life
 
     async def start(self) -> None:
         assert self.context is None, "a store is started once"
         self.context = contextvars.copy_context()
+        self._process = PROCESS.get() or self._loop.world
         self._started = self._loop.create_future()
-        self._contact_s = self._loop.time()
+        self._contact_s = self._loop.now
         self._beat()
         await self._started
 
@@ -112,9 +120,12 @@ class MetadataLine:
         server, session = self._server, self.session
         try:
             if self.is_linked:
-                await self._make_call(lambda: server.close_session(session))
+                await self._begin(lambda: server.close_session(session))
         except SessionExpired:
             pass
+        except _DOUBTFUL:
+            self._in_doubt = True
+            raise
         finally:
             self.state = SessionState.SUSPENDED
             self.is_linked = False
@@ -124,29 +135,32 @@ class MetadataLine:
     # -- calls, in the process
 
     async def call(
-        self, work: Callable[[], Any], *, is_read: bool = False, generation: int | None = None
+        self, work: Callable[[], Any], is_read: bool = False, generation: int | None = None
     ) -> Any:
         if self._closed or self.context is None:
             raise MetadataUnavailable(f"{self.url} is closed")
-        return await self._make_call(work, is_read, generation)
-
-    async def _make_call(
-        self, work: Callable[[], Any], is_read: bool = False, generation: int | None = None
-    ) -> Any:
-        deadline_s = self._loop.time() + self._call_timeout_s
-        call = _Call(work, self._loop.create_future(), deadline_s, is_read, generation)
-        if self.is_linked:
-            self._send(call)
-        else:
-            self._waiting.append(call)
         try:
-            return await call.future
+            return await self._begin(work, is_read, generation)
         except _DOUBTFUL:
             self._in_doubt = True
             raise
 
+    def _begin(
+        self, work: Callable[[], Any], is_read: bool = False, generation: int | None = None
+    ) -> asyncio.Future[Any]:
+        """Send a call, or keep it until there is a connection."""
+        loop = self._loop
+        call = _Call(work, loop.create_future(), loop.now + self._call_timeout_s)
+        call.is_read = is_read
+        call.generation = generation
+        if self.is_linked:
+            self._send(call)
+        else:
+            self._waiting.append(call)
+        return call.future
+
     def _send(self, call: _Call) -> None:
-        server = self._server
+        server, now_s = self._server, self._loop.now
         if call.generation is not None and call.generation != self.generation:
             self._fail(call, self._session_over_error())
             return
@@ -154,19 +168,21 @@ class MetadataLine:
             self._in_doubt = False
             call.work = self._after_catching_up(call.work)
         call.connection = self._connection
-        call.sent_s = self._loop.time()
+        call.sent_s = now_s
         self._under_way[call] = None
-        if server.rng.random() < server.faults.request_lost:
+        if server.random() < server.faults.request_lost:
             server.trace.fault("metadata.request_lost")
             self._lose(call)
             return
-        self._next_arrival_s = max(self._next_arrival_s, self._loop.time() + server.delay_s())
+        arrival_s = now_s + server.delay_s()
+        if arrival_s > self._next_arrival_s:
+            self._next_arrival_s = arrival_s
         self._requests.append(call)
-        self._loop.call_at(self._next_arrival_s, self._arrive, context=server.context)
+        self._loop.put(self._next_arrival_s, server.context, self._loop.world, self._arrival)
 
     def _lose(self, call: _Call) -> None:
         """No answer to this one: it is given up early or late."""
-        delay_s = self._server.rng.random() * min(self._call_timeout_s, 0.5)
+        delay_s = self._server.random() * min(self._call_timeout_s, 0.5)
         self._loop.call_later(delay_s, self._give_up, call, context=self.context)
 
     def _give_up(self, call: _Call) -> None:
@@ -185,7 +201,7 @@ class MetadataLine:
     def _arrive(self) -> None:
         call = self._requests.popleft()
         server = self._server
-        if not server.hears(self.name):
+        if server.troubled and not server.hears(self.name):
             return  # lost with the connection, which is not known to be dead yet
         result, error = None, None
         try:
@@ -194,30 +210,38 @@ class MetadataLine:
                 return
             server.touch(session)
             if call.is_read:
-                self.view = max(self.view, self._seen_by_its_server())
+                seen = self._seen_by_its_server()
+                if seen > self.view:
+                    self.view = seen
                 result = call.work()
             else:
                 result = call.work()
                 self.catch_up()
         except MetadataError as failure:
             error = failure
-        if not server.is_heard(self.name):
+        if server.troubled and not server.is_heard(self.name):
             return
-        if server.rng.random() < server.faults.reply_lost:
+        if server.random() < server.faults.reply_lost:
             server.trace.fault("metadata.reply_lost")
             self._lose(call)
             return
-        self._next_reply_s = max(self._next_reply_s, self._loop.time() + server.delay_s())
+        reply_s = self._loop.now + server.delay_s()
+        if reply_s > self._next_reply_s:
+            self._next_reply_s = reply_s
         self._replies.append((call, result, error))
-        self._loop.call_at(self._next_reply_s, self._receive, context=self.context)
+        assert self.context is not None
+        assert self._process is not None
+        self._loop.put(self._next_reply_s, self.context, self._process, self._receipt)
 
     def lag_ms(self) -> float:
         return self._server.faults.lag_ms * self._lag_share
 
     def _seen_by_its_server(self) -> int:
         """How far the server that we are connected to has come."""
-        lag_ms, tree = self.lag_ms(), self._server.tree
-        return tree.seq if lag_ms == 0 else tree.seq_at(self._loop.time() - lag_ms / 1000)
+        server = self._server
+        if server.faults.lag_ms == 0:
+            return server.tree.seq
+        return server.tree.seq_at(self._loop.now - self.lag_ms() / 1000)
 
     def catch_up(self) -> None:
         self.view = self._server.tree.seq
@@ -235,7 +259,7 @@ class MetadataLine:
         call, result, error = self._replies.popleft()
         if call.connection != self._connection or self._under_way.pop(call, 0) is not None:
             return
-        if isinstance(error, SessionExpired):
+        if error is not None and isinstance(error, SessionExpired):
             self._under_way[call] = None
             self._expired()
             return
@@ -248,13 +272,14 @@ class MetadataLine:
 
     def _vouch(self, sent_s: float) -> None:
         """The session stood when this was sent, or later."""
-        self._contact_s = max(self._contact_s, sent_s)
+        if sent_s > self._contact_s:
+            self._contact_s = sent_s
 
     # -- session, in the process
 
     def _beat(self) -> None:
         """Keep the session, find out about a dead connection, make a new one, end old calls."""
-        now_s = self._loop.time()
+        now_s = self._loop.now
         if self.is_linked:
             self._ping()
             if self.is_linked and now_s - self._contact_s >= self._timeout_s * 2 / 3:
@@ -268,7 +293,7 @@ class MetadataLine:
             return
         self._end_overdue(now_s)
         interval_s = self._timeout_s / 4 if self.is_linked else _RECONNECT_DELAY_S
-        self._beat_after(interval_s * (0.5 + self._server.rng.random() / 2))
+        self._beat_after(interval_s * (0.5 + self._server.random() / 2))
 
     def _beat_after(self, delay_s: float) -> None:
         if self._pulse is not None:
@@ -289,7 +314,7 @@ class MetadataLine:
             return
         server.touch(session)
         if server.is_heard(self.name):
-            self._vouch(self._loop.time())
+            self._vouch(self._loop.now)
 
     def _end_overdue(self, now_s: float) -> None:
         error = MetadataUnavailable(f"{self.url} did not answer in time")
@@ -340,7 +365,7 @@ class MetadataLine:
         session.connection = self._connection
         self.is_linked = True
         self.catch_up()
-        self._vouch(self._loop.time())
+        self._vouch(self._loop.now)
         self._set_state(SessionState.CONNECTED)
         self._watches.notify_all()
         if self._started is not None and not self._started.done():
@@ -380,7 +405,7 @@ class MetadataLine:
 
     def _hear_of_end(self, session: int) -> None:
         if session == self.session and self.is_linked and self._server.is_heard(self.name):
-            if self._server.rng.random() < 0.5:
+            if self._server.random() < 0.5:
                 self._disconnect()
                 self._beat_after(self._server.delay_s())
             else:
@@ -394,4 +419,4 @@ class MetadataLine:
     def _reset(self) -> None:
         if self.is_linked and not self._closed:
             self._disconnect()
-            self._beat_after(self._server.rng.random() * _RECONNECT_DELAY_S)
+            self._beat_after(self._server.random() * _RECONNECT_DELAY_S)

@@ -116,14 +116,16 @@ class Tree:
     def create(
         self, path: str, value: bytes, *, session: int | None, sequence: bool, by: Author
     ) -> str:
-        for above in parents_of(path):
+        parent = self._nodes.get(parent_of(path))
+        stands = parent is not None and parent.record is not None and parent.owner is None
+        for above in () if stands else parents_of(path):
             node = self._nodes.get(above)
             if node is None or node.record is None:
                 self._set(above, Record(b"", 0), by)
             elif node.owner is not None:
                 raise MetadataError(f"{above} is ephemeral: no record can be made below it")
         if sequence:
-            parent = self._nodes[parent_of(path)]
+            parent = self._nodes[parent_of(path)]  # made by now
             path = f"{path}{parent.next_sequence:010d}"
         node = self._nodes.get(path)
         if node is not None and node.record is not None:

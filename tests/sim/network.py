@@ -153,7 +153,7 @@ class SimNetwork:
     def clog(self, a: str, b: str, s: float) -> None:
         """What goes from `a` to `b` gets there in `s` seconds at the earliest."""
         link = self.link(a, b)
-        link.clogged_until = max(link.clogged_until, self.loop.time() + s)
+        link.clogged_until = max(link.clogged_until, self.loop.now + s)
 
     def slow(self, name: str, factor: float) -> None:
         """All links of a host take that many times as long."""
@@ -170,7 +170,7 @@ class SimNetwork:
 
     def refuse(self, name: str, s: float) -> None:
         """For so long nobody can connect to that host."""
-        self._refusing[name] = self.loop.time() + s
+        self._refusing[name] = self.loop.now + s
 
     def reset(self, a: str, b: str | None = None, *, share: float = 1.0) -> int:
         """Reset connections of a host, or between two; how many."""
@@ -268,7 +268,7 @@ class SimNetwork:
 
     def _later(self, source: str, target: str, call: Callable[..., object], *args: Any) -> None:
         link = self.link(source, target)
-        delay_s = link.delay_s() + max(0.0, link.clogged_until - self.loop.time())
+        delay_s = link.delay_s() + max(0.0, link.clogged_until - self.loop.now)
         self.loop.world_later(delay_s, call, *args)
 
     def reachable(self, source: str, target: str) -> bool:
@@ -293,7 +293,7 @@ class SimNetwork:
             self.loop.world_later(again_s, self._syn, process, address, reached, tries + 1)
             return
         server = self._servers.get(address)
-        refused = self._refusing.get(name, 0.0) > self.loop.time()
+        refused = self._refusing.get(name, 0.0) > self.loop.now
         if refused or server is None or not server.is_serving() or not server.process.alive:
             if refused:
                 self.trace.fault("net refuse")

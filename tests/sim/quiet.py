@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import structlog
+from structlog._config import BoundLoggerLazyProxy
 
 import bookie.metrics
 import bookie.node
@@ -34,6 +35,9 @@ _BUG_EVENTS = ("broker_task_failed", "ledger_task_failed", "rollover_failed")
 class _Mute(structlog.BoundLoggerBase):
     """Says nothing, but remembers what tells of a bug."""
 
+    def bind(self, **_: object) -> _Mute:
+        return self
+
     def _say_nothing(self, event: str, **_: object) -> None: ...
 
     def _remember(self, event: str, **details: object) -> None:
@@ -42,6 +46,13 @@ class _Mute(structlog.BoundLoggerBase):
 
     debug = info = _say_nothing
     warning = error = critical = exception = _remember
+
+
+_MUTE = _Mute(None, (), {})
+
+
+def _give_mute(_: BoundLoggerLazyProxy, **__: Any) -> Any:
+    return _MUTE
 
 
 class _NoMetric:
@@ -78,6 +89,9 @@ def quiet() -> Iterator[None]:
     bugs.clear()
     logging = structlog.get_config()
     structlog.configure(wrapper_class=_Mute, cache_logger_on_first_use=False)
+    # Each log line binds its logger anew, at the price of some steps; ours is one for all.
+    proxy: Any = BoundLoggerLazyProxy
+    bind, proxy.bind = proxy.bind, _give_mute
     kept = [(name, getattr(bookie.metrics, name)) for name in _METRICS]
     for name in _METRICS:
         setattr(bookie.metrics, name, _NoMetric)
@@ -86,6 +100,7 @@ def quiet() -> Iterator[None]:
     finally:
         for name, real in kept:
             setattr(bookie.metrics, name, real)
+        proxy.bind = bind
         structlog.configure(**logging)
         _seeds_run += 1
         if was_on or _seeds_run % _COLLECT_EVERY == 0:

@@ -155,9 +155,13 @@ class Simulation:
 
     def _until(self, done: Callable[[], bool], virtual_s_max: float) -> None:
         """Run until it is so, or until something is wrong."""
-        if self._is_wrong():
-            return
-        self.loop.run_until(lambda: done() or self._is_wrong(), virtual_s_max=virtual_s_max)
+        if not self._is_wrong():
+            audit, errors = self.audit, self.loop.errors
+            self.loop.run_until(  # asked at every sixteenth step: without a call of its own
+                lambda: done() or audit.failure is not None or errors or bugs,
+                virtual_s_max=virtual_s_max,
+            )
+            self._is_wrong()
 
     def _is_wrong(self) -> bool:
         if bugs:

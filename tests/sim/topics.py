@@ -113,7 +113,7 @@ class Topics:
         """Whether all has been looked at, or cannot be: more bookies refused than may."""
         if self.judge.settled:
             return True
-        if self.cluster.loop.time() < self._patience_s or not self._hopeless():
+        if self.cluster.loop.now < self._patience_s or not self._hopeless():
             return False
         self.cluster.trace.probe("topic.hopeless")
         return True

@@ -45,6 +45,7 @@ class Pipe:
         self._window_bytes = window_bytes
         self._last_s = 0.0
         self._timer: SimHandle | None = None
+        self._arrival = (self._arrive,)
         self._last: bytes | None = None
         """The mark that ends it."""
 
@@ -67,7 +68,7 @@ class Pipe:
         if self._last is RESET or self._last is mark:
             return
         self._last = mark
-        self._put(self.network.loop.time() + self.link.delay_s(), mark)
+        self._put(self.network.loop.now + self.link.delay_s(), mark)
 
     def drop(self, kept: float) -> None:
         """Lose what is on its way but for this share of its bytes, and all that is unsent."""
@@ -91,22 +92,22 @@ class Pipe:
     def look(self) -> None:
         """Something may have become deliverable."""
         if self._timer is None and self.unread:
-            when = max(self.unread[0][0], self.network.loop.time())
+            when = max(self.unread[0][0], self.network.loop.now)
             target = self.target
-            self._timer = self.network.loop.call_at(when, self._arrive, context=target.context)
+            self._timer = self.network.loop.put(when, target.context, target.process, self._arrival)
 
     def look_later(self, delay_s: float) -> None:
         """What was held back gets there after a while."""
         if self._timer is None and self.unread:
             loop = self.network.loop
-            when = max(self.unread[0][0], loop.time() + delay_s)
+            when = max(self.unread[0][0], loop.now + delay_s)
             self._timer = loop.call_at(when, self._arrive, context=self.target.context)
 
     def _emit(self, data: bytes) -> None:
         network = self.network
-        self.unread_bytes += len(data)
-        when = network.loop.time() + self.link.delay_s()
         options = network.options
+        self.unread_bytes += len(data)
+        when = network.loop.now + self.link.delay_s()
         if options.fragment_p and len(data) > 1 and network.random() < options.fragment_p:
             network.trace.fault("net fragment")
             for _ in range(int(network.random() * 3) + 1):
@@ -128,12 +129,13 @@ class Pipe:
         self._last_s = when
         self.unread.append((when, data))
         if self._timer is None:
-            self._timer = self.network.loop.call_at(when, self._arrive, context=self.target.context)
+            target = self.target
+            self._timer = self.network.loop.put(when, target.context, target.process, self._arrival)
 
     def _arrive(self) -> None:
         """As a step of the target: the first bytes are there, unless something holds them up."""
         self._timer = None
-        now = self.network.loop.time()
+        now = self.network.loop.now
         link = self.link
         if self.silent or link.cuts:
             link.held[self] = None
@@ -149,18 +151,16 @@ class Pipe:
 
     def _deliver(self, now: float) -> None:
         unread = self.unread
-        when, data = unread[0]
-        if when > now:
+        if unread[0][0] > now:
             self.look()
             return
+        data = unread.popleft()[1]
         if data is END or data is RESET:
-            unread.popleft()
             if data is END:
                 self.target.ended()
             else:
                 self.target.lose(ConnectionResetError(104, "Connection reset by peer"))
             return
-        unread.popleft()
         while unread and unread[0][0] <= now and len(data) < READ_BYTES_MAX:
             more = unread[0][1]
             if more is END or more is RESET:
@@ -174,7 +174,8 @@ class Pipe:
         if self.unsent:
             loop = self.network.loop
             loop.call_later(self.link.delay_s(), self._refill, context=self.source.context)
-        self.look()
+        if unread:
+            self.look()
 
     def _refill(self) -> None:
         """As a step of the source: there is room in the window again."""
@@ -250,10 +251,16 @@ class SimTransport(asyncio.Transport):
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
             buffer = protocol.get_buffer(-1)
-            taken = min(len(buffer), len(data))
-            buffer[:taken] = data if taken == len(data) else data[:taken]
-            self._network.trace.deliver(buffer[:taken])
-            self._call(protocol.buffer_updated, taken)
+            taken = len(data)
+            if len(buffer) < taken:
+                taken = len(buffer)
+                data = data[:taken]
+            buffer[:taken] = data
+            self._network.trace.deliver(data)
+            try:
+                protocol.buffer_updated(taken)
+            except Exception as error:
+                self._failed(error)
             return taken
         assert isinstance(protocol, asyncio.Protocol)
         self._network.trace.deliver(data)
@@ -291,11 +298,14 @@ class SimTransport(asyncio.Transport):
         try:
             return call(*args)
         except Exception as error:
-            self._loop.call_exception_handler(
-                {"message": "protocol failed", "exception": error, "transport": self}
-            )
-            self.abort()
+            self._failed(error)
             return True
+
+    def _failed(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "protocol failed", "exception": error, "transport": self}
+        )
+        self.abort()
 
     def _tell_lost(self, error: Exception | None) -> None:
         self._network.forget(self)
@@ -311,8 +321,9 @@ class SimTransport(asyncio.Transport):
             raise RuntimeError("Cannot call write() after write_eof()")
         if self._lost or not self.process.alive or not data:
             return
-        self.outgoing.send(bytes(data))
-        if not self._paused_writing and self.outgoing.unsent_bytes > self._high:
+        pipe = self.outgoing
+        pipe.send(bytes(data))
+        if pipe.unsent_bytes > self._high and not self._paused_writing:
             self._paused_writing = True
             self._call(self._protocol.pause_writing)  # type: ignore[union-attr]
 
@@ -347,7 +358,7 @@ class SimTransport(asyncio.Transport):
         """Everything is on its way. What was not read makes the end a reset, as kernels do it."""
         self.lose(None)
         if self.process.alive:
-            now = self._loop.time()
+            now = self._loop.now
             rest = self.incoming.unread
             unread = bool(rest) and rest[0][0] <= now and rest[0][1] not in (END, RESET)
             self.outgoing.mark(RESET if unread else END)
