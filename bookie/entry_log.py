@@ -19,6 +19,8 @@ from bookie.disk import Disk, DiskError, File
 from bookie.entry_log_format import (
     FILE_HEADER_BYTES,
     FOOTER,
+    MAP_FRONT,
+    MAP_ITEM,
     MAP_MAGIC,
     RECORD_BYTES,
     Record,
@@ -110,24 +112,32 @@ class EntryLogs:
         if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
             return size
         end = max(FILE_HEADER_BYTES, vouched)
-        if journaled:
-            return self._truncate(file, min(end, size))
-        for record, location in self.scan(log_id, end):
-            frames = file.pread(record.frames_bytes, location.offset + RECORD_BYTES)
-            if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
-                break  # torn: the journal has these entries, or nobody was told of them
-            end = location.offset + record.total_bytes
-        footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
-        if end >= size or (footer is not None and footer[0] == end):
-            return size
-        return self._truncate(file, end)
+        if not journaled:
+            for record, location in self.scan(log_id, end):
+                frames = file.pread(record.frames_bytes, location.offset + RECORD_BYTES)
+                if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
+                    break  # torn: the journal has these entries, or nobody was told of them
+                end = location.offset + record.total_bytes
+        if end <= size:
+            self._seal_at(file, log_id, end)
+        return min(end, size)
 
-    @staticmethod
-    def _truncate(file: File, end: int) -> int:
-        if file.size() > end:
-            file.truncate(end)
-            file.datasync()
-        return end
+    def _seal_at(self, file: File, log_id: int, end: int) -> None:
+        """End a log at `end` for good, if all before it can be read; otherwise leave it alone.
+
+        Map and footer are written even if they stand there: the process before this one may have
+        died in their sync, so that only the page cache has them, and the file's length too.
+        """
+        bytes_of: dict[int, int] = {}
+        found = FILE_HEADER_BYTES
+        for record, location in self.scan(log_id):
+            if location.offset >= end:
+                break
+            held = bytes_of.get(record.ledger_id, 0)
+            bytes_of[record.ledger_id] = held + record.frames_bytes
+            found = location.offset + location.length
+        if found == end:
+            _write_tail(file, bytes_of, end)
 
     def _drop_unused(self, above: int, *, journaled: bool) -> None:
         """Remove logs above `above` that hold nothing, or nothing that the journal has not.
@@ -227,11 +237,7 @@ class EntryLogs:
         file = self._current
         if file is None:
             return
-        tail = encode_map(self._bytes_of, self._offset)
-        file.preallocate(self._offset + len(tail))
-        file.pwritev([tail], self._offset)
-        file.truncate(self._offset + len(tail))
-        file.datasync()
+        _write_tail(file, self._bytes_of, self._offset)
         self._current = None
 
     def size_of(self, log_id: int) -> int:
@@ -321,9 +327,9 @@ class EntryLogs:
         where = f"entry log {file_name(location.log_id)} at byte {location.offset}"
         record = decode_record(data, start)
         if record is None:
-            raise self._damaged(
-                DamageKind.RECORD_HEADER, location, ledger_id, f"{where}: no good record header"
-            )
+            short = len(data) < start + RECORD_BYTES
+            kind = DamageKind.TRUNCATED if short else DamageKind.RECORD_HEADER
+            raise self._damaged(kind, location, ledger_id, f"{where}: no good record header")
         if record.ledger_id != ledger_id or record.total_bytes != location.length:
             raise self._damaged(
                 DamageKind.WRONG_RECORD,
@@ -334,8 +340,9 @@ class EntryLogs:
             )
         frames = data[start + RECORD_BYTES : start + record.total_bytes]
         if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
+            short = len(frames) != record.frames_bytes
             raise self._damaged(
-                DamageKind.RUN_CHECKSUM,
+                DamageKind.TRUNCATED if short else DamageKind.RUN_CHECKSUM,
                 location,
                 ledger_id,
                 f"{where}: the run's checksum does not match its bytes",
@@ -387,14 +394,16 @@ class EntryLogs:
 
     def _records_end(self, log_id: int, found: int) -> int:
         """Where the records of a log end; `found` is up to where they could be read."""
+        if self._current is not None and log_id == self._current_id:
+            return self._offset
         file = self._reader(log_id)
         size = file.size()
         footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
         if footer is not None:
             return footer[0]
-        if file.pread(len(MAP_MAGIC), found) == MAP_MAGIC:
+        if _ends_at(file, found):
             return found
-        return self._offset if self._current is not None and log_id == self._current_id else size
+        return size + 1  # whatever was behind it is lost: each log but the current one is sealed
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
         """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""
@@ -413,6 +422,29 @@ class EntryLogs:
                 return
             yield record, Location(log_id, offset, record.total_bytes)
             offset += record.total_bytes
+
+
+def _write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
+    """Put map and footer at `end`, cut what follows, sync."""
+    tail = encode_map(bytes_of, end)
+    file.preallocate(end + len(tail))
+    file.pwritev([tail], end)
+    file.truncate(end + len(tail))
+    file.datasync()
+
+
+def _ends_at(file: File | LogHandle, offset: int) -> bool:
+    """Whether a good map and footer stand at `offset`, whatever the file's length."""
+    front = file.pread(MAP_FRONT.size, offset)
+    if len(front) < MAP_FRONT.size:
+        return False
+    magic, count = MAP_FRONT.unpack(front)
+    if magic != MAP_MAGIC or count * MAP_ITEM.size > file.size():
+        return False
+    body_bytes = MAP_FRONT.size + count * MAP_ITEM.size
+    tail = file.pread(body_bytes + FOOTER.size, offset)
+    footer = decode_footer(tail)
+    return footer is not None and footer[0] == offset and footer[1] == crc32c(tail[:body_bytes])
 
 
 def _is_blank(file: File, offset: int) -> bool:

@@ -17,7 +17,7 @@ from bookie.add_run import AddRun
 from bookie.blocking import Blocking
 from bookie.checkpoint import Checkpointer
 from bookie.config import BookieConfig, BookieConfigError
-from bookie.disk import Disk, DiskFull
+from bookie.disk import Disk
 from bookie.entry_log import EntryLogs
 from bookie.index import LedgerIndex
 from bookie.journal import JournalWriter
@@ -79,7 +79,8 @@ async def replay(
     """Apply every good block of the journal; flush whenever the cache is full, and at the end.
 
     What was read may be in the page cache alone, because its sync failed or never came:
-    nothing of it, a fence least of all, counts as durable before it is written anew.
+    nothing of it, a fence least of all, counts as durable before it is written anew. So a disk
+    that has no room for that ends the start with `DiskFull`.
     """
     blocks, count, end = reader.blocks(), 0, (0, 0)
 
@@ -94,10 +95,7 @@ async def replay(
         if cache.is_full:
             await checkpointer.run(replayed, on_flushed)
     if count:
-        try:
-            await checkpointer.run(replayed, on_flushed)
-        except DiskFull as error:
-            _log.warning("flush_left_to_replay", error=str(error))
+        await checkpointer.run(replayed, on_flushed)
         _log.info("journal_replayed", blocks=count, end=end)
 
 

@@ -41,7 +41,7 @@ from ledger.actions import (
     WriteMetadata,
     WritingAction,
 )
-from ledger.errors import RecoveryFailed
+from ledger.errors import BookieUnavailable, RecoveryFailed
 from ledger.quorum import Quorum
 from ledger.writing import Writing
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
@@ -188,7 +188,9 @@ class Recovering:
     def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
         """No answer, or an error: this bookie is not known to be fenced."""
         back = self._writing
-        if self.state is State.READING and back is not None and bookie_id in back.ensemble:
+        down = isinstance(error, BookieUnavailable)  # one that answers may still store entries
+        reading = self.state is State.READING
+        if down and reading and back is not None and bookie_id in back.ensemble:
             # Too late to matter for the fence. What is being written back needs another bookie now;
             # when nothing is, this one is known to be down once something will be.
             if back.lap > back.lac:
