@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 
 from bookie.admin import AdminServer
+from bookie.collector import Collector
 from bookie.config import BookieConfig
 from bookie.cookies import lock_folders
 from bookie.disk import Disk, DiskError, File
@@ -29,11 +30,13 @@ from bookie.identity import Identity
 from bookie.index import LedgerIndex
 from bookie.ledger_sizes import ledger_sizes
 from bookie.metrics import BookieMetrics
+from bookie.proofs import Proofs
 from bookie.scrub import Scrubber
 from bookie.server import BookieServer
 from bookie.storage import Storage
 from metadata.bookies import BookieInfo, BookieRegistry
 from metadata.cookie import Cookie
+from metadata.ledgers import LedgerStore
 from metadata.store import (
     MetadataStore,
     MetadataUnavailable,
@@ -85,7 +88,7 @@ class BookieNode:
         self._registration_due = asyncio.Event()
         self._told_read_only = config.read_only
         self._short_of_space = False
-        self._free_bytes = 0
+        self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
         self._stopping = False
         self._version = _version()
@@ -101,6 +104,10 @@ class BookieNode:
         self.admin.route("GET", "/damage", self._damage)
         self.admin.route("GET", "/scrub", lambda _: self._scrubber.status())
         self.admin.route("POST", "/scrub", self._start_scrub)
+        self.collector: Collector | None = None
+        """Collects garbage; there once started."""
+        self.admin.route("GET", "/gc", self._gc_status)
+        self.admin.route("POST", "/gc", self._start_gc)
 
     # Who it is
 
@@ -172,6 +179,32 @@ class BookieNode:
         self._scrubber.start_pass()
         return self._scrubber.status()
 
+    # Garbage
+
+    def _new_collector(self) -> Collector:
+        assert self._cookie is not None
+        ledgers = LedgerStore(self._store, rng=self._rng)
+        collector = Collector(
+            self.config,
+            self.storage,
+            Proofs(self._store, ledgers, self._cookie.instance_id),
+            clock=self._clock,
+            short_of_space=lambda: self._short_of_space,
+            free_bytes=lambda: self._most_free_bytes,
+        )
+        self.metrics.garbage(collector.status)
+        return collector
+
+    def _gc_status(self, query: Mapping[str, str]) -> dict[str, Any]:
+        assert self.collector is not None
+        return self.collector.status_json(int(query.get("limit", "1000")))
+
+    def _start_gc(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """`?minor=1` or `?major=1` does the compactions that are not due yet."""
+        assert self.collector is not None
+        self.collector.start_now(minor=query.get("minor") == "1", major=query.get("major") == "1")
+        return self.collector.status_json(0)
+
     # Life
 
     async def start(self) -> None:
@@ -208,6 +241,7 @@ class BookieNode:
             "bookie_ledgers", "Ledgers known here", lambda: len(self.storage.ledgers())
         )
         self.metrics.scrubbing(self._scrubber.progress)
+        self.collector = self._new_collector()
         await self.server.start()
         if self.config.admin_port is not None:
             await self.admin.start(self.config.host, self.config.admin_port)
@@ -223,6 +257,7 @@ class BookieNode:
         self._spawn(self._keep_registered(), "registration")
         self._spawn(self._watch_space(), "disk-space")
         self._spawn(self._scrubber.run(), "scrub")
+        self._spawn(self.collector.run(), "gc")
         log.info(
             "bookie_ready",
             bookie=self.bookie_id,
@@ -236,6 +271,8 @@ class BookieNode:
         if self._stopping:
             return
         self._stopping = True
+        if self.collector is not None:
+            await self.collector.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -337,6 +374,7 @@ class BookieNode:
             self.metrics.free_bytes.labels(folder).set(measured[folder][0])
         ledgers = [measured[folder] for folder in self.config.ledger_directories]
         self._free_bytes = sum(free for free, _ in ledgers)
+        self._most_free_bytes = max(free for free, _ in ledgers)
         self._total_bytes = sum(total for _, total in ledgers)
         free = min(free for free, _ in measured.values())
         limit = (
@@ -344,7 +382,10 @@ class BookieNode:
             if self._short_of_space
             else self.config.disk_free_bytes_min
         )
+        was_short = self._short_of_space
         self._short_of_space = free < limit or self.storage.disk_full
+        if self._short_of_space and not was_short and self.collector is not None:
+            self.collector.start_now()
         self.server.takes_recovery_adds = free >= self.config.disk_free_bytes_reserve
         self._apply_mode(free_bytes=free)
 
