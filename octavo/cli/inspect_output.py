@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,8 +17,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from octavo.cli.output import emit_fields, emit_json, err, fail, out, say
-from octavo.inspect.line import Line
-from octavo.inspect.walks import Walk
+
+if TYPE_CHECKING:
+    from octavo.inspect.line import Line
+    from octavo.inspect.walks import Walk
 
 LIMIT = 200
 _ROWS = 500
