@@ -28,7 +28,7 @@ from bookie.compaction import Cleared
 from bookie.config import BookieConfig
 from bookie.disk import DiskFull
 from bookie.garbage import Action, Decision, Quarantine, Rules, plan
-from bookie.proofs import Proofs
+from bookie.proofs import Proofs, Proven
 from bookie.storage import Storage
 from protocol.codes import BookieError, OctavoError
 
@@ -67,6 +67,7 @@ class Collector:
         self._forced = _Due(minor=False, major=False)
         self._stopping = False
         self._running = asyncio.Lock()
+        self._proving: asyncio.Future[Proven] | None = None
         self._minor_s = self._major_s = asyncio.get_running_loop().time()
         self.status = CollectorStatus()
 
@@ -75,8 +76,10 @@ class Collector:
     async def stop(self) -> None:
         """Return when the slice under way has ended, and the round with it."""
         self._stopping = True
-        self._storage.compactor.stopping = True
+        self._storage.compactor.stop()
         self._wanted.set()
+        if self._proving is not None:
+            self._proving.cancel()
         async with self._running:
             pass
 
@@ -109,7 +112,8 @@ class Collector:
         self.status.begin(self._clock())
         try:
             await self._delete_ledgers(int(started_s * 1000))
-            await self._collect_logs(due, started_s)
+            if not self._stopping:
+                await self._collect_logs(due, started_s)
         finally:
             self.status.end(loop.time() - started_s)
         done = self.status.last
@@ -140,12 +144,19 @@ class Collector:
 
     async def _delete_ledgers(self, now_ms: int) -> None:
         storage, done = self._storage, self.status.last
+        self._proving = asyncio.ensure_future(self._proofs.prove(storage.ledgers()))
         try:
-            proven = await self._proofs.prove(storage.ledgers())
+            proven = await self._proving
         except OctavoError as error:
             done.metadata_error = str(error)
             _log.warning("gc_without_metadata", error=error.name, reason=str(error))
             return
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            return
+        finally:
+            self._proving = None
         verdict = self._quarantine.round(now_ms, proven.gone, proven.present)
         for ledger_id in verdict.released:
             _log.warning("ledger_reappeared", ledger=ledger_id)

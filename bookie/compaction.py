@@ -34,7 +34,8 @@ from protocol.codes import BookieIOError
 T = TypeVar("T")
 
 _SLICE_BYTES = 1024 * 1024
-"""Read and looked up by one executor call."""
+"""Read and looked up by one executor call, at most."""
+_SLICE_BYTES_MIN = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 """Copied under one mark: a checkpoint waits for no more."""
 
@@ -60,13 +61,23 @@ class Pace:
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._due_s = 0.0
+        self.slice_bytes = min(_SLICE_BYTES, max(_SLICE_BYTES_MIN, bytes_per_s // 4))
+        """How much to do between two pauses."""
+        self._hurry = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Hold nobody up any more: they are to stop."""
+        self._hurry.set()
 
     async def spend(self, count: int) -> None:
         """`count` bytes were read or written: wait until that was no more than allowed."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._due_s = max(self._due_s, now) + count / self._bytes_per_s
-        await asyncio.sleep(max(0.0, self._due_s - now))
+        self._due_s = max(self._due_s, loop.time()) + count / self._bytes_per_s
+        try:
+            async with asyncio.timeout(max(0.0, self._due_s - loop.time())):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
 
 
 class Compactor:
@@ -94,8 +105,7 @@ class Compactor:
         self._pace = pace
         self._on_fatal = on_fatal
         self._census = Census(logs, checkpointer, self._blocking, control.fate, damages)
-        self.stopping = False
-        """Set it to end after the slice under way; the log then stays."""
+        self._stopping = False
         self.progress: tuple[int, int, int] | None = None
         """(log id, bytes read, bytes to read) of the pass under way."""
 
@@ -119,6 +129,11 @@ class Compactor:
             ),
             before_ms,
         )
+
+    def stop(self) -> None:
+        """End after the slice under way; the log then stays."""
+        self._stopping = True
+        self._pace.hurry()
 
     async def clear(self, log_id: int, *, copy: bool) -> Cleared:
         """Read all of a log, with `copy` move what is live, and remove it when nothing is.
@@ -152,7 +167,7 @@ class Compactor:
             self._go_on()
             start = offset
             found, offset = await self._blocking(
-                read_slice, self._logs, log_id, start, end, _SLICE_BYTES
+                read_slice, self._logs, log_id, start, end, self._pace.slice_bytes
             )
             for one in found:
                 ledger_id = one.record.ledger_id
@@ -175,7 +190,7 @@ class Compactor:
         await self._changing(self._checkpointer.retire(log_id))
 
     def _go_on(self) -> None:
-        if self.stopping:
+        if self._stopping:
             raise Kept("the bookie stops")
 
     def _of_live_ledgers(self, found: Iterable[Stored]) -> list[Stored]:

@@ -23,10 +23,12 @@ from bookie.entry_log_format import (
     decode_footer,
     decode_map,
     decode_record,
+    file_name,
 )
 from bookie.index import IndexRun, LedgerIndex
-from bookie.read_cache import CachedRun
 from bookie.write_cache import LogRun
+from protocol.codes import BookieIOError
+from protocol.frames import ADD_IDS, LENGTH
 
 
 class Stored(NamedTuple):
@@ -132,15 +134,43 @@ def live_in(index: LedgerIndex, one: Stored) -> list[IndexRun]:
 
 
 def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[LogRun]:
-    """What of these records is live, cut to exactly those entries."""
+    """What of these records is live, cut to exactly those entries. Raises `BookieIOError`."""
     parts: list[LogRun] = []
     for one in found:
         for run in live_in(index, one):
-            frames = one.frames
-            whole = run.first == one.record.first_entry and run.last == one.record.last_entry
-            if not whole:
-                cut = CachedRun(run.ledger_id, run.first, run.last, frames)
-                frames = frames[cut.offsets[0] : cut.offsets[-1]]
+            frames = cut_frames(one, run.first, run.last)
             count = run.last - run.first + 1
             parts.append(LogRun(run.ledger_id, run.first, count, [frames], len(frames)))
     return parts
+
+
+def cut_frames(one: Stored, first: int, last: int) -> bytes:
+    """The frames of entries `first … last` of a record.
+
+    Raises `BookieIOError` when the record does not hold just what its header says.
+    """
+    record, frames = one.record, one.frames
+    start = position = 0
+    end = len(frames)
+    for expected in range(record.first_entry, record.last_entry + 1):
+        if len(frames) - position < ADD_IDS.size:
+            raise _not_held(one, expected)
+        length, _, _, ledger_id, entry_id = ADD_IDS.unpack_from(frames, position)
+        if (ledger_id, entry_id) != (record.ledger_id, expected):
+            raise _not_held(one, expected)
+        if entry_id == first:
+            start = position
+        position += LENGTH.size + length
+        if entry_id == last:
+            end = position
+    if position != len(frames) or not record.first_entry <= first <= last <= record.last_entry:
+        raise _not_held(one, first)
+    return frames if (start, end) == (0, len(frames)) else frames[start:end]
+
+
+def _not_held(one: Stored, entry_id: int) -> BookieIOError:
+    at = one.location
+    return BookieIOError(
+        f"entry log {file_name(at.log_id)} at byte {at.offset}: entry {entry_id} of ledger "
+        f"{one.record.ledger_id} is not where the record's header has it"
+    )
