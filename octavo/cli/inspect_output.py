@@ -6,6 +6,7 @@ terminal, a progress bar go to standard error.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from octavo.cli.output import emit_fields, emit_json, err, fail, out, say
+from octavo.cli.output import emit_fields, emit_json, err, out, say
 
 if TYPE_CHECKING:
     from octavo.inspect.line import Line
@@ -53,7 +54,7 @@ class Shown:
     def walk(self, walk: Walk) -> None:
         """Show one file."""
         if not self._as_json:
-            title = f"{walk.path} ({walk.bytes:,} bytes)"
+            title = f"{short(walk.path)} ({walk.bytes:,} bytes)"
             out.print(f"[bold]{escape(title)}[/]")
         rows: list[Line] = []
         place, name = 0, walk.path.rpartition("/")[2]
@@ -78,6 +79,8 @@ class Shown:
             self._table(rows)
 
     def _count(self, line: Line, path: str) -> None:
+        from octavo.inspect.line import entries_of
+
         self._lines[line.kind] += 1
         self._unknown_digests += line.fields.get("digests_unknown", 0)
         if line.kind in ("block", "run"):
@@ -85,9 +88,12 @@ class Shown:
         for one in line.damage:
             self._damages += 1
             if len(self._damage) < LIMIT:
-                what = f"{path} bytes {one.offset:,}–{one.offset + one.length:,}: {one.kind.value}"
+                span = f"bytes {one.offset:,}–{one.offset + one.length:,}"
+                what = f"{short(path)} {span}: {one.kind.value}"
                 if one.ledger_id is not None:
-                    what += f", ledger {one.ledger_id} entries {one.first}–{one.last}"
+                    what += f", ledger {one.ledger_id}"
+                if one.first is not None:
+                    what += f" {entries_of(one.first, one.last)}"
                 self._damage.append(what)
 
     def _table(self, lines: list[Line]) -> None:
@@ -138,10 +144,16 @@ class Shown:
                 say("no damage found")
             return True
         for one in self._damage:
-            fail(f"damage: {one}")
+            err.print("[bold red]damage:[/] ", end="")
+            err.print(one, markup=False)
         if self._damages > len(self._damage):
-            fail(f"{self._damages - len(self._damage):,} more damaged places")
+            say(f"{self._damages - len(self._damage):,} more damaged places")
         return False
+
+
+def short(path: str) -> str:
+    """A path as seen from the working folder, where that is shorter."""
+    return min(path, os.path.relpath(path), key=len)
 
 
 def _span(fields: dict[str, Any]) -> str:

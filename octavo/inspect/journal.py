@@ -3,7 +3,7 @@
 The bookie's reader stops where the journal ends for it; this one goes on, for a person wants to
 know what else is there. It judges as the reader does: a bad place below the `synced` of a later
 good block had been acknowledged, so it is damage; any other is a torn tail, or where the writer of
-a running bookie is at work.
+a running bookie is at work. What lies before the mark counts for nothing any more.
 """
 
 from __future__ import annotations
@@ -38,14 +38,20 @@ from octavo.inspect.entries import (
     meta_line,
     records_in,
 )
-from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, spans
+from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, entries_of, spans
 
 _SCAN_BYTES = 4 * 1024 * 1024
 _LEDGERS_SHOWN = 4
 
 
-def walk_journal(file: File, wish: Wish, *, file_id: int, newer: bool) -> Iterator[Line]:
-    """The lines of journal file `file_id`; `newer`: a later file is there, so this one ended."""
+def walk_journal(
+    file: File, wish: Wish, *, file_id: int, newer: bool, marked: int = 0
+) -> Iterator[Line]:
+    """The lines of journal file `file_id`.
+
+    `newer`: a later file is there, so this one ended. `marked`: what lies before that byte is safe
+    in entry logs, index and ledger state.
+    """
     path, size = file.path, file.size()
     front = file.pread(FILE_HEADER_BYTES, 0)
     header = Line("header", 0, len(front), {"file_id": file_id, "file_bytes": size})
@@ -64,10 +70,11 @@ def walk_journal(file: File, wish: Wish, *, file_id: int, newer: bool) -> Iterat
         else:
             header.note = "blank: made, and never written to"
     yield header
-    yield from _blocks(file, wish, file_id, size, newer)
+    yield from _blocks(file, wish, file_id, newer, marked)
 
 
-def _blocks(file: File, wish: Wish, file_id: int, size: int, newer: bool) -> Iterator[Line]:
+def _blocks(file: File, wish: Wish, file_id: int, newer: bool, marked: int) -> Iterator[Line]:
+    size = file.size()
     offset = FILE_HEADER_BYTES
     later: _LaterBlocks | None = None
     while offset < size:
@@ -76,7 +83,7 @@ def _blocks(file: File, wish: Wish, file_id: int, size: int, newer: bool) -> Ite
         if block is None or body is None:
             later = later or _LaterBlocks(file, file_id, offset, size)
             bad = _BadPlace(file, offset, size, block, later, newer)
-            yield bad.line(wish)
+            yield _harmless(bad.line(wish), marked)
             if bad.vouched_by is None or bad.next is None:
                 return
             offset = bad.next
@@ -91,6 +98,15 @@ def _blocks(file: File, wish: Wish, file_id: int, size: int, newer: bool) -> Ite
         offset = end
     if newer:
         yield _no_end(file.path, size, 0)
+
+
+def _harmless(line: Line, marked: int) -> Line:
+    """A bad place as it is, or as one that lies before the mark."""
+    if not line.damage or line.offset + line.length > marked:
+        return line
+    line.kind, line.damage = "stale", []
+    line.note = "damaged, but before the mark: what it held is safe, nothing reads this any more"
+    return line
 
 
 def _body(file: File, block: Block) -> bytes | None:
@@ -232,7 +248,7 @@ class _BadPlace:
             else "newer journal files follow"
         )
         named = [
-            f"ledger {one.ledger_id} entries {one.first}–{one.last}"
+            f"ledger {one.ledger_id} {entries_of(one.first, one.last)}"
             for one in line.damage
             if one.ledger_id is not None
         ]

@@ -11,7 +11,7 @@ from protocol.entry import DigestType
 
 BODY_BYTES_MAX = 256 * 1024 * 1024
 """No block or run is longer: a forged length must not fill the memory."""
-_YEAR_2000_MS = 946_684_800_000
+YEAR_2000_MS = 946_684_800_000
 _YEAR_10000_MS = 253_402_300_800_000
 
 
@@ -86,8 +86,13 @@ def spans(ids: list[int], most: int = 8) -> str:
     return ", ".join(shown + ["…"] * (len(parts) > most))
 
 
+def entries_of(first: int | None, last: int | None) -> str:
+    """`entry 4`, `entries 4–9`."""
+    return f"entry {first}" if first == last else f"entries {first}–{last}"
+
+
 def time_of(ms: int) -> str:
     """Milliseconds since the epoch as a time; as a number where they are none of this age."""
-    if not _YEAR_2000_MS <= ms < _YEAR_10000_MS:
+    if not YEAR_2000_MS <= ms < _YEAR_10000_MS:
         return f"{ms} ms"
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

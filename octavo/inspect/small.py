@@ -24,7 +24,7 @@ from bookie.ledger_state import (
 from bookie.mark import Mark, decode_mark
 from metadata.cookie import Cookie, decode_cookie
 from metadata.store import BadRecord
-from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, time_of
+from octavo.inspect.line import BODY_BYTES_MAX, YEAR_2000_MS, Line, Wish, time_of
 from protocol.codes import OctavoError
 
 _SMALL_BYTES_MAX = 64 * 1024
@@ -156,7 +156,9 @@ def _state_line(ledger_id: int, state: LedgerState, offset: int) -> Line:
         note += f", explicit LAC {state.explicit_lac}"
     if state.deleted:
         fields["deleted_ms"] = state.deleted_ms
-        note = f"deleted {time_of(state.deleted_ms)}"
+        note = "deleted"
+        if state.deleted_ms >= YEAR_2000_MS:  # before, the place of the time had the last entry
+            note += f" {time_of(state.deleted_ms)}"
     note = f"fenced, {note}" if state.fenced else note
     return Line("ledger", offset, RECORD.size, fields, note, depth=1)
 
@@ -179,4 +181,11 @@ def walk_mark(file: File) -> Iterator[Line]:
 
 def mark_fields(mark: Mark) -> dict[str, Any]:
     """A mark as plain values."""
-    return asdict(mark) if is_dataclass(mark) else mark._asdict()
+    found: dict[str, Any] = asdict(mark) if is_dataclass(mark) else mark._asdict()
+    folders = found.pop("folders", ())
+    if "journals" in found:
+        found["journals"] = [
+            {"folder": folders[at] if folders else "", "file_id": one[0], "offset": one[1]}
+            for at, one in enumerate(found["journals"])
+        ]
+    return found

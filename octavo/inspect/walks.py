@@ -118,6 +118,7 @@ class _Context:
         except OctavoError:
             pass  # `inspect mark` says what is wrong with it
         self._index = folders.index
+        self._positions = _positions(self._mark, folders.journals)
 
     def walk(self, kind: str, path: str) -> Walk:
         """The walk over one file."""
@@ -128,8 +129,15 @@ class _Context:
         lines: Callable[[File], Iterator[Line]]
         if kind == "journal":
             found = journal_id_of(name) or 0
-            newer = any(one > found for one in journal_files(self._disk, os.path.dirname(path)))
-            lines = partial(walk_journal, wish=self._wish, file_id=found, newer=newer)
+            folder = os.path.dirname(path)
+            newer = any(one > found for one in journal_files(self._disk, folder))
+            lines = partial(
+                walk_journal,
+                wish=self._wish,
+                file_id=found,
+                newer=newer,
+                marked=self._marked(folder, found, size),
+            )
         elif kind == "entrylog":
             lines = partial(self._entry_log, log_id=log_id_of(name) or 0)
         elif kind == "state":
@@ -137,6 +145,13 @@ class _Context:
         else:
             lines = walk_cookie if kind == "cookie" else walk_mark
         return Walk(path, size, partial(self._opened, path, lines))
+
+    def _marked(self, folder: str, file_id: int, size: int) -> int:
+        """Up to which byte of a journal file everything is safe elsewhere."""
+        position = self._positions.get(folder)
+        if position is None or file_id > position[0]:
+            return 0
+        return size if file_id < position[0] else position[1]
 
     def _opened(self, path: str, lines: Callable[[File], Iterator[Line]]) -> Iterator[Line]:
         file = self._disk.open(path)
@@ -165,6 +180,26 @@ class _Context:
         if self._mark and self._mark["state_id"] == file_id:
             end = self._mark["state_offset"]
         yield from walk_state(file, self._wish, file_id=file_id, end=end)
+
+
+def _positions(mark: dict[str, Any], folders: list[str]) -> dict[str, tuple[int, int]]:
+    """The mark's position in each journal folder; nothing where it cannot be told which is which.
+
+    The folders may have been moved since, so they are matched by their order, or, in a mark that
+    names them, by their last part.
+    """
+    if not mark:
+        return {}
+    if "journals" not in mark:  # version 1
+        return {folders[0]: (mark["file_id"], mark["offset"])} if len(folders) == 1 else {}
+    if len(folders) == len(mark["journals"]) == 1:
+        one = mark["journals"][0]
+        return {folders[0]: (one["file_id"], one["offset"])}
+    names = {one["folder"].rpartition("/")[2]: one for one in mark["journals"]}
+    if len(names) != len(mark["journals"]):
+        return {}
+    found = ((folder, names.get(folder.rpartition("/")[2])) for folder in folders)
+    return {folder: (one["file_id"], one["offset"]) for folder, one in found if one is not None}
 
 
 def _index_walk(path: str, wish: Wish) -> Walk:
