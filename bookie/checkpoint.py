@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
@@ -35,7 +36,7 @@ from bookie.entry_log import EntryLogs
 from bookie.index import IndexRun, LedgerIndex
 from bookie.ledger_state import LedgerStates, StateFile
 from bookie.log_slice import Stored, live_parts
-from bookie.mark import Mark, write_mark
+from bookie.mark import Mark, Position, write_mark
 from bookie.write_cache import Half, LogRun, WriteCache, log_runs
 
 P = ParamSpec("P")
@@ -56,6 +57,7 @@ class Checkpointer:
         *,
         disk: Disk,
         directories: Sequence[str],
+        journals: Sequence[str],
         executor: Executor,
         cache: WriteCache,
         logs: EntryLogs,
@@ -66,6 +68,7 @@ class Checkpointer:
     ) -> None:
         self._disk = disk
         self._directories = tuple(directories)
+        self._journals = tuple(journals)
         self._executor = executor
         self._cache = cache
         self._logs = logs
@@ -73,11 +76,11 @@ class Checkpointer:
         self._states = states
         self._state_file = state_file
         self._lock = asyncio.Lock()
-        self._pending: tuple[Half, tuple[int, int]] | None = None
+        self._pending: tuple[Half, tuple[Position, ...]] | None = None
         self._removed: list[int] = []
         self._index_behind = False
         """Whether the index holds changes that are not flushed."""
-        self.mark = mark
+        self.mark = None if mark is None else replace(mark, folders=self._journals)
         """The mark on disk."""
 
     def settled_log_id(self) -> int:
@@ -90,15 +93,15 @@ class Checkpointer:
         self._removed.append(ledger_id)
 
     async def run(
-        self, position: Callable[[], tuple[int, int]], on_flushed: Callable[[Half], None]
+        self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Half], None]
     ) -> Mark:
-        """One checkpoint. `position` is called in step 1: the journal is durable up to there.
+        """One checkpoint. `positions` is called in step 1: so far each journal is durable.
 
         `on_flushed` is told, on the loop, when a half is in log and index. Raises what the disk
         raises; then nothing is lost and `run` may be called again.
         """
         async with self._lock:
-            where = position()
+            where = positions()
             # What came after a failed attempt is in the active half: the mark may only move to
             # where the half that is left over from that attempt ends.
             half, where = self._pending or (self._cache.swap(), where)
@@ -118,7 +121,7 @@ class Checkpointer:
             return mark
 
     async def _write(
-        self, half: Half, where: tuple[int, int], dirty: list[int], removed: list[int]
+        self, half: Half, where: tuple[Position, ...], dirty: list[int], removed: list[int]
     ) -> Mark:
         rewrite = self._state_file.wants_rewrite(len(self._states))
         wanted = self._states.all_ids() if rewrite else dirty
@@ -138,12 +141,16 @@ class Checkpointer:
             await self._call(self._state_file.rewrite, records)
         elif records:
             await self._call(self._state_file.append, records)
-        mark = Mark(*where, *covered, self._state_file.file_id, self._state_file.offset)
-        assert self.mark is None or mark[:2] >= self.mark[:2], "the mark never moves back"
-        await self._call(write_mark, self._disk, self._directories, mark)
-        self.mark = mark
+        state = self._state_file.file_id, self._state_file.offset
+        mark = Mark(where, *covered, *state, self._journals)
+        await self._move_mark(mark)
         await self._call(self._flush_index, indexed, covered)
         return mark
+
+    async def _move_mark(self, mark: Mark) -> None:
+        assert self.mark is None or mark.covers(self.mark), "the mark never moves back"
+        await self._call(write_mark, self._disk, self._directories, mark)
+        self.mark = mark
 
     # Compaction
 
@@ -165,9 +172,7 @@ class Checkpointer:
                 return 0
             covered = self._logs.position
             await self._call(self._logs.sync)
-            mark = self.mark._replace(log_id=covered[0], log_offset=covered[1])
-            await self._call(write_mark, self._disk, self._directories, mark)
-            self.mark = mark
+            await self._move_mark(replace(self.mark, log_id=covered[0], log_offset=covered[1]))
             await self._call(self._put, moved, covered)
             return sum(run.location.length for run in moved)
 
@@ -201,9 +206,7 @@ class Checkpointer:
             assert self.mark is not None
             await self._call(self._logs.roll)
             log_id, log_offset = self._logs.position
-            mark = self.mark._replace(log_id=log_id, log_offset=log_offset)
-            await self._call(write_mark, self._disk, self._directories, mark)
-            self.mark = mark
+            await self._move_mark(replace(self.mark, log_id=log_id, log_offset=log_offset))
             await self._call(self._put, [], self._logs.position)
 
     def _check_whole(self) -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from bookie.checkpoint import Checkpointer
 from bookie.disk import DiskFull
-from bookie.journal import Journal
+from bookie.journals import Journals
 from bookie.ledger_state import LedgerStates
 from bookie.write_cache import Half, WriteCache
 
@@ -28,7 +28,7 @@ class Flushing:
     def __init__(
         self,
         checkpointer: Checkpointer,
-        journal: Journal,
+        journals: Journals,
         cache: WriteCache,
         states: LedgerStates,
         *,
@@ -37,7 +37,7 @@ class Flushing:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._checkpointer = checkpointer
-        self._journal = journal
+        self._journals = journals
         self._cache = cache
         self._states = states
         self._interval_s = interval_s
@@ -51,11 +51,11 @@ class Flushing:
         self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
 
     async def checkpoint(self) -> None:
-        """Flush all that is durable in the journal, move the mark, remove old journal files."""
+        """Flush all that is durable in the journals, move the mark, remove old journal files."""
         mark = await self._checkpointer.run(
-            lambda: self._journal.durable_position, self._on_flushed
+            lambda: self._journals.durable_positions, self._on_flushed
         )
-        await self._journal.remove_below(mark.file_id)
+        await self._journals.remove_below(mark.journals)
 
     def note_full(self, why: str) -> None:
         """The disk refused to take more; try until it takes it."""
@@ -99,7 +99,7 @@ class Flushing:
         try:
             await self.checkpoint()
             if self.disk_full:
-                await self._journal.reserve()
+                await self._journals.reserve()
                 self.disk_full = False
                 _log.info("disk_space_returned")
         except DiskFull as error:

@@ -28,6 +28,7 @@ from bookie.journal_format import (
 )
 from bookie.journal_queue import JournalQueue
 from bookie.journal_reader import journal_files, seal_file
+from bookie.mark import Position
 
 Durable = Callable[[BaseException | None], None]
 """Called once: None when the append is durable, else why it is not."""
@@ -218,7 +219,7 @@ class Journal:
         """Queued or being written: not yet reported."""
         self.pending_buffers = 0
         """The same, in buffers."""
-        self.durable_position = (writer.file_id, writer.offset)
+        self.durable_position = Position(writer.file_id, writer.offset)
         """Everything before it has been reported to its callback."""
 
     def append(
@@ -324,7 +325,7 @@ class Journal:
         self.pending_buffers -= len(buffers)
         failure = failure or self._dead
         if failure is None:
-            self.durable_position = (self._writer.file_id, self._writer.offset)
+            self.durable_position = Position(self._writer.file_id, self._writer.offset)
         for done in group:
             done(failure)
 

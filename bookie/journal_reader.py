@@ -28,7 +28,7 @@ from bookie.journal_format import (
     file_name,
 )
 from bookie.mark import NAME as MARK_NAME
-from bookie.mark import Mark
+from bookie.mark import NOWHERE, Position
 
 _SCAN_BYTES = 4 * 1024 * 1024
 _FIRST_FILE = 1
@@ -50,12 +50,15 @@ class GoodBlock(NamedTuple):
 
 
 class JournalReader:
-    """One pass over the journal files of `directory`, from `mark` on. Blocking calls."""
+    """One pass over the journal files of `directory`, from `mark` on. Blocking calls.
 
-    def __init__(self, disk: Disk, directory: str, mark: Mark | None) -> None:
+    `mark` is None when there is no readable mark at all.
+    """
+
+    def __init__(self, disk: Disk, directory: str, mark: Position | None) -> None:
         self._disk = disk
-        self._directory = directory
-        self._mark = mark
+        self.directory = directory
+        self.mark = mark
         self.files = journal_files(disk, directory)
         self.end: JournalEnd | None = None
         """Set after the last block: None when there is no file at all."""
@@ -66,12 +69,18 @@ class JournalReader:
         Not when the mark was lost, and files before it had gone.
         """
         self._files_to_read()
-        return self._mark is not None or self.files[:1] == [_FIRST_FILE]
+        return self.mark is not None or self.files[:1] == [_FIRST_FILE]
+
+    def begins(self) -> Position:
+        """Where the first of `blocks` may stand: the mark, or before all files there are."""
+        if self.mark is not None:
+            return self.mark
+        return Position(self.files[0], 0) if self.files else NOWHERE
 
     def blocks(self) -> Iterator[GoodBlock]:
         """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
         for file_id in self._files_to_read():
-            path = f"{self._directory}/{file_name(file_id)}"
+            path = f"{self.directory}/{file_name(file_id)}"
             last = file_id == self.files[-1]
             file = self._disk.open(path, write=last)
             try:
@@ -91,7 +100,7 @@ class JournalReader:
         if self.end is None:
             return 0
         file_id, offset = self.end
-        file = self._disk.open(f"{self._directory}/{file_name(file_id)}", write=True)
+        file = self._disk.open(f"{self.directory}/{file_name(file_id)}", write=True)
         try:
             header = encode_file_header(file_id)
             if file.pread(FILE_HEADER_BYTES, 0) != header:
@@ -102,12 +111,14 @@ class JournalReader:
         return file_id
 
     def _files_to_read(self) -> list[int]:
-        mark = self._mark
+        mark = self.mark
         first = mark.file_id if mark is not None else (self.files[0] if self.files else 0)
         wanted = [file_id for file_id in self.files if file_id >= first]
+        if mark == NOWHERE:  # marked before its first file was begun
+            mark = Position(_FIRST_FILE, 0) if wanted else None
         if mark is not None and (not wanted or wanted[0] != mark.file_id):
             raise JournalDamaged(
-                f"journal file {file_name(mark.file_id)} is missing from {self._directory}: the "
+                f"journal file {file_name(mark.file_id)} is missing from {self.directory}: the "
                 f"mark says that entries from its byte {mark.offset} on are nowhere else. Bring "
                 "the file back, or take this bookie out and have its ledgers re-replicated"
             )
@@ -118,7 +129,7 @@ class JournalReader:
                 )
                 raise JournalDamaged(
                     f"journal files {file_name(before + 1)} to {file_name(after - 1)} are missing "
-                    f"from {self._directory}{unsure}. Bring them back, or take this bookie out and "
+                    f"from {self.directory}{unsure}. Bring them back, or take this bookie out and "
                     "have its ledgers re-replicated"
                 )
         return wanted
@@ -127,8 +138,8 @@ class JournalReader:
         self._check_header(file, file_id, last=last)
         size = file.size()
         offset = FILE_HEADER_BYTES
-        if self._mark is not None and self._mark.file_id == file_id:
-            offset = max(offset, self._mark.offset)
+        if self.mark is not None and self.mark.file_id == file_id:
+            offset = max(offset, self.mark.offset)
         while True:
             front = file.pread(BLOCK_HEADER_BYTES, offset)
             block = decode_block_header(front, 0, file_id, offset)

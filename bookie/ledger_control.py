@@ -18,8 +18,8 @@ from bookie import ledger_rules
 from bookie.add_run import AddRun
 from bookie.disk import DiskFull
 from bookie.garbage import Fate
-from bookie.journal import Journal
 from bookie.journal_format import Meta, MetaOp, encode_meta
+from bookie.journals import Journals
 from bookie.lac_watch import LacWatches
 from bookie.ledger_rules import FenceStep
 from bookie.ledger_state import LedgerState, LedgerStates
@@ -50,16 +50,16 @@ class LedgerControl:
         self.limbo = limbo or Limbo()
         """Of which ledgers nothing may be denied."""
         self._on_deleted = on_deleted
-        self._journal: Journal | None = None
+        self._journals: Journals | None = None
         self._fences: dict[int, asyncio.Future[None]] = {}
         self._unsure_fences: set[int] = set()
         self._deletions: dict[int, asyncio.Future[None]] = {}
         self._unsure_deletions: dict[int, None] = {}
         self._watches = LacWatches()
 
-    def journal_to(self, journal: Journal) -> None:
-        """From now on changes are journaled there."""
-        self._journal = journal
+    def journal_to(self, journals: Journals) -> None:
+        """From now on changes are journaled there, each in its ledger's journal."""
+        self._journals = journals
 
     # Adds
 
@@ -167,7 +167,7 @@ class LedgerControl:
         if step is FenceStep.JOURNAL:
             self._unsure_fences.add(ledger_id)
             self._states.touch(ledger_id)
-            pending = self._write(encode_meta(MetaOp.FENCE, ledger_id, key))
+            pending = self._write(ledger_id, encode_meta(MetaOp.FENCE, ledger_id, key))
             self._fences[ledger_id] = pending
             pending.add_done_callback(partial(self._fenced, ledger_id))
         assert pending is not None
@@ -189,7 +189,8 @@ class LedgerControl:
             self._states.touch(ledger_id)
             self._watches.moved(ledger_id, state.last_add_confirmed)
 
-        await self._write(encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac), take)
+        record = encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac)
+        await self._write(ledger_id, record, take)
 
     async def delete(self, ledger_id: int, now_ms: int = 0) -> None:
         """Forget a ledger, for ever; durable on return. Nothing to do for an unknown one.
@@ -205,7 +206,7 @@ class LedgerControl:
             if not state.deleted:
                 self._forget(ledger_id, state, now_ms)
             record = encode_meta(MetaOp.DELETE, ledger_id, state.key, state.deleted_ms)
-            pending = self._deletions[ledger_id] = self._write(record)
+            pending = self._deletions[ledger_id] = self._write(ledger_id, record)
             pending.add_done_callback(partial(self._deletion_written, ledger_id))
         await asyncio.shield(pending)
 
@@ -233,9 +234,11 @@ class LedgerControl:
         self._states.touch(ledger_id)
         self._on_deleted(ledger_id)
 
-    def _write(self, record: bytes, take: Callable[[], None] | None = None) -> asyncio.Future[None]:
+    def _write(
+        self, ledger_id: int, record: bytes, take: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
         """Journal a meta record; `take` is called, then the future ends, when it is durable."""
-        assert self._journal is not None
+        assert self._journals is not None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -249,5 +252,5 @@ class LedgerControl:
                 kind: type[BookieError] = ReadOnly if isinstance(error, DiskFull) else BookieIOError
                 future.set_exception(kind(str(error)))
 
-        self._journal.append([record], len(record), done)
+        self._journals.of(ledger_id).append([record], len(record), done)
         return future

@@ -1,77 +1,208 @@
-"""The journal mark: everything before it is safe in entry log, index and ledger state.
+"""The journal mark: what is safe in entry log, index and ledger state, position by position.
 
-One small file in every ledger folder, replaced atomically. The highest of the readable copies
-counts (BookKeeper #3329: a mark written to one folder only lost entries), and it never moves
-back (#4105). A copy that cannot be read is passed over: an older mark only means more replay, and
-replay is idempotent.
+One small file in every ledger folder, replaced atomically. It holds one position for each journal
+folder, in the order of the settings: everything before it is in the entry logs, which the index
+covers up to (`log_id`, `log_offset`), and in the ledger state up to (`state_id`, `state_offset`).
 
-    file := "OctvMark" version:u32 file_id:u64 offset:u64 log_id:u64 log_offset:u64
-            state_id:u64 state_offset:u64 crc32c:u32
+Marks are compared component by component (`covers`) and never move back in any of them: two of
+which neither covers the other have no order, and an order made up between them skips a flush
+(BookKeeper #4844) or goes back (#4105). `Mark` therefore has no `<`. The highest of the readable
+copies counts (#3329: a mark written to one folder only lost entries). A copy that cannot be read is
+passed over: an older mark only means more replay, and replay is idempotent. Copies that contradict
+one another, and one of a version to come, are refused. Spec: docs/formats/mark.md.
+
+    file     := "OctvMark" version:u32 journals:u32 log_id:u64 log_offset:u64 state_id:u64
+                state_offset:u64 position{journals} crc32c:u32
+    position := file_id:u64 offset:u64 folder_bytes:u16 folder:utf-8
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from bookie.disk import Disk
+from protocol.codes import OctavoError, Scope
 
 NAME = "journal.mark"
 _MAGIC = b"OctvMark"
-_VERSION = 1
-_LAYOUT = struct.Struct(">8sIQQQQQQI")
+VERSION = 2
+_FRONT = struct.Struct(">8sI")
+_HEAD = struct.Struct(">8sIIQQQQ")
+_POSITION = struct.Struct(">QQH")
+_VERSION_1 = struct.Struct(">8sIQQQQQQI")
 _CRC = struct.Struct(">I")
+_BYTES_MAX = 1024 * 1024
 
 
-class Mark(NamedTuple):
-    """A position in the journal, and what holds everything before it.
+class MarkRefused(OctavoError):
+    """A mark that can be read, and that this bookie must not go by."""
 
-    The index covers the entry logs up to (`log_id`, `log_offset`); the ledger state counts up to
-    (`state_id`, `state_offset`).
-    """
+    name = "mark-refused"
+    scope = Scope.PROCESS
+
+
+class Position(NamedTuple):
+    """A place in one journal; (0, 0) is before its first file."""
 
     file_id: int
     offset: int
+
+
+NOWHERE = Position(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Everything before `journals` is safe up to the other positions. Compare with `covers`."""
+
+    journals: tuple[Position, ...]
+    """One for each journal folder, in the order of the settings."""
     log_id: int = 0
     log_offset: int = 0
     state_id: int = 0
     state_offset: int = 0
+    folders: tuple[str, ...] = ()
+    """Of the journals; empty when the mark is of version 1, which does not say."""
+
+    @property
+    def log_position(self) -> tuple[int, int]:
+        """Up to where the index covers the entry logs."""
+        return self.log_id, self.log_offset
+
+    @property
+    def state_position(self) -> tuple[int, int]:
+        """Up to where the ledger state counts."""
+        return self.state_id, self.state_offset
+
+    def covers(self, other: Mark) -> bool:
+        """Whether this one is at or after `other` in every component, of the same journals."""
+        return (
+            len(self.journals) == len(other.journals)
+            and all(mine >= its for mine, its in zip(self.journals, other.journals, strict=True))
+            and self.log_position >= other.log_position
+            and self.state_position >= other.state_position
+        )
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """The whole file."""
-    front = _LAYOUT.pack(_MAGIC, _VERSION, *mark, 0)[: -_CRC.size]
+    """The whole file, of version 2."""
+    assert len(mark.folders) == len(mark.journals) > 0
+    front = _HEAD.pack(
+        _MAGIC, VERSION, len(mark.journals), *mark.log_position, *mark.state_position
+    )
+    for position, folder in zip(mark.journals, mark.folders, strict=True):
+        name = folder.encode()
+        front += _POSITION.pack(*position, len(name)) + name
     return front + _CRC.pack(crc32c(front))
 
 
 def decode_mark(data: bytes) -> Mark | None:
-    """The mark, or None when the bytes are no good copy of version 1."""
-    if len(data) != _LAYOUT.size:
+    """The mark, or None when the bytes are no good copy.
+
+    Raises `MarkRefused`, without naming the file, for a good copy of a version that is not known.
+    """
+    if len(data) < _FRONT.size + _CRC.size:
         return None
-    magic, version, *fields, crc = _LAYOUT.unpack(data)
-    if magic != _MAGIC or version != _VERSION or crc != crc32c(data[: -_CRC.size]):
+    magic, version = _FRONT.unpack_from(data)
+    crc = _CRC.unpack_from(data, len(data) - _CRC.size)[0]
+    if magic != _MAGIC or crc != crc32c(data[: -_CRC.size]):
         return None
-    return Mark(*fields)
+    if version == 1:
+        return _decode_version_1(data)
+    if version != VERSION:
+        raise MarkRefused(
+            f"mark of version {version}; this program reads 1 and {VERSION}. Use the program that "
+            "wrote it"
+        )
+    return _decode_version_2(data[: -_CRC.size])
+
+
+def _decode_version_1(data: bytes) -> Mark | None:
+    if len(data) != _VERSION_1.size:
+        return None
+    file_id, offset, log_id, log_offset, state_id, state_offset = _VERSION_1.unpack(data)[2:-1]
+    return Mark((Position(file_id, offset),), log_id, log_offset, state_id, state_offset)
+
+
+def _decode_version_2(data: bytes) -> Mark | None:
+    if len(data) < _HEAD.size:
+        return None
+    count, log_id, log_offset, state_id, state_offset = _HEAD.unpack_from(data)[2:]
+    positions: list[Position] = []
+    folders: list[str] = []
+    at = _HEAD.size
+    for _ in range(count):
+        if len(data) < at + _POSITION.size:
+            return None
+        file_id, offset, length = _POSITION.unpack_from(data, at)
+        at += _POSITION.size
+        positions.append(Position(file_id, offset))
+        folders.append(data[at : at + length].decode(errors="replace"))
+        at += length
+    if at != len(data):
+        return None
+    return Mark(tuple(positions), log_id, log_offset, state_id, state_offset, tuple(folders))
 
 
 def read_mark(disk: Disk, directories: Sequence[str]) -> Mark | None:
-    """The highest readable copy; None when there is none."""
-    found: list[Mark] = []
+    """The highest readable copy; None when there is none. Raises `MarkRefused`."""
+    highest: tuple[str, Mark] | None = None
     for directory in directories:
         path = f"{directory}/{NAME}"
         if not disk.exists(path):
             continue
-        file = disk.open(path)
-        try:
-            mark = decode_mark(file.pread(_LAYOUT.size + 1, 0))
-        finally:
-            file.close()
-        if mark is not None:
-            found.append(mark)
-    return max(found, default=None)
+        mark = _read_copy(disk, path)
+        if mark is None:
+            continue
+        if highest is None or mark.covers(highest[1]):
+            highest = path, mark
+        elif not highest[1].covers(mark):
+            raise MarkRefused(
+                f"the marks {highest[0]} and {path} contradict one another: {highest[1]}, {mark}. "
+                "One of these folders was put back from another time. Bring back the folders that "
+                "belong together, or take this bookie out (remove its folders and its cookie) and "
+                "have its ledgers re-replicated"
+            )
+    return highest[1] if highest is not None else None
+
+
+def _read_copy(disk: Disk, path: str) -> Mark | None:
+    file = disk.open(path)
+    try:
+        return decode_mark(file.pread(_BYTES_MAX, 0))
+    except MarkRefused as error:
+        raise MarkRefused(f"{path}: {error}") from error
+    finally:
+        file.close()
+
+
+def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
+    """Refuse to go by a mark of other journals than those configured. Raises `MarkRefused`.
+
+    Each ledger's journal is fixed by its id and their number, so another list of folders would
+    look for what is not flushed in the wrong one. Folders that were moved as they are may pass:
+    whether a bookie may be moved says its cookie.
+    """
+    if mark is None:
+        return
+    moved_within = any(
+        name in folders and list(folders[index : index + 1]) != [name]
+        for index, name in enumerate(mark.folders)
+    )
+    if len(folders) == len(mark.journals) and not moved_within:
+        return
+    was = ", ".join(mark.folders) if mark.folders else "one folder"
+    raise MarkRefused(
+        f"this bookie's journals are {', '.join(folders)}, its mark is of {was}. The folders of "
+        "the journal cannot be changed once a bookie has begun: each ledger's journal follows "
+        "from their number and order. Configure them as they were; for other ones set up another "
+        "bookie and have the ledgers of this one re-replicated"
+    )
 
 
 def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:

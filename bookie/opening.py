@@ -1,13 +1,14 @@
-"""Starts a storage: opens what is on its disks, replays the journal, begins a new journal file.
+"""Starts a storage: opens what is on its disks, replays its journals, begins new journal files.
 
 The order matters. The mark says what the logs, the index and the ledger state vouch for; whatever
 lies behind it is in the journal, so the logs are cut there before the index is opened, and the
-journal is replayed on top. Raises on damage it cannot vouch for; nothing is passed over in silence.
+journals are replayed on top, one after another: each ledger stands in one of them, so their order
+does not matter. Raises on damage it cannot vouch for; nothing is passed over in silence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,7 +17,7 @@ import structlog
 from bookie.add_run import AddRun
 from bookie.blocking import Blocking
 from bookie.checkpoint import Checkpointer
-from bookie.config import BookieConfig, BookieConfigError
+from bookie.config import BookieConfig
 from bookie.disk import Disk
 from bookie.entry_log import EntryLogs
 from bookie.index import LedgerIndex
@@ -24,7 +25,7 @@ from bookie.journal import JournalWriter
 from bookie.journal_reader import GoodBlock, JournalReader
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates, StateFile
-from bookie.mark import Mark
+from bookie.mark import Mark, Position, check_journals
 from bookie.recover import load_states, make_folders, open_index
 from bookie.replay import records_of
 from bookie.write_cache import Half, WriteCache
@@ -34,12 +35,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Opened:
-    """What lies on the disks, before the journal is replayed."""
+    """What lies on the disks, before the journals are replayed."""
 
     mark: Mark | None
     state_file: StateFile
     index: LedgerIndex
-    journal: JournalReader
+    journals: list[JournalReader]
 
 
 async def open_files(
@@ -51,67 +52,74 @@ async def open_files(
     blocking: Blocking,
 ) -> Opened:
     """Open everything and fill `states`; only what the mark does not vouch for is cut."""
-    if len(config.journal_directories) != 1:
-        raise BookieConfigError(
-            f"bookie setting journal_directories = {config.journal_directories!r}: name one "
-            "folder; for more journals run more bookies"
-        )
     await blocking(make_folders, disk, config.directories)
     mark, state_file = await blocking(load_states, disk, config.ledger_directories, states)
+    check_journals(mark, config.journal_directories)
     await blocking(logs.open)
-    journal = JournalReader(disk, config.journal_directories[0], mark)
-    whole = await blocking(journal.is_whole)  # asked before anything is cut
-    await blocking(logs.cut_abandoned, mark[2:4] if mark else (0, 0), whole)
+    journals = [
+        JournalReader(disk, directory, mark.journals[index] if mark else None)
+        for index, directory in enumerate(config.journal_directories)
+    ]
+    whole = True
+    for journal in journals:  # asked before anything is cut
+        whole = await blocking(journal.is_whole) and whole
+    await blocking(logs.cut_abandoned, mark.log_position if mark else (0, 0), whole)
     index = await blocking(
         open_index, config.ledger_directories[0], logs, mark, states, index_opener
     )
-    return Opened(mark, state_file, index, journal)
+    return Opened(mark, state_file, index, journals)
 
 
 async def replay(
-    reader: JournalReader,
+    readers: Sequence[JournalReader],
     control: LedgerControl,
     cache: WriteCache,
     checkpointer: Checkpointer,
     on_flushed: Callable[[Half], None],
     blocking: Blocking,
 ) -> None:
-    """Apply every good block of the journal; flush whenever the cache is full, and at the end.
+    """Apply every good block of the journals; flush whenever the cache is full, and at the end.
 
     What was read may be in the page cache alone, because its sync failed or never came:
     nothing of it, a fence least of all, counts as durable before it is written anew. So a disk
     that has no room for that ends the start with `DiskFull`.
     """
-    blocks, count, end = reader.blocks(), 0, (0, 0)
+    ends = [reader.begins() for reader in readers]
+    count = 0
 
-    def replayed() -> tuple[int, int]:
-        return end
+    def replayed() -> tuple[Position, ...]:
+        return tuple(ends)
 
-    while (block := await blocking(_next_block, blocks)) is not None:
-        for record in records_of(block.body):
-            if control.replay(record):
-                cache.active.put(cast(AddRun, record))
-        count, end = count + 1, (block.file_id, block.end)
-        if cache.is_full:
-            await checkpointer.run(replayed, on_flushed)
+    for index, reader in enumerate(readers):
+        blocks = reader.blocks()
+        while (block := await blocking(_next_block, blocks)) is not None:
+            for record in records_of(block.body):
+                if control.replay(record):
+                    cache.active.put(cast(AddRun, record))
+            count, ends[index] = count + 1, Position(block.file_id, block.end)
+            if cache.is_full:
+                await checkpointer.run(replayed, on_flushed)
     if count:
         await checkpointer.run(replayed, on_flushed)
-        _log.info("journal_replayed", blocks=count, end=end)
+        _log.info("journal_replayed", blocks=count, ends=ends)
 
 
-async def begin_journal(
-    config: BookieConfig, disk: Disk, reader: JournalReader, blocking: Blocking
-) -> JournalWriter:
-    """Seal what was replayed and begin the next file."""
-    writer = JournalWriter(
-        disk,
-        config.journal_directories[0],
-        file_bytes_max=config.journal_file_bytes_max,
-        preallocate_bytes=config.journal_preallocate_bytes,
-        sync=config.journal_sync,
-    )
-    await blocking(writer.open, await blocking(reader.seal) + 1)
-    return writer
+async def begin_journals(
+    config: BookieConfig, disk: Disk, readers: Sequence[JournalReader], blocking: Blocking
+) -> list[JournalWriter]:
+    """Seal what was replayed and begin the next file of each."""
+    writers: list[JournalWriter] = []
+    for reader in readers:
+        writer = JournalWriter(
+            disk,
+            reader.directory,
+            file_bytes_max=config.journal_file_bytes_max,
+            preallocate_bytes=config.journal_preallocate_bytes,
+            sync=config.journal_sync,
+        )
+        await blocking(writer.open, await blocking(reader.seal) + 1)
+        writers.append(writer)
+    return writers
 
 
 def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:

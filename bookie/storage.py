@@ -32,10 +32,11 @@ from bookie.entry_log import EntryLogs
 from bookie.flushing import Flushing
 from bookie.index import LedgerIndex
 from bookie.journal import Journal
+from bookie.journals import Journals, drive
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
 from bookie.limbo import Limbo, read_limbo, vouched, write_limbo
-from bookie.opening import begin_journal, open_files, replay
+from bookie.opening import begin_journals, open_files, replay
 from bookie.read_cache import ReadCache
 from bookie.reading import Reading
 from bookie.reads import ColdReads
@@ -56,7 +57,7 @@ def _ignore(error: BaseException) -> None:
 class Storage:
     """One bookie's entries and what it promised about their ledgers."""
 
-    _journal: Journal
+    _journals: Journals
     _checkpointer: Checkpointer
     _cold: ColdReads
     _reading: Reading
@@ -78,7 +79,10 @@ class Storage:
         self._index_opener = index_opener
         self.on_fatal = on_fatal
         """Called once when nothing can be promised any more: the process has to end."""
-        self._journal_executor: Executor = ThreadPoolExecutor(1, "octavo-journal")
+        self._journal_executors: list[Executor] = [
+            ThreadPoolExecutor(1, f"octavo-journal-{index}")
+            for index in range(len(config.journal_directories))
+        ]
         self._flush_executor: Executor = ThreadPoolExecutor(1, "octavo-flush")
         self._read_executor: Executor = ThreadPoolExecutor(2, "octavo-read")
         self._gc_executor: Executor = ThreadPoolExecutor(1, "octavo-gc")
@@ -129,6 +133,7 @@ class Storage:
         self._checkpointer = Checkpointer(
             disk=self._disk,
             directories=config.ledger_directories,
+            journals=config.journal_directories,
             executor=self._flush_executor,
             cache=self._cache,
             logs=self._logs,
@@ -157,7 +162,7 @@ class Storage:
             interval_s=config.scrub_interval_ms / 1000,
         )
         await replay(
-            opened.journal,
+            opened.journals,
             self._control,
             self._cache,
             self._checkpointer,
@@ -165,27 +170,23 @@ class Storage:
             blocking,
         )
         self.limbo.take(await blocking(read_limbo, self._disk, config.ledger_directories))
-        self._journal = Journal(
-            await begin_journal(config, self._disk, opened.journal, blocking),
-            executor=self._journal_executor,
+        self._journals = drive(
+            await begin_journals(config, self._disk, opened.journals, blocking),
+            self._journal_executors,
             group_bytes_max=config.journal_group_bytes_max,
             on_fatal=self._fail,
             on_group=lambda size, seconds: self.on_group(size, seconds),
         )
-        self._control.journal_to(self._journal)
+        self._control.journal_to(self._journals)
         self._flushing = Flushing(
             self._checkpointer,
-            self._journal,
+            self._journals,
             self._cache,
             self._states,
             interval_s=config.flush_interval_ms / 1000,
             on_flushed=self._flushed,
             on_fatal=self._fail,
         )
-
-    @property
-    def _executors(self) -> tuple[Executor, ...]:
-        return self._journal_executor, self._flush_executor, self._read_executor, self._gc_executor
 
     def _vouched(self) -> tuple[int, int]:
         """Up to where the mark vouches for the entry logs."""
@@ -200,26 +201,32 @@ class Storage:
             self._control.close()
             try:
                 if self._failed is None:
-                    await self._journal.drain()
+                    await self._journals.drain()
                     await self.checkpoint()
             except DiskFull as error:
                 _log.warning("flush_left_to_replay", error=str(error))
             finally:
-                await self._journal.close()
+                await self._journals.close()
         try:
             if self._index is not None:
                 await self._flush_call(self._index.close)
         finally:
             await self._flush_call(self._logs.close)
-            for executor in self._executors:
+            for executor in self.executors:
                 executor.shutdown(wait=False)
+
+    @property
+    def executors(self) -> list[Executor]:
+        """The threads of this storage."""
+        others = self._flush_executor, self._read_executor, self._gc_executor
+        return [*self._journal_executors, *others]
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be promised any more."""
         if self._failed is None:
             self._failed = error
             _log.critical("storage_failed", error=str(error), kind=type(error).__name__)
-            self._journal.stop(error)
+            self._journals.stop(error)
             self.on_fatal(error)
 
     # Adding
@@ -227,8 +234,18 @@ class Storage:
     def add(self, runs: Sequence[AddRun], done: Done) -> None:
         """Admit `runs` in order; `done` gets each with its code when the group is durable.
 
-        A run is taken or refused whole. If all are refused `done` is called at once.
+        A run is taken or refused whole. With several journals `done` is called once for each that
+        has to do with `runs`, with its part of them; for a part that is all refused, at once.
         """
+        if (only := self._journals.only) is not None:
+            self._add_to(only, runs, done)
+        else:
+            for journal, part in self._journals.split(runs):
+                self._add_to(journal, part, done)
+        if not self._paused:
+            self._update_pressure()
+
+    def _add_to(self, journal: Journal, runs: Sequence[AddRun], done: Done) -> None:
         results: list[tuple[AddRun, Code]] = []
         buffers: list[bytes] = []
         length = 0
@@ -242,12 +259,14 @@ class Storage:
         if not buffers:
             done(results)
             return
-        self._journal.append(buffers, length, partial(self._added, results, done))
-        if not self._paused:
-            self._update_pressure()
+        journal.append(buffers, length, partial(self._added, journal, results, done))
 
     def _added(
-        self, results: list[tuple[AddRun, Code]], done: Done, error: BaseException | None
+        self,
+        journal: Journal,
+        results: list[tuple[AddRun, Code]],
+        done: Done,
+        error: BaseException | None,
     ) -> None:
         """The group that holds these runs is durable, or is not."""
         flushing = self._flushing
@@ -256,7 +275,7 @@ class Storage:
             for run, code in results:
                 if code is _OK and self._control.stored(run):
                     self._cache.active.put(run)
-            if self._journal.short_of_space:
+            if journal.short_of_space:
                 flushing.note_full("the journal cannot reserve room ahead")
             if self._cache.is_full:
                 flushing.wanted.set()
@@ -279,7 +298,7 @@ class Storage:
     @property
     def pending_add_bytes(self) -> int:
         """Bytes admitted and not yet durable."""
-        return self._journal.pending_bytes
+        return self._journals.pending_bytes
 
     @property
     def paused(self) -> bool:
@@ -291,7 +310,7 @@ class Storage:
         self._pressure_listeners.append(listener)
 
     def _update_pressure(self) -> None:
-        pending, bound = self._journal.pending_bytes, self._config.journal_queue_bytes_max
+        pending, bound = self._journals.pending_bytes, self._config.journal_queue_bytes_max
         caches_full = self._cache.is_full and self._cache.flushing is not None
         paused = caches_full or pending > (bound // 2 if self._paused else bound)
         if paused != self._paused:
@@ -390,10 +409,10 @@ class Storage:
         self._read_cache.drop(ledger_id)
         self._checkpointer.forget_ledger(ledger_id)
 
-    async def force(self, ledger_id: int) -> None:  # noqa: ARG002
+    async def force(self, ledger_id: int) -> None:
         """All that was acked before is durable on return, also with `journal_sync` off."""
         if not self._config.journal_sync:
-            await self._journal.sync()
+            await self._journals.of(ledger_id).sync()
 
     # Flushing
 
@@ -403,7 +422,7 @@ class Storage:
         return self._flushing is not None and self._flushing.disk_full
 
     async def checkpoint(self) -> None:
-        """Flush all that is durable in the journal, move the mark, remove old journal files."""
+        """Flush all that is durable in the journals, move the mark, remove old journal files."""
         assert self._flushing is not None
         await self._flushing.checkpoint()
 

@@ -94,9 +94,15 @@ class Bench:
     def send(self, *runs: AddRun) -> asyncio.Future[list[Code]]:
         future: asyncio.Future[list[Code]] = asyncio.get_running_loop().create_future()
 
+        codes: dict[int, Code] = {}
+
         def done(results: Sequence[tuple[AddRun, Code]]) -> None:
-            assert [run for run, _ in results] == list(runs)
-            future.set_result([code for _, code in results])
+            parts = [id(run) for run, _ in results]
+            assert parts == [id(run) for run in runs if id(run) in parts]
+            assert not codes.keys() & set(parts)
+            codes.update({id(run): code for run, code in results})
+            if len(codes) == len(runs):
+                future.set_result([codes[id(run)] for run in runs])
 
         self.storage.add(runs, done)
         return future
@@ -125,7 +131,7 @@ async def abandon(storage: Storage) -> None:
     if storage._flushing is not None:
         storage._flushing.task.cancel()
         await asyncio.gather(storage._flushing.task, return_exceptions=True)
-    for executor in (storage._journal_executor, storage._flush_executor, storage._read_executor):
+    for executor in storage.executors:
         executor.shutdown(wait=True)
 
 

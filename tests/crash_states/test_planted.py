@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from bookie.journal_format import decode_block_header
 from bookie.journal_reader import JournalReader
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
-from bookie.mark import Mark
+from bookie.mark import Mark, Position
 from bookie.replay import records_of
 from bookie.write_cache import WriteCache
 from tests.crash_states.explore import CrashStateFailed, explore, explore_kills
@@ -114,7 +115,7 @@ def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
         really_open(self, file_id)
 
     def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
-        late = mark._replace(file_id=writers[-1].file_id, offset=writers[-1].offset)
+        late = replace(mark, journals=(Position(writers[-1].file_id, writers[-1].offset),))
         really_write(disk, directories, late)
 
     patch.setattr(JournalWriter, "open", remember)
@@ -138,7 +139,7 @@ def journal_removed_before_the_mark(patch: pytest.MonkeyPatch) -> None:
 
     def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
         for name in disk.list_directory("/j"):
-            if name.endswith(".journal") and int(name.split(".")[0], 16) < mark.file_id:
+            if name.endswith(".journal") and int(name.split(".")[0], 16) < mark.journals[0].file_id:
                 disk.unlink(f"/j/{name}")
         real(disk, directories, mark)
 
@@ -192,9 +193,9 @@ def last_journal_not_sealed_before_the_next(patch: pytest.MonkeyPatch) -> None:
 
 def test_a_replay_that_stays_in_the_page_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def replay(
-        reader: JournalReader, control: LedgerControl, cache: WriteCache, *_: Any
+        readers: Sequence[JournalReader], control: LedgerControl, cache: WriteCache, *_: Any
     ) -> None:
-        for block in reader.blocks():
+        for block in readers[0].blocks():
             for record in records_of(block.body):
                 if control.replay(record):
                     cache.active.put(record)

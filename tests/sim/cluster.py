@@ -17,7 +17,7 @@ from bookie.damage import DamageKind
 from bookie.disk import DiskError
 from bookie.journal_format import JournalDamaged
 from bookie.ledger_state import LedgerStateDamaged
-from bookie.mark import read_mark
+from bookie.mark import Mark, MarkRefused, read_mark
 from bookie.node import BookieNode, BookieStartTimeout
 from bookie.storage import Done, Storage
 from metadata.store import MetadataUnavailable
@@ -38,7 +38,7 @@ from tests.sim.trace import Trace
 SESSION_TIMEOUT_MS = 1_500
 _CALL_TIMEOUT_MS = 600
 _PORT = 3181
-_REFUSALS = (CookieRefused, JournalDamaged, LedgerStateDamaged)
+_REFUSALS = (CookieRefused, JournalDamaged, LedgerStateDamaged, MarkRefused)
 """A bookie that ends so knows that it lost something, and stays away for good."""
 _MISLED = ("disk: stale sector", "disk: misdirected write")
 """Faults by which a disk keeps something else than what was written."""
@@ -68,7 +68,7 @@ class SimBookie:
         """Share of the requests that are answered TooManyRequests."""
         self.held_down = False
         """Nobody restarts it at present."""
-        self._mark: tuple[int, ...] = ()
+        self._mark: Mark | None = None
         self._failed_starts = 0
         self._first_file = self._first_mark = 0
 
@@ -134,8 +134,10 @@ class SimBookie:
         probe = self.cluster.trace.probe
         self._check_damage(storage)
         mark = storage._checkpointer.mark
-        probe("bookie.journal_rolled", storage._journal.durable_position[0] - self._first_file)
-        probe("bookie.journal_trimmed", mark[0] - self._first_mark if mark is not None else 0)
+        file_id = storage._journals.durable_positions[0].file_id
+        probe("bookie.journal_rolled", file_id - self._first_file)
+        if mark is not None:
+            probe("bookie.journal_trimmed", mark.journals[0].file_id - self._first_mark)
         probe("bookie.entry_log_closed", len(storage._logs.log_ids))
         for place, count in storage.lookups.items():
             probe(f"bookie.found_in_{place}", count)
@@ -174,8 +176,8 @@ class SimBookie:
         self.node = node
         storage: Any = node.storage
         mark = storage._checkpointer.mark
-        self._first_file = storage._journal.durable_position[0]
-        self._first_mark = mark[0] if mark is not None else 0
+        self._first_file = storage._journals.durable_positions[0].file_id
+        self._first_mark = mark.journals[0].file_id if mark is not None else 0
         self._failed_starts = 0
         storage.on_pressure(self._pressure)
         self.serving = self.was_ready = True
@@ -287,9 +289,10 @@ class SimBookie:
             mark = None  # a fault that waited for the next read met the referee
         if mark is not None and self.name not in self.cluster.audit.damaged:
             self.cluster.audit.check(
-                tuple(mark) >= self._mark, f"P39 {self.name}: mark {self._mark} → {tuple(mark)}"
+                self._mark is None or mark.covers(self._mark),
+                f"P39 {self.name}: mark {self._mark} → {mark}",
             )
-            self._mark = tuple(mark)
+            self._mark = mark
         self.cluster.audit.reopened(self.name, storage)
 
 

@@ -205,7 +205,7 @@ class Judge:
         if bookie.node is None:
             return
         storage: Any = bookie.node.storage
-        await self._until(lambda: storage._journal._committer is None)
+        await self._until(lambda: all(one._committer is None for one in storage._journals))
         before = image_of(storage)
         unsure = set(storage._control._unsure_fences)
         without_index = self._rng.random() < 0.4

@@ -45,7 +45,8 @@ MUTANTS = (
                 "bookie.checkpoint:Checkpointer._write",
                 "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
                 "    if self.mark is not None and len(self._directories) > 1:\n"
-                "        ahead = Mark(*where, *self.mark[2:])\n"
+                "        from dataclasses import replace\n"
+                "        ahead = replace(self.mark, journals=where)\n"
                 "        await self._call(write_mark, self._disk, self._directories[1:], ahead)\n"
                 "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
             ),
@@ -65,7 +66,9 @@ MUTANTS = (
             Edit(
                 "bookie.checkpoint:Checkpointer._write",
                 "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
-                "    skipped = self.mark is not None and where[0] != self.mark[0]\n"
+                "    skipped = self.mark is not None and (\n"
+                "        where[0].file_id != self.mark.journals[0].file_id\n"
+                "    )\n"
                 "    runs = log_runs(Half() if skipped else half, LOG_RUN_BYTES_MAX)",
             ),
         ),
@@ -233,7 +236,7 @@ MUTANTS = (
         (
             Edit(
                 "bookie.ledger_control:LedgerControl.set_explicit_lac",
-                "await self._write(encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac), take)",
+                "await self._write(ledger_id, record, take)",
                 "take()\n    self._states._dirty.discard(ledger_id)",
             ),
         ),

@@ -69,7 +69,7 @@ class World:
         codes: list[Code] = []
         run = make_run(ledger_id, first, [PAYLOAD] * count)
         self.storage.add([run], lambda results: codes.extend(code for _, code in results))
-        await self.storage._journal.drain()
+        await self.storage._journals.drain()
         assert codes == [Code.OK]
 
     async def fill(self, ledger_ids: range) -> None:

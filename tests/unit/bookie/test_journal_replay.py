@@ -8,7 +8,7 @@ from bookie.disk import File
 from bookie.journal import JournalWriter
 from bookie.journal_format import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, JournalDamaged, file_name
 from bookie.journal_reader import JournalReader
-from bookie.mark import Mark
+from bookie.mark import Position
 from tests.memory_disk import MemoryDisk
 
 BODIES = [b"first" * 10, b"second" * 200, b"third" * 30]
@@ -51,7 +51,7 @@ class Folder:
         self.file(file_id).truncate(length)
         return self
 
-    def read(self, mark: Mark | None = None) -> list[bytes]:
+    def read(self, mark: Position | None = None) -> list[bytes]:
         reader = JournalReader(self.disk, "/j", mark)
         found = [block.body for block in reader.blocks()]
         self.reader = reader
@@ -141,7 +141,7 @@ def test_damage_before_good_blocks_is_refused(block: int, where: int) -> None:
 
 def test_damage_before_the_mark_does_not_matter() -> None:
     folder = written().spoil(60, b"damaged")
-    assert folder.read(Mark(1, folder.starts[1][1])) == BODIES[1:]
+    assert folder.read(Position(1, folder.starts[1][1])) == BODIES[1:]
 
 
 def test_unsynced_blocks_may_be_lost_in_any_order() -> None:
@@ -166,7 +166,7 @@ def test_files_follow_one_another() -> None:
     folder.write(*bodies)
     assert folder.writer.file_id > 5
     assert folder.read() == bodies
-    assert folder.read(Mark(*folder.starts[7])) == bodies[7:]
+    assert folder.read(Position(*folder.starts[7])) == bodies[7:]
 
 
 def test_a_block_larger_than_a_file_gets_one_of_its_own() -> None:
@@ -192,7 +192,7 @@ def test_a_retired_file_is_used_again() -> None:
     assert folder.disk.list_directory("/j") == [file_name(folder.writer.file_id), "journal.spare"]
     kept = folder.disk.names["/j/journal.spare"]
     size = len(kept.data)
-    mark = Mark(folder.writer.file_id, 24)
+    mark = Position(folder.writer.file_id, 24)
     folder.writer.roll()
     assert folder.disk.names[f"/j/{file_name(folder.writer.file_id)}"] is kept
     assert folder.disk.list_directory("/j")[-1].endswith(".journal")
@@ -207,8 +207,8 @@ def test_missing_files_are_named() -> None:
     with pytest.raises(JournalDamaged, match=r"0+3\.journal to 0+3\.journal are missing"):
         folder.read()
     with pytest.raises(JournalDamaged, match=r"0+3\.journal is missing"):
-        folder.read(Mark(3, 100))
-    assert len(folder.read(Mark(4, 24))) == 2
+        folder.read(Position(3, 100))
+    assert len(folder.read(Position(4, 24))) == 2
 
 
 def test_a_stale_block_of_another_file_or_place_is_not_taken() -> None:

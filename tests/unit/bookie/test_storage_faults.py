@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config import BookieConfig, BookieConfigError
+from bookie.config import BookieConfig
 from bookie.disk import DiskError, DiskFull, RealDisk, SyncFailed
 from bookie.journal_format import JournalDamaged, file_name
 from bookie.ledger_state import LedgerStateDamaged
@@ -45,13 +45,6 @@ async def test_a_full_disk_does_not_stop_a_stop() -> None:
     bench.storage = bench._new()
     async with bench:
         assert await bench.storage.entries(1) == [(0, 0)]
-
-
-async def test_one_journal_only() -> None:
-    bench = Bench(replace(CONFIG, journal_directories=("/j", "/k")))
-    with pytest.raises(BookieConfigError, match="name one folder"):
-        await bench.storage.start()
-    await bench.storage.close()
 
 
 async def test_a_start_that_failed_gives_its_files_back(tmp_path: Path) -> None:
@@ -112,7 +105,7 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
 async def test_a_full_disk_at_the_end_of_a_journal_file_still_takes_fences() -> None:
     async with Bench(replace(CONFIG, journal_file_bytes_max=64 * 1024)) as bench:
         number = 0
-        while bench.storage._journal._writer.offset < 60_000:
+        while bench.storage._journals.of(1)._writer.offset < 60_000:
             await bench.add(1, number, b"x" * 3000)
             number += 1
         bench.disk.capacity = bench.disk.used()
