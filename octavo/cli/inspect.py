@@ -162,6 +162,17 @@ def state(
     _show("state", path, verify, ledger, None, 0, None, False, None, "", limit, as_json)
 
 
+@app.command("limbo")
+def limbo(path: Where, verify: Verify = False, as_json: AsJson = False) -> None:
+    """Limbo: of which ledgers this bookie denies nothing, because it lost data.
+
+    \b
+    Example:
+      octavo inspect limbo /var/lib/octavo/b1
+    """
+    _show("limbo", path, verify, None, None, 0, None, False, None, "", None, as_json)
+
+
 def _show(
     kind: str,
     path: Path,

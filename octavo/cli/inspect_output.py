@@ -28,7 +28,7 @@ _ROWS = 500
 _wide = Console(width=140, highlight=False)
 """For tables that go into a file or a pipe."""
 _STYLE = {"damage": "bold red", "torn": "yellow", "free": "dim", "entry": "cyan"}
-_FIELDS_ONLY = ("cookie", "mark")
+_FIELDS_ONLY = ("cookie", "mark", "limbo")
 _BAR_FROM_BYTES = 8 * 1024 * 1024
 
 

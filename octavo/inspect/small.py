@@ -21,6 +21,7 @@ from bookie.ledger_state import (
     decode_record,
     encode_file_header,
 )
+from bookie.limbo import LimboDamaged, decode_limbo
 from bookie.mark import Mark, decode_mark
 from metadata.cookie import Cookie, decode_cookie
 from metadata.store import BadRecord
@@ -176,6 +177,19 @@ def walk_mark(file: File) -> Iterator[Line]:
         line.damage = [Damage(DamageKind.FILE_HEADER, file.path, 0, line.length)]
     else:
         line.fields = mark_fields(found)
+    yield line
+
+
+def walk_limbo(file: File) -> Iterator[Line]:
+    """One line: for which ledgers this bookie denies nothing."""
+    line = Line("limbo", 0, file.size())
+    try:
+        found = decode_limbo(file.pread(BODY_BYTES_MAX, 0))
+    except LimboDamaged as error:
+        line.note = str(error)
+        line.damage = [Damage(DamageKind.FILE_HEADER, file.path, 0, line.length)]
+    else:
+        line.fields = asdict(found)
     yield line
 
 

@@ -14,6 +14,7 @@ from bookie.entry_log_format import log_id_of
 from bookie.journal_format import file_id_of as journal_id_of
 from bookie.journal_reader import journal_files
 from bookie.ledger_state import file_id_of as state_id_of
+from bookie.limbo import NAME as LIMBO_NAME
 from bookie.mark import NAME as MARK_NAME
 from bookie.mark import read_mark
 from bookie.recover import INDEX_FOLDER
@@ -22,10 +23,10 @@ from octavo.inspect.folders import BookieFolders, NoBookieHere, find_folders
 from octavo.inspect.index import IndexReader, LogLookup, walk_index
 from octavo.inspect.journal import walk_journal
 from octavo.inspect.line import Line, Wish
-from octavo.inspect.small import mark_fields, walk_cookie, walk_mark, walk_state
+from octavo.inspect.small import mark_fields, walk_cookie, walk_limbo, walk_mark, walk_state
 from protocol.codes import BookieIOError, OctavoError
 
-KINDS = ("journal", "entrylog", "index", "cookie", "mark", "state")
+KINDS = ("journal", "entrylog", "index", "cookie", "mark", "state", "limbo")
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str
         "entrylog": lambda name: log_id_of(name) is not None,
         "state": lambda name: state_id_of(name) is not None,
         "mark": lambda name: name == MARK_NAME,
+        "limbo": lambda name: name == LIMBO_NAME,
         "cookie": lambda name: name == VERSION_FILE,
     }
     found = [
@@ -143,7 +145,7 @@ class _Context:
         elif kind == "state":
             lines = partial(self._state, file_id=state_id_of(name) or 0)
         else:
-            lines = walk_cookie if kind == "cookie" else walk_mark
+            lines = {"cookie": walk_cookie, "mark": walk_mark, "limbo": walk_limbo}[kind]
         return Walk(path, size, partial(self._opened, path, lines))
 
     def _marked(self, folder: str, file_id: int, size: int) -> int:

@@ -21,6 +21,7 @@ from bookie.entry_log import EntryLogs
 from bookie.index import RocksIndex
 from bookie.journal_reader import JournalReader
 from bookie.ledger_state import StateFile
+from bookie.limbo import decode_limbo, read_limbo
 from bookie.mark import decode_mark
 from bookie.replay import records_of
 from bookie.storage import Storage
@@ -155,8 +156,14 @@ def test_cookie(folder: Path) -> None:
     assert decode_cookie((folder / "VERSION").read_bytes()) == make.COOKIE
 
 
+@pytest.mark.parametrize("folder", kept("limbo"), ids=lambda one: one.name)
+def test_limbo(folder: Path) -> None:
+    assert decode_limbo((folder / "limbo").read_bytes()) == make.LIMBO
+    assert read_limbo(RealDisk(), [str(folder)]) == make.LIMBO
+
+
 @pytest.mark.parametrize("folder", GENERATIONS, ids=lambda one: one.name)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "limbo"])
 def test_inspect_finds_no_damage(kind: str, folder: Path) -> None:
     walks, running = walks_of(RealDisk(), kind, str(folder), Wish(entries=True, verify=True))
     lines = [line for walk in walks for line in walk.lines()]
