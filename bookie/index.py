@@ -40,6 +40,8 @@ VALUE = struct.Struct(">QQQI")
 COVERED_KEY = b"\xff" * 8 + b"covered\0"
 COVERED = struct.Struct(">QQ")
 ENTRY_MAX = 2**63 - 1
+INDEX_FOLDER = "index"
+"""Within the first ledger folder."""
 
 
 class IndexRun(NamedTuple):
@@ -207,10 +209,8 @@ class RocksIndex:
         """See `LedgerIndex`."""
         with self._translated("read"):
             value = self._db.get(COVERED_KEY)
-        if value is None:
-            return None
-        log_id, offset = COVERED.unpack(value)
-        return log_id, offset
+            log_id, offset = COVERED.unpack(value) if value is not None else (0, 0)
+        return (log_id, offset) if value is not None else None
 
     def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
         """See `LedgerIndex`."""

@@ -123,14 +123,18 @@ def decode_limbo(data: bytes) -> LimboRecord:
         raise LimboDamaged("its checksum does not match")
     if version != VERSION:
         raise LimboDamaged(f"its version is {version}; this release reads version {VERSION}")
-    body = msgpack.unpackb(data[_HEAD.size : end])
-    return LimboRecord(
-        body["unsure_through"],
-        body["since_ms"],
-        body["why"],
-        body["incarnation"],
-        tuple(body["whole"]),
-    )
+    try:
+        body = msgpack.unpackb(data[_HEAD.size : end])
+        record = LimboRecord(
+            body["unsure_through"],
+            body["since_ms"],
+            body["why"],
+            body["incarnation"],
+            tuple(body["whole"]),
+        )
+    except Exception as error:  # msgpack raises a wide, undocumented set for bad input
+        raise LimboDamaged(f"its body is none of version {VERSION}: {error!r:.100}") from error
+    return record
 
 
 def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:

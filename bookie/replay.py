@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 from bookie.add_run import AddRun
@@ -16,15 +17,23 @@ def records_of(body: bytes) -> Iterator[AddRun | Meta]:
     """The records of a good block's body, in order. Raises `JournalDamaged`."""
     position, end = 0, len(body)
     while position < end:
-        length, head = PREFIX.unpack_from(body, position)
-        if head >> 16 == _ADD:
-            run, position = _next_run(body, position)
-            yield run
-        elif head >> 24 == META_VERSION:
-            yield decode_meta(body, position)
-            position += LENGTH.size + length
-        else:
-            raise JournalDamaged(f"unknown record {head:#010x} in a block whose checksum is good")
+        try:
+            record, position = _next_record(body, position)
+        except struct.error as error:
+            raise JournalDamaged(f"a record does not fit into its good block: {error}") from error
+        if position > end:
+            raise JournalDamaged(f"a record ends {position - end} bytes behind its good block")
+        yield record
+
+
+def _next_record(body: bytes, start: int) -> tuple[AddRun | Meta, int]:
+    """The record at `start`, and where it ends. Raises `JournalDamaged`, `struct.error`."""
+    length, head = PREFIX.unpack_from(body, start)
+    if head >> 16 == _ADD:
+        return _next_run(body, start)
+    if head >> 24 == META_VERSION:
+        return decode_meta(body, start), start + LENGTH.size + length
+    raise JournalDamaged(f"unknown record {head:#010x} in a block whose checksum is good")
 
 
 def _next_run(body: bytes, start: int) -> tuple[AddRun, int]:

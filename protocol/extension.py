@@ -22,6 +22,7 @@ VERSION = 0x4F
 ANSWER = 0x8000
 """The frame flag that tells an answer from a request."""
 _ARRAY_LEN_MAX = 262_144
+_REQUEST_ARRAY_LEN_MAX = 64
 _MAP_LEN_MAX = 1_024
 """msgpack reserves room for as many elements as are announced, at every depth: keep that small."""
 
@@ -128,9 +129,11 @@ def _decode(frame: memoryview, count: int, direction: int) -> tuple[Op, list[Any
         op = Op(head >> 16 & 0xFF)
     except ValueError as error:
         raise ProtocolError(f"extension frame: unknown operation {head >> 16 & 0xFF}") from error
+    # Memory is taken for what is announced, and arrays may be nested a thousand deep.
+    length_max = min(_ARRAY_LEN_MAX if direction else _REQUEST_ARRAY_LEN_MAX, len(frame))
     try:
         fields = msgpack.unpackb(
-            frame[PREFIX.size :], max_array_len=_ARRAY_LEN_MAX, max_map_len=_MAP_LEN_MAX
+            frame[PREFIX.size :], max_array_len=length_max, max_map_len=_MAP_LEN_MAX
         )
     except Exception as error:  # msgpack raises a wide, undocumented set for bad input
         raise ProtocolError(f"extension frame: {op.name} body is not msgpack: {error}") from error

@@ -1,0 +1,357 @@
+"""Everything that reads bytes from a disk or the network, each with valid bytes and its one error.
+
+`seal` makes the checksums of mutated bytes good again, so that what lies behind them is reached:
+bytes of a newer release, of a bug, of somebody hostile.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from bookie.chunk import split_adds
+from bookie.entry_log import EntryLogs
+from bookie.entry_log_format import Record, decode_footer, decode_map, encode_map, file_name
+from bookie.journal import JournalWriter
+from bookie.journal_format import JournalDamaged, MetaOp, encode_meta
+from bookie.journal_reader import JournalReader
+from bookie.ledger_state import LedgerState, LedgerStateDamaged, StateFile, encode_record
+from bookie.limbo import LimboDamaged, LimboRecord, decode_limbo, encode_limbo
+from bookie.log_slice import log_end, read_slice
+from bookie.log_walk import LogWalk
+from bookie.mark import Mark, decode_mark, encode_mark
+from bookie.record_check import frame_faults
+from bookie.replay import records_of
+from bookie.write_cache import Half, log_runs
+from metadata.cookie import Cookie, decode_cookie, encode_cookie
+from metadata.store import BadRecord
+from protocol import extension
+from protocol.answers import parse_answers
+from protocol.auth import AuthMessage, decode_auth, encode_auth
+from protocol.batch import InvalidBatch, split_batches
+from protocol.codes import BookieIOError, Code, DigestMismatch, ProtocolError
+from protocol.compression import Compression, UnsupportedCompression, unpack
+from protocol.entry import DigestType, digest_for, pack_entry, pack_lac, unpack_entry, unpack_lac
+from protocol.frames import (
+    Flag,
+    FrameReceiver,
+    add_answer,
+    batch_read_answer,
+    batch_read_request,
+    parse_batch_read,
+    parse_read,
+    read_answer,
+    read_request,
+)
+from protocol.records import Record as Message
+from protocol.records import build_batch, read_records
+from tests.sim.disk import SimDisk
+from tests.storage_support import KEY, make_run
+
+FRAME_BYTES_MAX = 64 * 1024
+UNPACKED_BYTES_MAX = 4096
+_U32 = struct.Struct(">I")
+_CRC32C = digest_for(DigestType.CRC32C, b"")
+
+
+class Reader(NamedTuple):
+    """Something that reads."""
+
+    valid: Sequence[bytes]
+    read: Callable[[bytes], object]
+    errors: tuple[type[Exception], ...]
+    """What may leave it; nothing else."""
+    seal: Callable[[bytes], bytes] | None = None
+    bytes_max: int = 0
+    """What it may take besides four times its input: a bound of its own."""
+
+
+def _sealed_at_the_end(data: bytes) -> bytes:
+    return data[:-4] + _U32.pack(crc32c(data[:-4])) if len(data) > 4 else data
+
+
+# The journal
+
+
+def _journal() -> bytes:
+    disk = SimDisk()
+    disk.make_directory("/j")
+    writer = JournalWriter(disk, "/j", file_bytes_max=4000, preallocate_bytes=500, sync=True)
+    writer.open(1)
+    for group in _groups():
+        writer.write([group], len(group))
+    writer.seal()
+    inode = next(iter(disk.names.values()))
+    return inode.image()
+
+
+def _groups() -> list[bytes]:
+    runs = [make_run(1, 0, [b"a" * 30, b"b" * 30, b"c"]), make_run(2, 5, [b""], recovery=True)]
+    metas = [encode_meta(MetaOp.FENCE, 1, KEY), encode_meta(MetaOp.EXPLICIT_LAC, 2, KEY, 7)]
+    return [runs[0].frames, runs[1].frames + metas[0], b"".join(metas), runs[0].frames * 2]
+
+
+def _read_journal(data: bytes) -> None:
+    disk = SimDisk()
+    _put(disk, "/j/0000000000000001.journal", data)
+    for mark in (None, Mark(1, 24)):
+        reader = JournalReader(disk, "/j", mark)
+        for block in reader.blocks():
+            deque(records_of(block.body), 0)
+
+
+def _put(disk: SimDisk, path: str, data: bytes) -> None:
+    folder = path.rpartition("/")[0]
+    disk.make_directory(folder)
+    file = disk.open(path, create=True)
+    file.pwritev([data], 0)
+    file.datasync()
+    disk.sync_directory(folder)
+
+
+# Entry logs
+
+
+def _logs_on(disk: SimDisk) -> EntryLogs:
+    logs = EntryLogs(disk, ["/l"], 100_000)
+    logs.open()
+    return logs
+
+
+def _entry_log(sealed: bool) -> bytes:
+    disk = SimDisk()
+    disk.make_directory("/l")
+    logs = _logs_on(disk)
+    half = Half()
+    for run in (make_run(1, 0, [b"x" * 40, b"y"]), make_run(2, 3, [b"z" * 100])):
+        half.put(run)
+    logs.append(list(log_runs(half, 100)))
+    logs.sync()
+    end = logs.position[1]
+    if sealed:
+        logs.seal()
+    inode = next(iter(disk.names.values()))
+    return inode.image() if sealed else inode.image()[:end]
+
+
+def _read_entry_log(data: bytes) -> None:
+    disk = SimDisk()
+    _put(disk, f"/l/{file_name(1)}", data)
+    logs = _logs_on(disk)
+    for read in (_scan, _ledgers, _slices):
+        try:
+            read(logs)
+        except BookieIOError:
+            continue
+
+
+def _scan(logs: EntryLogs) -> None:
+    for record, location in logs.scan_all(1):
+        logs.read(location, record.ledger_id)
+
+
+def _ledgers(logs: EntryLogs) -> None:
+    logs.ledgers_of(1)
+
+
+def _slices(logs: EntryLogs) -> None:
+    end, _ = log_end(logs, 1)
+    offset = 24
+    while offset < end:
+        _, offset = read_slice(logs, 1, offset, end, 64)
+
+
+def _walk_entry_log(data: bytes) -> None:
+    disk = SimDisk()
+    _put(disk, f"/l/{file_name(1)}", data)
+    for starts in ((), (24, 130, 10**6)):
+        walk = LogWalk(disk, f"/l/{file_name(1)}", 1, starts=lambda starts=starts: starts)
+        while not walk.done:
+            walk.step(100)
+
+
+def _read_map(data: bytes) -> None:
+    footer = decode_footer(data)
+    if footer is not None:
+        decode_map(data[: -footer[0]] if footer[0] else data, footer[1])
+    decode_map(data, crc32c(data))
+
+
+def _check_frames(data: bytes) -> None:
+    for entries in (1, 3):
+        frame_faults(Record(1, 0, entries, len(data), crc32c(data)), data)
+
+
+# Ledger state
+
+
+def _state_file() -> bytes:
+    disk = SimDisk()
+    disk.make_directory("/l")
+    file = StateFile(disk, "/l")
+    deque(file.load(None), 0)
+    file.rewrite([encode_record(n, LedgerState(KEY)) for n in range(3)])
+    file.append([encode_record(9, LedgerState(KEY))])
+    return next(iter(disk.names.values())).image()
+
+
+_STATE = _state_file()
+
+
+def _read_state(data: bytes) -> None:
+    disk = SimDisk()
+    _put(disk, "/l/0000000000000001.state", data)
+    deque(StateFile(disk, "/l").load(None), 0)
+    deque(StateFile(disk, "/l").load((1, len(_STATE))), 0)
+
+
+def _sealed_limbo(data: bytes) -> bytes:
+    body = data[16:-4]
+    return _sealed_at_the_end(data[:12] + _U32.pack(len(body)) + body + b"0000")
+
+
+# The network
+
+
+def _requests() -> list[bytes]:
+    run = make_run(1, 0, [b"a" * 10, b"b" * 10, b"c" * 10])
+    return [
+        run.frames,
+        run.frames + read_request(1, 2) + make_run(7, 1, [b""], recovery=True).frames,
+        make_run(1, 2**62, [b"q"]).frames,
+    ]
+
+
+def _answers() -> list[bytes]:
+    return [
+        add_answer(Code.OK, 1, 2) + add_answer(Code.FENCED, 1, 3),
+        read_answer(Code.OK, 1, 2, b"entry") + read_answer(Code.NO_ENTRY, 1, 3),
+        batch_read_answer(Code.OK, 1, 2, 3, [b"a", b"", b"ccc"]),
+        extension.encode_added(1, 2, 9)
+        + extension.encode_answer(extension.Op.NODE_INFO, 3, Code.OK, {"a": [1, b"x"]}),
+    ]
+
+
+def _receive(data: bytes) -> None:
+    receiver = FrameReceiver(FRAME_BYTES_MAX, bytearray(64 * 1024))
+    for start in range(0, len(data), 7):
+        part = data[start : start + 7]
+        room = receiver.get_buffer()
+        room[: len(part)] = part
+        found = receiver.received(len(part))
+        position = 0
+        while len(found) - position >= 4:
+            length = receiver.checked_length(_U32.unpack_from(found, position)[0])
+            if position + 4 + length > len(found):
+                break
+            position += 4 + length
+        receiver.keep(found, position)
+
+
+def _batches() -> list[bytes]:
+    messages = [Message(b"k", b"v" * 20, [("h", b"x")], 5), Message(None, None, (), 6)]
+    return [build_batch(messages, compression=kind) for kind in Compression]
+
+
+def _read_batches(data: bytes) -> None:
+    for _, batch in split_batches(data):
+        deque(read_records(bytes(batch)), 0)
+
+
+def _sealed_batch(data: bytes) -> bytes:
+    if len(data) < 61:
+        return data
+    length = struct.pack(">i", len(data) - 12)
+    return data[:8] + length + data[12:17] + _U32.pack(crc32c(data[21:])) + data[21:]
+
+
+def _unpacker(kind: Compression) -> Reader:
+    packed = build_batch([Message(b"k", b"v" * 300)] * 3, compression=kind)[61:]
+    return Reader(
+        [packed],
+        lambda data: unpack(kind, data, UNPACKED_BYTES_MAX),
+        (InvalidBatch,),
+        bytes_max=2 * UNPACKED_BYTES_MAX,
+    )
+
+
+def _entries() -> list[bytes]:
+    return [pack_entry(_CRC32C, 1, 2, 1, 40, b"payload"), pack_lac(_CRC32C, 1, 7)]
+
+
+def _read_entry(data: bytes) -> None:
+    for kind in DigestType:
+        digest = digest_for(kind, b"pw")
+        for read in (lambda d: unpack_entry(d, 1, 2, data), lambda d: unpack_lac(d, 1, data)):
+            try:
+                read(digest)
+            except DigestMismatch:
+                continue
+
+
+_LIMBO = LimboRecord(7, 1_700_000_000_000, "wiped", "ab" * 8, (1, 3))
+_COOKIE = Cookie("b1:3181", "/j", ("/l", "/m"), "instance", (), "00" * 8)
+
+READERS: dict[str, Reader] = {
+    "journal file": Reader([_journal()], _read_journal, (JournalDamaged,)),
+    "journal block": Reader(_groups(), lambda data: deque(records_of(data), 0), (JournalDamaged,)),
+    "entry log": Reader([_entry_log(True), _entry_log(False)], _read_entry_log, ()),
+    "entry log, walked": Reader([_entry_log(True), _entry_log(False)], _walk_entry_log, ()),
+    "ledgers map": Reader([encode_map({1: 5, 9: 2**40}, 100)], _read_map, ()),
+    "frames of a record": Reader(_requests(), _check_frames, ()),
+    "ledger state": Reader([_STATE], _read_state, (LedgerStateDamaged,)),
+    "mark": Reader([encode_mark(Mark(3, 99, 2, 88, 1, 77))], decode_mark, (), _sealed_at_the_end),
+    "limbo": Reader([encode_limbo(_LIMBO)], decode_limbo, (LimboDamaged,), _sealed_limbo),
+    "cookie": Reader([encode_cookie(_COOKIE)], decode_cookie, (BadRecord,), bytes_max=256 * 1024),
+    "adds": Reader(
+        _requests(),
+        lambda data: split_adds(memoryview(data), 0, FRAME_BYTES_MAX),
+        (ProtocolError,),
+    ),
+    "read request": Reader(
+        [read_request(1, 2), read_request(1, -1, Flag.FENCE, KEY)],
+        lambda data: parse_read(memoryview(data)),
+        (ProtocolError,),
+    ),
+    "batch read request": Reader(
+        [batch_read_request(1, 2, 3, 4, 5)],
+        lambda data: parse_batch_read(memoryview(data)),
+        (ProtocolError,),
+    ),
+    "auth": Reader([encode_auth(AuthMessage("plugin", b"abc"))], decode_auth, (ProtocolError,)),
+    "extension request": Reader(
+        [extension.encode_request(op, 7, {"ledger_id": 3, "key": b"k"}) for op in extension.Op],
+        lambda data: extension.decode_request(memoryview(data)),
+        (ProtocolError,),
+    ),
+    "extension answer": Reader(
+        [extension.encode_answer(extension.Op.NODE_INFO, 7, Code.OK, {"a": {"b": [1, 2]}})],
+        lambda data: extension.decode_answer(memoryview(data)),
+        (ProtocolError,),
+    ),
+    "answers": Reader(
+        _answers(),
+        lambda data: parse_answers(memoryview(data), FRAME_BYTES_MAX),
+        (ProtocolError,),
+    ),
+    "frames of a stream": Reader(
+        _requests() + _answers(), _receive, (ProtocolError,), bytes_max=256 * 1024
+    ),
+    "entry": Reader(_entries(), _read_entry, ()),
+    "batches": Reader(
+        _batches(),
+        _read_batches,
+        (InvalidBatch, UnsupportedCompression),
+        _sealed_batch,
+        bytes_max=2**20,
+    ),
+    **{
+        f"records packed by {kind.name.lower()}": _unpacker(kind)
+        for kind in Compression
+        if kind is not Compression.NONE
+    },
+}
