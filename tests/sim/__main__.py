@@ -28,6 +28,7 @@ SITUATIONS = (
     *("topic.takeover", "topic.reopen", "topic.handover", "topic.ledger_added", "topic.trim"),
     *("topic.state_roll", "topic.state_compared", "topic.duplicate", "topic.publish_unknown"),
     *("topic.redelivered", "topic.stale_lease", "topic.seek"),
+    *("bookie.log_removed", "bookie.log_rewritten", "bookie.marker_dropped"),
 )
 """Probes that some thousand seeds must reach: where one is not, the simulator has gone blind."""
 

@@ -6,7 +6,6 @@ the referee what each bookie reports as durable, at the moment it does.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError, TooMany
 from tests.sim.clocks import Clocks
 from tests.sim.disk import SimDisk
 from tests.sim.events import Events
+from tests.sim.garbage_audit import watch_garbage
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.loop import SimLoop
 from tests.sim.metadata import SimMetadata
@@ -133,6 +133,10 @@ class SimBookie:
         """What one life of the storage came by."""
         probe = self.cluster.trace.probe
         self._check_damage(storage)
+        if self.node is not None and self.node.collector is not None:
+            done = self.node.collector.status.total
+            probe("bookie.log_rewritten", done.copied_bytes)
+            probe("bookie.collected", done.ledgers_deleted)
         mark = storage._checkpointer.mark
         file_id = storage._journals.durable_positions[0].file_id
         probe("bookie.journal_rolled", file_id - self._first_file)
@@ -270,6 +274,10 @@ class SimBookie:
 
         async def watched_delete(ledger_id: int) -> None:
             known = storage._states.get(ledger_id) is not None
+            audit.check(
+                audit.is_deleted(ledger_id) or ledger_id not in audit.ledgers,
+                f"P44 bookie {name} deletes ledger {ledger_id}, whose record is there",
+            )
             await delete(ledger_id)
             if known:
                 audit.forgotten(name, ledger_id)
@@ -280,6 +288,7 @@ class SimBookie:
         put(storage, "read_many", watched_read_many)
         put(storage, "set_explicit_lac", watched_lac)
         put(storage, "delete_ledger", watched_delete)
+        watch_garbage(self, storage)
 
     def _check_reopened(self, storage: Storage) -> None:
         """A bookie that has just started holds all that it ever promised."""
@@ -343,15 +352,6 @@ class Cluster:
         for told in self.on_refused:
             told(bookie, error)
 
-    def delete_on_bookies(self, ledger_id: int) -> None:
-        """What a garbage collector does one day: each bookie learns of it at its own time."""
-        for bookie in self.bookies.values():
-            self.loop.world_later(bookie.rng.uniform(0.01, 0.5), self._delete_on, bookie, ledger_id)
-
-    def _delete_on(self, bookie: SimBookie, ledger_id: int) -> None:
-        if bookie.serving and bookie.node is not None and bookie.process is not None:
-            bookie.process.spawn(_delete(bookie.node.storage, ledger_id), "delete")
-
     def _metadata_changed(self, change: Change) -> None:
         ledger_id = self._ledger_id(change.path)
         if ledger_id is not None:
@@ -364,11 +364,3 @@ class Cluster:
             is_record = path.startswith("/ledgers/") and path.rpartition("/")[2].startswith("L")
             self._ledger_ids[path] = int(digits) if is_record and digits.isdigit() else None
         return self._ledger_ids[path]
-
-
-async def _delete(storage: Storage, ledger_id: int) -> None:
-    try:
-        await storage.delete_ledger(ledger_id)
-    except OctavoError:
-        pass  # told again by the next collection
-    await asyncio.sleep(0)

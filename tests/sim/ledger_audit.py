@@ -87,6 +87,8 @@ class LedgerAudit:
         """Bookie → ledger → explicit LAC that it reported durable."""
         self.forgot: dict[str, dict[int, None]] = defaultdict(dict)
         """Bookie → ledgers whose deletion it reported durable."""
+        self.dropped: dict[str, dict[int, None]] = defaultdict(dict)
+        """Bookie → ledgers whose deletion it remembers no more, in its time."""
         self.bytes: dict[tuple[int, int], bytes] = {}
         """What some bookie holds of an entry: all have to hold the same."""
         self.damaged: dict[str, str] = {}
@@ -266,6 +268,13 @@ class LedgerAudit:
         self.held[bookie].pop(ledger_id, None)
         self.forgot[bookie][ledger_id] = None
 
+    def marker_dropped(self, bookie: str, ledger_id: int) -> None:
+        """A bookie no longer remembers that it deleted a ledger."""
+        gone = self.is_deleted(ledger_id) or ledger_id not in self.ledgers
+        self.check(gone, f"P46 {bookie} forgets that ledger {ledger_id} was deleted; it was not")
+        self.forgot[bookie].pop(ledger_id, None)
+        self.dropped[bookie][ledger_id] = None
+
     def reopened(self, bookie: str, storage: Any) -> None:
         """A bookie started: what it ever reported as durable has to be there (P38, P24)."""
         if bookie in self.damaged:
@@ -276,12 +285,15 @@ class LedgerAudit:
             missing = entries - covered(storage, ledger_id)
             if missing:
                 self.fail(f"P38 bookie {bookie} lost ledger {ledger_id} entries {sorted(missing)}")
-        for ledger_id in self.fenced[bookie]:
+        dropped = self.dropped[bookie]
+        for ledger_id in [found for found in self.fenced[bookie] if found not in dropped]:
             state = storage._states.get(ledger_id)
             if state is None or not (state.fenced or state.deleted):
                 self.fail(f"P24 bookie {bookie} forgot the fence of ledger {ledger_id}")
         for ledger_id, lac in self.lacs[bookie].items():
             state = storage._states.get(ledger_id)
+            if ledger_id in dropped:
+                continue
             if state is None or not (state.last_add_confirmed >= lac or state.deleted):
                 self.fail(f"P8 bookie {bookie} forgot LAC {lac} of ledger {ledger_id}")
         for ledger_id in self.forgot[bookie]:

@@ -16,6 +16,7 @@ from ledger.errors import LedgerNotFound
 from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from protocol.entry import HEADER
 from tests.sim.cluster import Cluster, SimBookie
+from tests.sim.garbage_audit import left_over
 from tests.sim.ledger_audit import LedgerHistory, covered
 from tests.sim.ledger_load import PASSWORD, LedgerLoad
 from tests.sim.sim_client import SimClient
@@ -23,6 +24,7 @@ from tests.sim.sim_client import SimClient
 _PAUSE_S = 0.1
 _LAST_ENTRIES = 3
 _WRITES_AGAIN_S_MAX = 10.0
+_CLEAN_S_MAX = 15.0
 
 
 class LedgerImage(NamedTuple):
@@ -75,7 +77,19 @@ class Judge:
             await self._write(client)
         for history in list(self.audit_of.ledgers.values()):
             await self._read_all(client, history)
+        await self._clean()
         self.settled = True
+
+    async def _clean(self) -> None:
+        """What was deleted leaves the disks of every bookie that lost nothing."""
+        loop = self.cluster.loop
+        healed_s = loop.time()
+        for bookie in self.cluster.bookies.values():
+            while bookie.name not in self.audit_of.damaged and (left := left_over(bookie)):
+                if loop.time() - healed_s > _CLEAN_S_MAX:
+                    self.audit_of.fail(f"S8 {_CLEAN_S_MAX} s after: {left}")
+                    return
+                await asyncio.sleep(_PAUSE_S)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():  # noqa: ASYNC110

@@ -123,7 +123,7 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         ambush=rng.choice((0.0, 0.3, 1.0)),
         payload_bytes_max=rng.choice((30, 120, 120, 600)),
         pipeline=rng.choice((1, 3, 8, 20)),
-        deletes=rng.random() < 0.2,
+        deletes=rng.random() < 0.5,
         ledger_directories=rng.choice((("/l",), ("/l", "/m"))),
         bookie=_bookie_limits(rng),
         client=_client_limits(rng),
@@ -145,7 +145,7 @@ def _faults(rng: random.Random, *, beyond: bool) -> dict[str, float]:
 
 def _bookie_limits(rng: random.Random) -> dict[str, Any]:
     cache = rng.choice((700, 2_000, 8_000, 100_000))
-    return {
+    limits: dict[str, Any] = {
         "journal_file_bytes_max": rng.choice((600, 1_200, 4_096, 50_000)),
         "journal_preallocate_bytes": rng.choice((512, 2_048, 8_192)),
         "journal_group_bytes_max": rng.choice((300, 2_000, 50_000)),
@@ -170,6 +170,30 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
         "scrub_interval_ms": 700,
         "start_timeout_ms": 5_000,
         "stop_timeout_ms": 500,
+        "pressed_stall_ms_max": 1_000,
+    }
+    queue = limits["journal_queue_bytes_max"]
+    return {
+        **limits,
+        "add_bytes_max": 2 * queue + 4_000,
+        "answer_bytes_max": 8 * queue,
+        "receive_bytes_max": 4 * queue,
+        **_garbage_limits(random.Random(str(limits))),
+    }
+
+
+def _garbage_limits(rng: random.Random) -> dict[str, Any]:
+    """Drawn from what was drawn before: a seed's other draws stay as they are."""
+    return {
+        "gc_interval_ms": rng.choice((60, 200, 200, 600)),
+        "gc_quarantine_ms": rng.choice((1, 100, 300)),
+        "gc_minor_interval_ms": rng.choice((100, 500)),
+        "gc_minor_ratio": rng.choice((0.2, 0.5)),
+        "gc_major_interval_ms": rng.choice((300, 1_500)),
+        "gc_major_ratio": rng.choice((0.6, 0.8, 0.99)),
+        "gc_bytes_per_s": rng.choice((100_000, 10_000_000)),
+        "gc_disk_free_bytes_min": 5_000,
+        "gc_deleted_keep_ms": rng.choice((1, 1_000, 1_000_000)),
     }
 
 
