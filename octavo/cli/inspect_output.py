@@ -167,7 +167,13 @@ def _flat(line: Line) -> dict[str, object]:
     """A line's fields for a list of names and values."""
     found: dict[str, object] = {}
     for name, value in line.fields.items():
-        if isinstance(value, list | tuple):
+        if name == "journals":
+            places = [
+                f"{one['folder'] or 'one folder'}: file {one['file_id']}, byte {one['offset']:,}"
+                for one in value
+            ]
+            value = "\n".join(places)
+        elif isinstance(value, list | tuple):
             value = ", ".join(map(str, value))
         found[name.replace("_", " ")] = value
     if line.note:

@@ -60,7 +60,8 @@ def test_every_log_event_is_on_the_page_and_no_other() -> None:
 def test_every_metric_is_on_the_page_and_no_other() -> None:
     found: set[str] = {"bookie_queue_bytes", "bookie_ledgers"}  # node.py adds these
     bookie = BookieMetrics()
-    bookie.lookups({"write_cache": 0})
+    bookie.lookups({"write_cache": 0}, {"useful": 0})
+    bookie.memory(lambda: {"adds": (0, 0)})
     bookie.damages(DamageRegistry().counts)
     bookie.scrubbing(lambda: (0, 0, -1))
     bookie.garbage(CollectorStatus())

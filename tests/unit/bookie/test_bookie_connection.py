@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.add_run import AddRun
+from bookie.budget import Budget, FrameRoom
 from bookie.config import BookieConfig
 from bookie.connection import Connection
+from bookie.flow import Flow
 from bookie.metrics import BookieMetrics
+from bookie.pressure import AddPressure
+from bookie.read_line import ReadLine
+from bookie.write_cache import WriteCache
 from protocol.answers import Added, ReadAnswer, parse_answers
 from protocol.codes import Code
 from protocol.frames import ReadRequest, read_answer, read_request
@@ -58,11 +63,13 @@ class InstantStorage:
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, int, bytes]] = []
+        self.pressure = AddPressure(WriteCache(1), 1, 1)
 
     def add(
         self,
         runs: Sequence[AddRun],
         done: Callable[[Sequence[tuple[AddRun, Code]]], None],
+        lane: int,
     ) -> None:
         for run in runs:
             ends = [*run.offsets[1:], len(run.frames)]
@@ -73,13 +80,14 @@ class InstantStorage:
 
 
 class NoEntries:
-    async def read(self, request: ReadRequest) -> bytes:
+    def now(self, request: ReadRequest, since: float) -> bytes:  # noqa: ARG002
         return read_answer(Code.NO_ENTRY, request.ledger_id, request.entry_id)
 
 
 async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[Any]]:
     """What is stored, and answered, when `stream` comes in chunks of these sizes, repeated."""
     storage = InstantStorage()
+    answers = Budget(CONFIG.answer_bytes_max)
     server: Any = SimpleNamespace(
         config=CONFIG,
         metrics=METRICS,
@@ -88,7 +96,10 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[An
         scratch=bytearray(CONFIG.scratch_bytes),
         read_only=False,
         takes_recovery_adds=True,
-        pressure=False,
+        answers=answers,
+        reads=ReadLine(answers, METRICS, waiting_max=9, tasks_max=9, wait_ms_max=9),
+        frames=FrameRoom(CONFIG.receive_bytes_max, Flow.granted),
+        next_lane=lambda: 1,
         admit=lambda connection, transport: True,
         forget=lambda connection: None,
     )

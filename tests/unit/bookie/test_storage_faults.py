@@ -175,7 +175,7 @@ async def test_memory_is_bounded_when_the_disk_is_slow() -> None:
             events.append(paused)
             (flowing.clear if paused else flowing.set)()
 
-        storage.on_pressure(pressure)
+        storage.pressure.on_change(pressure)
         disk.sync_delay_s = 0.002
         chunk = [b"p" * 1000] * 32
         pending_max = cached_max = 0
