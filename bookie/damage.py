@@ -57,6 +57,11 @@ class DamageKind(enum.StrEnum):
     """The ledger state contradicts what the logs and the index hold."""
 
 
+_BY_LEDGER = frozenset({DamageKind.MISSING_FILE, DamageKind.STATE})
+"""They have no place within the file: each ledger is a finding of its own."""
+_Key = tuple[DamageKind, str, int, int | None]
+
+
 class Damage(NamedTuple):
     """One finding."""
 
@@ -89,13 +94,18 @@ class DamageRegistry:
     """The findings of one bookie, oldest first."""
 
     def __init__(
-        self, clock: Callable[[], int] = lambda: 0, findings_max: int = FINDINGS_MAX
+        self,
+        clock: Callable[[], int] = lambda: 0,
+        findings_max: int = FINDINGS_MAX,
+        *,
+        told: bool = True,
     ) -> None:
-        """`clock` gives wall-clock milliseconds."""
+        """`clock` gives wall-clock milliseconds; without `told` nothing is logged."""
+        self._told = told
         self._clock = clock
         self._findings_max = findings_max
         self._lock = threading.Lock()
-        self._found: dict[tuple[DamageKind, str, int], Damage] = {}
+        self._found: dict[_Key, Damage] = {}
         self.dropped = 0
         """Findings that came when the list was full."""
 
@@ -115,7 +125,8 @@ class DamageRegistry:
 
     def add(self, damage: Damage) -> Damage:
         """As `report`. What is known already is kept, and completed when its ledger was unknown."""
-        key = (damage.kind, damage.path, damage.offset)
+        owner = damage.ledger_id if damage.kind in _BY_LEDGER else None
+        key = (damage.kind, damage.path, damage.offset, owner)
         with self._lock:
             known = self._found.get(key)
             if known is not None:
@@ -130,6 +141,8 @@ class DamageRegistry:
                 self._found[key] = damage
                 first_dropped = False
             kept = key in self._found
+        if not self._told:
+            return damage
         if kept:
             self._tell(damage)
         elif first_dropped:
@@ -182,5 +195,5 @@ class DamageRegistry:
             for key in cleared:
                 del self._found[key]
             self.dropped = 0 if cleared else self.dropped
-        for _, path, offset in cleared:
+        for _, path, offset, _ in cleared if self._told else ():
             _log.info("damage_gone", path=path, offset=offset)

@@ -93,6 +93,9 @@ class Disk(Protocol):
     def unlink(self, path: str) -> None:
         """Remove a file; durable only after `sync_directory`."""
 
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder and the files in it; fine when it is not there. Durable as `unlink`."""
+
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in the folder durable. Raises `SyncFailed`."""
 
@@ -269,6 +272,16 @@ class RealDisk:
             raise
         except OSError as error:
             raise _failure("unlink", path, error) from error
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder and the files in it; fine when it is not there. Durable as `unlink`."""
+        try:
+            for name in self.list_directory(path):
+                os.unlink(f"{path}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(path)
+        except OSError as error:
+            raise _failure("rmdir", path, error) from error
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in the folder durable. Raises `SyncFailed`."""

@@ -19,9 +19,6 @@ from bookie.disk import Disk, DiskError, File
 from bookie.entry_log_format import (
     FILE_HEADER_BYTES,
     FOOTER,
-    MAP_FRONT,
-    MAP_ITEM,
-    MAP_MAGIC,
     RECORD_BYTES,
     Record,
     decode_file_header,
@@ -29,18 +26,17 @@ from bookie.entry_log_format import (
     decode_map,
     decode_record,
     encode_file_header,
-    encode_map,
     encode_record,
     file_name,
     log_id_of,
 )
 from bookie.log_handle import LogHandle, LogRemoved
+from bookie.log_tail import ends_at, is_blank, write_tail
 from bookie.write_cache import LogRun
 from protocol.codes import BookieIOError, OctavoError, Scope
 
 _RESERVE_BYTES = 16 * 1024 * 1024
 _SCAN_BYTES = 4096
-_BLANK_BYTES = 1024 * 1024
 
 
 class EntryLogMissing(OctavoError):
@@ -137,7 +133,7 @@ class EntryLogs:
             bytes_of[record.ledger_id] = held + record.frames_bytes
             found = location.offset + location.length
         if found == end:
-            _write_tail(file, bytes_of, end)
+            write_tail(file, bytes_of, end)
 
     def _drop_unused(self, above: int, *, journaled: bool) -> None:
         """Remove logs above `above` that hold nothing, or nothing that the journal has not.
@@ -148,7 +144,7 @@ class EntryLogs:
         for log_id in [found for found in self.log_ids if found > above]:
             path = self._paths[log_id]
             file = self._disk.open(path)
-            unused = journaled or _is_blank(file, FILE_HEADER_BYTES)
+            unused = journaled or is_blank(file, FILE_HEADER_BYTES)
             file.close()
             if unused:
                 self._disk.unlink(path)
@@ -237,7 +233,7 @@ class EntryLogs:
         file = self._current
         if file is None:
             return
-        _write_tail(file, self._bytes_of, self._offset)
+        write_tail(file, self._bytes_of, self._offset)
         self._current = None
 
     def size_of(self, log_id: int) -> int:
@@ -374,20 +370,22 @@ class EntryLogs:
         return sums
 
     def scan_all(
-        self, log_id: int, offset: int = 0, end_min: int = 0
+        self, log_id: int, offset: int = 0, end: int = 0
     ) -> Iterator[tuple[Record, Location]]:
         """As `scan`, but nothing is missing: raises `BookieIOError` when a record cannot be read.
 
-        `end_min` is up to where the journal mark vouches for this log.
+        `end` is up to where the journal mark vouches for this log; 0: to the end of its records.
         """
-        end = max(offset, FILE_HEADER_BYTES)
+        found = max(offset, FILE_HEADER_BYTES)
         for record, location in self.scan(log_id, offset):
-            end = location.offset + location.length
+            if end and location.offset >= end:
+                break
+            found = location.offset + location.length
             yield record, location
-        wanted = max(end_min, self._records_end(log_id, end))
-        if end < wanted:
+        wanted = end or self._records_end(log_id, found)
+        if found < wanted:
             raise BookieIOError(
-                f"entry log {self._paths[log_id]} is damaged from byte {end} on: records up to "
+                f"entry log {self._paths[log_id]} is damaged from byte {found} on: records up to "
                 f"byte {wanted} cannot be found without the index. Restore the file or the index, "
                 "or take this bookie out and have its ledgers re-replicated"
             )
@@ -401,7 +399,7 @@ class EntryLogs:
         footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
         if footer is not None:
             return footer[0]
-        if _ends_at(file, found):
+        if ends_at(file, found):
             return found
         return size + 1  # whatever was behind it is lost: each log but the current one is sealed
 
@@ -422,35 +420,3 @@ class EntryLogs:
                 return
             yield record, Location(log_id, offset, record.total_bytes)
             offset += record.total_bytes
-
-
-def _write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
-    """Put map and footer at `end`, cut what follows, sync."""
-    tail = encode_map(bytes_of, end)
-    file.preallocate(end + len(tail))
-    file.pwritev([tail], end)
-    file.truncate(end + len(tail))
-    file.datasync()
-
-
-def _ends_at(file: File | LogHandle, offset: int) -> bool:
-    """Whether a good map and footer stand at `offset`, whatever the file's length."""
-    front = file.pread(MAP_FRONT.size, offset)
-    if len(front) < MAP_FRONT.size:
-        return False
-    magic, count = MAP_FRONT.unpack(front)
-    if magic != MAP_MAGIC or count * MAP_ITEM.size > file.size():
-        return False
-    body_bytes = MAP_FRONT.size + count * MAP_ITEM.size
-    tail = file.pread(body_bytes + FOOTER.size, offset)
-    footer = decode_footer(tail)
-    return footer is not None and footer[0] == offset and footer[1] == crc32c(tail[:body_bytes])
-
-
-def _is_blank(file: File, offset: int) -> bool:
-    """Whether there is nothing but zeros from `offset` on."""
-    while data := file.pread(_BLANK_BYTES, offset):
-        if data.strip(b"\0"):
-            return False
-        offset += len(data)
-    return True

@@ -65,7 +65,7 @@ async def open_files(
         whole = await blocking(journal.is_whole) and whole
     await blocking(logs.cut_abandoned, mark.log_position if mark else (0, 0), whole)
     index = await blocking(
-        open_index, config.ledger_directories[0], logs, mark, states, index_opener
+        open_index, disk, config.ledger_directories[0], logs, mark, states, index_opener
     )
     return Opened(mark, state_file, index, journals)
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from bookie.damage import DamagedRead, DamageKind
 from bookie.disk import Disk
 from bookie.entry_log import EntryLogs
-from bookie.index import IndexRun, LedgerIndex, RocksIndex
+from bookie.index import INDEX_FOLDER as INDEX_FOLDER
+from bookie.index import LedgerIndex, RocksIndex
+from bookie.index_rebuild import fill, make_anew, settle
 from bookie.ledger_state import LedgerStates, StateFile
 from bookie.mark import Mark, read_mark
-
-INDEX_FOLDER = "index"
-_REBUILD_BATCH = 1000
 
 _log = structlog.get_logger()
 
@@ -46,51 +46,33 @@ def load_states(
 
 
 def open_index(
+    disk: Disk,
     directory: str,
     logs: EntryLogs,
     mark: Mark | None,
     states: LedgerStates,
     opener: Callable[[str], LedgerIndex] | None,
 ) -> LedgerIndex:
-    """Open the index and bring it up to what the mark says. Raises `BookieIOError`."""
-    index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
-    wanted = (mark.log_id, mark.log_offset) if mark is not None else (0, 0)
+    """Open the index and bring it up to what the mark says. Raises `BookieIOError`.
+
+    One that RocksDB finds damaged is made anew, if the logs can vouch for all of it.
+    """
+    settle(disk, directory)
+    path = f"{directory}/{INDEX_FOLDER}"
+    make = opener or RocksIndex
+    try:
+        index = make(path)
+    except DamagedRead as error:
+        if error.damage.kind is not DamageKind.INDEX:
+            raise
+        _log.error("index_damaged", path=path, reason=str(error))
+        make_anew(disk, directory, logs, states, mark, make)
+        index = make(path)
+    # Without a mark the logs that were kept count as far as they are good.
+    wanted = (mark.log_id, mark.log_offset) if mark is not None else logs.position
     covered = index.covered
     if covered is None and logs.log_ids:
-        _rebuild(index, logs, (0, 0), wanted, states)
+        fill(index, logs, states, (0, 0), wanted)
     elif covered is not None and covered < wanted:
-        _rebuild(index, logs, covered, wanted, states)
+        fill(index, logs, states, covered, wanted)
     return index
-
-
-def _rebuild(
-    index: LedgerIndex,
-    logs: EntryLogs,
-    covered: tuple[int, int],
-    wanted: tuple[int, int],
-    states: LedgerStates,
-) -> None:
-    """Index every record of the logs from `covered` on, oldest first.
-
-    Raises `BookieIOError` when a record cannot be found: its entries would count as absent.
-    """
-    _log.info("index_rebuild_started", from_log=covered[0], from_offset=covered[1])
-    runs: list[IndexRun] = []
-    count = 0
-    for log_id in logs.log_ids:
-        if log_id < covered[0]:
-            continue
-        start = covered[1] if log_id == covered[0] else 0
-        end_min = wanted[1] if log_id == wanted[0] else 0
-        for record, location in logs.scan_all(log_id, start, end_min):
-            state = states.get(record.ledger_id)
-            if state is None or state.deleted:
-                continue
-            runs.append(IndexRun(record.ledger_id, record.first_entry, record.last_entry, location))
-            count += 1
-            if len(runs) >= _REBUILD_BATCH:
-                index.put(runs, covered)
-                runs = []
-    index.put(runs, logs.position)
-    index.flush()
-    _log.info("index_rebuilt", runs=count)

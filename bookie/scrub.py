@@ -54,8 +54,14 @@ class LogScrub:
         damages: DamageRegistry,
         log_id: int,
         end: int | None,
+        *,
+        on_good: Callable[[Walked], None] | None = None,
+        uncached: bool = True,
     ) -> None:
-        """`end` is up to where the mark vouches for the log; None: for all of it."""
+        """`end` is up to where the mark vouches for the log; None: for all of it.
+
+        `on_good` is told of every record that is good.
+        """
         self._logs = logs
         self._index = index
         self._damages = damages
@@ -67,8 +73,9 @@ class LogScrub:
             log_id,
             end=end,
             starts=self._starts,
-            uncached=end is None,
+            uncached=uncached and end is None,
         )
+        self._on_good = on_good
 
     @property
     def offset(self) -> int:
@@ -93,6 +100,8 @@ class LogScrub:
         for walked in found:
             for fault in walked.faults:
                 self._report(fault, walked)
+            if self._on_good is not None and not walked.faults:
+                self._on_good(walked)
         self._clear_good(before, found)
         if self._log_id not in self._logs.log_ids:  # removed while it was read
             self._walk.done = True
@@ -176,15 +185,14 @@ class LogScrub:
             self._damages.clear_log(self._log_id)
             return
         self._starts()
-        spans: dict[int, tuple[int, int, int]] = {}
+        spans: dict[int, tuple[int, int]] = {}
         for run in self._runs or ():
-            offset, first, last = spans.get(run.ledger_id, (run.location.offset, run.first, -1))
-            spans[run.ledger_id] = (offset, min(first, run.first), max(last, run.last))
-        self._damages.report(kind, self._walk.path)
-        for ledger_id, (offset, first, last) in spans.items():
-            self._damages.report(
-                kind, self._walk.path, offset, ledger_id=ledger_id, first=first, last=last
-            )
+            first, last = spans.get(run.ledger_id, (run.first, run.last))
+            spans[run.ledger_id] = (min(first, run.first), max(last, run.last))
+        if not spans:
+            self._damages.report(kind, self._walk.path)
+        for ledger_id, (first, last) in spans.items():
+            self._damages.report(kind, self._walk.path, ledger_id=ledger_id, first=first, last=last)
 
 
 class Scrubber:

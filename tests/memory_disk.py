@@ -188,6 +188,11 @@ class MemoryDisk:
                 raise FileNotFoundError(path)
             del self.names[path]
 
+    def remove_folder(self, path: str) -> None:
+        for name in self.list_directory(path):
+            self.unlink(f"{path}/{name}")
+        self.folders.discard(path)
+
     def sync_directory(self, path: str) -> None:
         self.before("sync_directory", path)
         with self.mutex:

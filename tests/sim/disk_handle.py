@@ -182,6 +182,10 @@ class SimHandle:
         self.disk.change_name(NameOp(path, None))
         self.leave("unlink", path)
 
+    def remove_folder(self, path: str) -> None:
+        for name in self.list_directory(path):
+            self.unlink(f"{path}/{name}")
+
     def sync_directory(self, path: str) -> None:
         self.enter("sync_directory", path)
         disk = self.disk
