@@ -13,7 +13,8 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from protocol.codes import OctavoError, Scope
@@ -121,11 +122,12 @@ def _failure(call: str, path: str, error: OSError) -> DiskError:
 class RealFile:
     """A file of the operating system. Every call blocks: use it from an executor."""
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_fd", "_on_sync", "_path")
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, on_sync: OnSync | None = None) -> None:
         self._fd = fd
         self._path = path
+        self._on_sync = on_sync
 
     @property
     def path(self) -> str:
@@ -195,10 +197,13 @@ class RealFile:
 
     def datasync(self) -> None:
         """Make all that was written durable. Raises `SyncFailed`."""
+        began = time.monotonic()
         try:
             _datasync(self._fd)
         except OSError as error:
             raise SyncFailed(f"fdatasync {self._path}: {error.strerror or error}") from error
+        if self._on_sync is not None:
+            self._on_sync(self._path, time.monotonic() - began)
 
     def close(self) -> None:
         """Give the file back. Does not sync. May be called twice."""
@@ -206,6 +211,9 @@ class RealFile:
             os.close(self._fd)
             self._fd = -1
 
+
+OnSync = Callable[[str, float], None]
+"""Path, and seconds that the call took."""
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 """macOS has no `fdatasync`."""
@@ -216,13 +224,16 @@ _fadvise = getattr(os, "posix_fadvise", None)
 class RealDisk:
     """The operating system's files."""
 
+    on_sync: OnSync | None = None
+    """Told of each `fdatasync` that ended well, on the thread that made it."""
+
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
         """Raises `FileNotFoundError`; with `create`, `FileExistsError` when it exists already."""
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         try:
-            return RealFile(os.open(path, flags, 0o640), path)
+            return RealFile(os.open(path, flags, 0o640), path, self.on_sync)
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:

@@ -15,6 +15,7 @@ from bookie.checkpoint import Checkpointer
 from bookie.disk import DiskFull
 from bookie.journals import Journals
 from bookie.ledger_state import LedgerStates
+from bookie.mark import Position
 from bookie.write_cache import Half, WriteCache
 
 _RETRY_FLUSH_S = 1.0
@@ -44,6 +45,12 @@ class Flushing:
         self._on_flushed = on_flushed
         self._on_fatal = on_fatal
         self._closing = False
+        self._written_at: dict[tuple[Position, ...], int] = {}
+        """Of flushes that did not end: their positions, and the bytes written by then."""
+        self._safe_bytes = 0
+        """Of the journals, up to the mark."""
+        self._flushed_bytes = 0
+        journals.figures.bytes_by_state = self._bytes_by_state
         self.wanted = asyncio.Event()
         """Set it to have a flush soon."""
         self.disk_full = False
@@ -52,10 +59,31 @@ class Flushing:
 
     async def checkpoint(self) -> None:
         """Flush all that is durable in the journals, move the mark, remove old journal files."""
-        mark = await self._checkpointer.run(
-            lambda: self._journals.durable_positions, self._on_flushed
-        )
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        mark = await self._checkpointer.run(self._positions, self._flushed)
+        safe = self._safe_bytes = self._written_at.get(mark.journals, self._safe_bytes)
+        self._written_at = {at: size for at, size in self._written_at.items() if size > safe}
+        self._journals.figures.on_flush(self._flushed_bytes, loop.time() - began)
         await self._journals.remove_below(mark.journals)
+
+    def _positions(self) -> tuple[Position, ...]:
+        """Up to where the journals are durable; remembers how many bytes that were."""
+        where = self._journals.durable_positions
+        self._written_at[where] = self._journals.written_bytes
+        return where
+
+    def _flushed(self, half: Half) -> None:
+        self._flushed_bytes = half.bytes
+        self._on_flushed(half)
+
+    def _bytes_by_state(self) -> dict[str, int]:
+        flushing = self._cache.flushing
+        return {
+            "journal": self._journals.written_bytes - self._safe_bytes,
+            "write_cache": self._cache.active.bytes,
+            "flushing": flushing.bytes if flushing is not None else 0,
+        }
 
     def note_full(self, why: str) -> None:
         """The disk refused to take more; try until it takes it."""

@@ -18,6 +18,7 @@ from concurrent.futures import Executor
 from functools import partial
 
 from bookie.disk import Disk, DiskError, DiskFull, File, SyncFailed
+from bookie.figures import Group
 from bookie.journal_format import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -203,20 +204,22 @@ class Journal:
         executor: Executor,
         group_bytes_max: int,
         on_fatal: Callable[[BaseException], None],
-        on_group: Callable[[int, float], None],
+        on_group: Callable[[Group], None],
     ) -> None:
         self._writer = writer
         self._executor = executor
         self._group_bytes_max = group_bytes_max
         self._on_fatal = on_fatal
         self._on_group = on_group
-        self._queue: JournalQueue[tuple[list[bytes], int, Durable]] = JournalQueue()
+        self._queue: JournalQueue[tuple[list[bytes], int, Durable, float]] = JournalQueue()
         self._loop = asyncio.get_running_loop()
         self._committer: asyncio.Task[None] | None = None
         self._scheduled = False
         self._dead: BaseException | None = None
         self.pending_bytes = 0
         """Queued or being written: not yet reported."""
+        self.written_bytes = 0
+        """Made durable since the start."""
         self.pending_buffers = 0
         """The same, in buffers."""
         self.durable_position = Position(writer.file_id, writer.offset)
@@ -232,7 +235,7 @@ class Journal:
         if self._dead is not None:
             self._loop.call_soon(done, self._dead)
             return
-        self._queue.push((buffers, length, done), length, lane)
+        self._queue.push((buffers, length, done, self._loop.time()), length, lane)
         self.pending_bytes += length
         self.pending_buffers += len(buffers)
         if self._committer is None and not self._scheduled:
@@ -269,7 +272,7 @@ class Journal:
             return
         self._dead = error
         while (item := self._queue.pop(sys.maxsize)) is not None:
-            buffers, length, done = item
+            buffers, length, done, _ = item
             self.pending_bytes -= length
             self.pending_buffers -= len(buffers)
             done(error)
@@ -299,23 +302,26 @@ class Journal:
         group: list[Durable] = []
         buffers: list[bytes] = []
         length = 0
+        oldest = started = self._loop.time()
         while len(group) < _GROUP_APPENDS_MAX:
             room = self._group_bytes_max - length if length else sys.maxsize
             item = self._queue.pop(room)
             if item is None:
                 break
-            more, more_bytes, done = item
+            more, more_bytes, done, queued = item
+            oldest = min(oldest, queued)
             buffers += more
             length += more_bytes
             group.append(done)
         failure: BaseException | None = None
         if length:
-            started = self._loop.time()
             try:
                 await self._loop.run_in_executor(
                     self._executor, self._writer.write, buffers, length
                 )
-                self._on_group(length, self._loop.time() - started)
+                self.written_bytes += length
+                took = self._loop.time() - started
+                self._on_group(Group(length, len(group), started - oldest, took))
             except SyncFailed as error:
                 self._die(error)
                 failure = error

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
 from bookie.add_run import AddRun
+from bookie.figures import Figures
 from bookie.journal import Journal, JournalWriter
 from bookie.mark import Position
 
@@ -33,8 +34,9 @@ def journal_of(ledger_id: int, count: int) -> int:
 class Journals:
     """The journals, by their index in the settings."""
 
-    def __init__(self, journals: Sequence[Journal]) -> None:
+    def __init__(self, journals: Sequence[Journal], figures: Figures | None = None) -> None:
         assert journals
+        self.figures = figures or Figures()
         self._all = tuple(journals)
         self.only = self._all[0] if len(self._all) == 1 else None
         """The journal, if there is just one."""
@@ -53,6 +55,11 @@ class Journals:
 
     def __iter__(self) -> Iterator[Journal]:
         return iter(self._all)
+
+    @property
+    def written_bytes(self) -> int:
+        """Made durable since the start."""
+        return sum(journal.written_bytes for journal in self._all)
 
     @property
     def pending_bytes(self) -> int:
@@ -100,7 +107,7 @@ def drive(
     *,
     group_bytes_max: int,
     on_fatal: Callable[[BaseException], None],
-    on_group: Callable[[int, float], None],
+    figures: Figures,
 ) -> Journals:
     """The journals of these writers, each on its thread."""
     return Journals(
@@ -110,10 +117,11 @@ def drive(
                 executor=executor,
                 group_bytes_max=group_bytes_max,
                 on_fatal=on_fatal,
-                on_group=on_group,
+                on_group=figures.group,
             )
             for writer, executor in zip(writers, executors, strict=True)
-        ]
+        ],
+        figures,
     )
 
 

@@ -14,10 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from bookie.collector_status import CollectorStatus
-
-_LATENCY_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-_BYTES = (1e3, 4e3, 16e3, 64e3, 256e3, 1e6, 4e6, 16e6)
-_COUNTS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+from bookie.write_metrics import COUNTS, LATENCY_S, WriteMetrics
 
 
 class _Lookups(Collector):
@@ -143,13 +140,13 @@ class BookieMetrics:
         self.add_run_entries = Histogram(
             "bookie_add_run_entries",
             "Entries that one answer acknowledged together",
-            buckets=_COUNTS,
+            buckets=COUNTS,
             registry=registry,
         )
         self.reads = Counter("bookie_reads", "Reads answered, by code", ["code"], registry=registry)
         self.read_bytes = Counter("bookie_read_bytes", "Bytes of entries read", registry=registry)
         self.read_seconds = Histogram(
-            "bookie_read_seconds", "Reads, queue included", buckets=_LATENCY_S, registry=registry
+            "bookie_read_seconds", "Reads, queue included", buckets=LATENCY_S, registry=registry
         )
         self.fences = Counter(
             "bookie_fences", "Fencing reads, by code", ["code"], registry=registry
@@ -185,21 +182,7 @@ class BookieMetrics:
         self.free_bytes = Gauge(
             "bookie_disk_free_bytes", "Free bytes by folder", ["directory"], registry=registry
         )
-
-        self._group_bytes = Histogram(
-            "bookie_group_bytes", "Bytes of one group commit", buckets=_BYTES, registry=registry
-        )
-        self._group_seconds = Histogram(
-            "bookie_group_seconds",
-            "Write and sync of one group commit",
-            buckets=_LATENCY_S,
-            registry=registry,
-        )
-
-    def group(self, size: int, seconds: float) -> None:
-        """One group commit has ended."""
-        self._group_bytes.observe(size)
-        self._group_seconds.observe(seconds)
+        self.writing = WriteMetrics(registry)
 
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """Expose a number that is computed when it is asked for."""
@@ -224,6 +207,7 @@ class BookieMetrics:
     def garbage(self, status: CollectorStatus) -> None:
         """Expose what the collector did and found."""
         self.registry.register(_Garbage(status))
+        self.writing.collected(status)
 
     def exposition(self) -> bytes:
         """All of it in the Prometheus text format."""

@@ -95,7 +95,7 @@ class BookieNode:
         self.storage = Storage(
             config, disk=disk, index_opener=index_opener, on_fatal=self._fail, clock=clock
         )
-        self.storage.on_group = self.metrics.group
+        self.metrics.writing.observe(self.storage.figures, disk)
         self.metrics.lookups(self.storage.lookups)
         self.metrics.damages(self.storage.damages.counts)
         self.admin = AdminServer(self.metrics, self._health)

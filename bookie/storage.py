@@ -29,6 +29,7 @@ from bookie.config import BookieConfig
 from bookie.damage import DamageRegistry
 from bookie.disk import Disk, DiskFull, SyncFailed
 from bookie.entry_log import EntryLogs
+from bookie.figures import Figures
 from bookie.flushing import Flushing
 from bookie.index import LedgerIndex
 from bookie.journal import Journal
@@ -105,8 +106,7 @@ class Storage:
         self._pressure_listeners: list[Callable[[bool], None]] = []
         self._paused = False
         self._failed: BaseException | None = None
-        self.on_group: Callable[[int, float], None] = lambda *_: None
-        """Told of every group commit: bytes, and seconds of its write and sync."""
+        self.figures = Figures()
         self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0}
         """How many runs of entries were found where."""
 
@@ -175,7 +175,7 @@ class Storage:
             self._journal_executors,
             group_bytes_max=config.journal_group_bytes_max,
             on_fatal=self._fail,
-            on_group=lambda size, seconds: self.on_group(size, seconds),
+            figures=self.figures,
         )
         self._control.journal_to(self._journals)
         self._flushing = Flushing(
