@@ -96,7 +96,7 @@ async def main(args: argparse.Namespace) -> None:
     storage = Storage(config, disk=RealDisk())
     await storage.start()
     feeder = Feeder(storage, args)
-    storage.on_pressure(lambda paused: None if paused else feeder.feed())
+    storage.pressure.on_change(lambda paused: None if paused else feeder.feed())
     lags: list[float] = []
     watcher = asyncio.create_task(watch_lag(lags))
     begin = time.perf_counter()

@@ -18,10 +18,6 @@ _CHUNK_SHARE = 1024
 T = TypeVar("T")
 
 
-def _nobody() -> None:
-    """For a budget nobody waits for."""
-
-
 class Budget:
     """Bytes in use, and at most how many there should be.
 
@@ -29,7 +25,7 @@ class Budget:
     asks `is_spent` first.
     """
 
-    __slots__ = ("bytes_max", "on_room", "peak", "used")
+    __slots__ = ("_listeners", "bytes_max", "peak", "used")
 
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max > 0
@@ -37,8 +33,11 @@ class Budget:
         self.used = 0
         self.peak = 0
         """The most that ever was in use."""
-        self.on_room: Callable[[], None] = _nobody
-        """Called when it is spent no longer."""
+        self._listeners: list[Callable[[], None]] = []
+
+    def when_room(self, listener: Callable[[], None]) -> None:
+        """Call `listener` each time when it is spent no longer."""
+        self._listeners.append(listener)
 
     @property
     def is_spent(self) -> bool:
@@ -53,7 +52,8 @@ class Budget:
         if self.used > self.peak:
             self.peak = self.used
         if before >= self.bytes_max > self.used:
-            self.on_room()
+            for listener in self._listeners:
+                listener()
 
     def share(self) -> int:
         """What one user may occupy: half of what is free.

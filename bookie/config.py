@@ -104,6 +104,14 @@ class BookieConfig:
     """TCP keep-alive finds peers that vanished without a word."""
     batch_read_bytes_max: int = 1 * MIB
     """One batch read answers no more, however much is asked (BookKeeper BP-62: a prefix)."""
+    read_threads: int = 2
+    """Reads of entry logs that run at once."""
+    read_tasks_max: int = 1024
+    """Reads that wait for an entry log, of all connections; the next ones wait in line."""
+    reads_waiting_max: int = 16_384
+    """Reads in line, of all connections; one more is answered TOO_MANY_REQUESTS."""
+    read_wait_ms_max: int = 3_000
+    """Who had no turn for so long is answered TOO_MANY_REQUESTS."""
     long_polls_max: int = 4096
     """Parked `WAIT_LAC` requests; one more is answered TOO_MANY_REQUESTS."""
 
@@ -157,7 +165,7 @@ class BookieConfig:
             for folder in folders:
                 _require(folder.startswith("/"), name, folder, "use an absolute path")
         for item in fields(self):
-            if item.name.endswith(("_max", "_ms", "_bytes", "_bytes_resume", "_per_s")):
+            if item.name.endswith(("_max", "_ms", "_bytes", "_bytes_resume", "_per_s", "_threads")):
                 value = getattr(self, item.name)
                 if item.name not in _MAY_BE_ZERO:
                     _require(value > 0, item.name, value, "it must be above 0")

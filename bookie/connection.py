@@ -6,14 +6,15 @@ per loop turn, which for adds is once per group commit.
 
 Nothing is dropped and next to nothing refused under load: a connection that has too much under
 way, or does not take its answers, or whose bookie's disk is behind, is simply not read for a while
-and TCP passes the pressure on. What memory a client can occupy is the sum of the bounds in
-`BookieConfig`. A connection that breaks the protocol is closed, with a log line that says how.
+and TCP passes the pressure on (flow.py). Only when that is past its bound too, as when thousands
+send at once, are adds answered TOO_MANY_REQUESTS. What memory all clients together can occupy is
+the sum of the bounds in `BookieConfig`. A connection that breaks the protocol is closed, with a
+log line that says how.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
@@ -23,6 +24,8 @@ import structlog
 from bookie.add_run import AddRun
 from bookie.answers import Answers, add_answers
 from bookie.chunk import Refused, split_adds
+from bookie.flow import Flow, Pause
+from bookie.pressure import MODEST_BYTES, Pressure
 from bookie.requests import v2_code
 from bookie.under_way import UnderWay
 from protocol import extension
@@ -69,17 +72,6 @@ _GATHERED_BYTES_MAX = 256 * 1024
 """Answers gathered in one loop turn before they are written; reads of entries are long."""
 
 
-class Pause(enum.Flag):
-    """Why a socket is not read at present."""
-
-    NONE = 0
-    STORAGE = enum.auto()
-    ADDS = enum.auto()
-    READS = enum.auto()
-    ANSWERS = enum.auto()
-    STOPPING = enum.auto()
-
-
 class Connection(asyncio.BufferedProtocol):
     """One accepted socket."""
 
@@ -91,14 +83,20 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._receiver = FrameReceiver(server.config.frame_bytes_max, server.scratch)
         self._transport: asyncio.Transport | None = None
-        self._peer = ""
+        self.flow = Flow(
+            server.config,
+            server.metrics,
+            self._receiver,
+            server.answers,
+            server.frames,
+            self._hold,
+        )
+        self._lane = server.next_lane()
         self._answers = Answers()
         self._gathered_bytes = 0
         self._write_scheduled = False
-        self._pauses = Pause.NONE
         self._add_bytes = 0
-        self._under_way = UnderWay(server.requests, self._answer, self._answered)
-        self._stall: asyncio.TimerHandle | None = None
+        self._under_way = UnderWay(server.requests, server.reads, self._answer, self._answered)
         self._closing = False
 
     # What the transport calls
@@ -107,8 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         """Join the server, or leave at once when it is full or stopping."""
         transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._transport = transport
-        self._peer = ":".join(map(str, (transport.get_extra_info("peername") or ("?",))[:2]))
-        transport.set_write_buffer_limits(high=self._config.connection_answer_bytes_max)
+        peername = transport.get_extra_info("peername") or ("?",)
+        self.flow.attach(transport, ":".join(map(str, peername[:2])))
         if not self._server.admit(self, transport):
             self._closing = True
             transport.abort()
@@ -117,13 +115,13 @@ class Connection(asyncio.BufferedProtocol):
         """Stop what runs for this client. Adds already handed on stay: they may be durable."""
         self._closing = True
         self._transport = None
-        self._cancel_stall()
+        self.flow.release()
         self._under_way.cancel()
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Room in the scratch buffer that all connections of this loop share."""
-        return self._receiver.get_buffer()
+        return self.flow.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take apart what came."""
@@ -136,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
             end = self._take(data)
             if not self._closing:
                 self._receiver.keep(data, end)
+                self.flow.kept(end)
         except ProtocolError as error:
             self._give_up(error)
 
@@ -143,20 +142,16 @@ class Connection(asyncio.BufferedProtocol):
         """The peer sends no more. It gets the answers that are on their way, and no others."""
         self._closing = True
         self._under_way.end_waits()
-        self._pauses |= Pause.STOPPING
+        self.flow.pauses |= Pause.STOPPING
         return self.busy  # what is under way closes the transport when it is done
 
     def pause_writing(self) -> None:
-        """The peer does not take its answers: read no more of its requests."""
-        self.pause(Pause.ANSWERS)
-        self._under_way.hold()
-        self._watch_stall(self._unsent_bytes())
+        """The socket does not take all that was written."""
+        self.flow.sending()
 
     def resume_writing(self) -> None:
-        """It took them."""
-        self._cancel_stall()
-        self.resume(Pause.ANSWERS)
-        self._under_way.go_on()
+        """It has taken it."""
+        self.flow.sent()
 
     # Flow control
 
@@ -165,31 +160,20 @@ class Connection(asyncio.BufferedProtocol):
         """Whether something is under way for this client."""
         return bool(self._add_bytes) or self._write_scheduled or not self._under_way.is_empty
 
-    @property
-    def is_adding(self) -> bool:
-        """Whether adds of this client wait for the disk."""
-        return self._add_bytes > 0
+    def is_too_much(self, level: Pressure) -> bool:
+        """Whether the adds of this client should stop at this level of pressure."""
+        return self._add_bytes > (MODEST_BYTES if level is Pressure.GREEDY else 0)
 
-    def pause(self, reason: Pause) -> None:
-        """Stop reading the socket, for one more reason."""
-        if reason in self._pauses:
-            return
-        self._metrics.pauses.labels(reason.name).inc()
-        if not self._pauses and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-        self._pauses |= reason
-
-    def resume(self, reason: Pause) -> None:
-        """Read on, unless another reason stands."""
-        if reason not in self._pauses:
-            return
-        self._pauses &= ~reason
-        if not self._pauses and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def _hold(self, hold: bool) -> None:
+        """The peer does not take its answers, or has taken them."""
+        if hold:
+            self._under_way.hold()
+        else:
+            self._under_way.go_on()
 
     def finish(self) -> None:
         """Read no more; end the connection once all that was read is answered."""
-        self.pause(Pause.STOPPING)
+        self.flow.pause(Pause.STOPPING)
         self._closing = True
         self._close_if_finished()
 
@@ -206,31 +190,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    def _watch_stall(self, unsent_bytes: int) -> None:
-        self._stall = self._loop.call_later(
-            self._config.answer_stall_ms_max / 1000, self._check_stall, unsent_bytes
-        )
-
-    def _check_stall(self, unsent_before: int) -> None:
-        """Cut off a peer that took nothing in all that time; a slow one may go on."""
-        unsent = self._unsent_bytes()
-        if unsent < unsent_before:
-            self._watch_stall(unsent)
-            return
-        log.warning("connection_stalled", peer=self._peer, unsent_bytes=unsent)
-        self.abort()
-
-    def _cancel_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
     def _give_up(self, error: OctavoError) -> None:
         self._metrics.protocol_errors.inc()
-        log.warning("connection_refused", peer=self._peer, error=error.name, reason=str(error))
+        log.warning("connection_refused", peer=self.flow.peer, error=error.name, reason=str(error))
         self.close()
 
     # Requests
@@ -279,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._refuse_unknown(head, frame)
         if self._under_way.count > self._config.connection_reads_max:
-            self.pause(Pause.READS)
+            self.flow.pause(Pause.READS)
 
     def _refuse_unknown(self, head: int, frame: memoryview) -> None:
         """Another version of an operation we have is answered so; what else comes ends it all."""
@@ -302,15 +264,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def _add(self, runs: list[tuple[int, AddRun]]) -> None:
         self._add_bytes += sum([len(run.frames) for _, run in runs])
-        if self._server.read_only:
+        server, storage = self._server, self._storage
+        if server.read_only:
             runs = list(self._without_read_only(runs))
+        pressure = storage.pressure
+        if pressure.level is Pressure.FULL:
+            runs = list(self._without_excess(runs))
         for ranges, group in groupby(runs, key=_wants_ranges):
             done = self._added_ranges if ranges else self._added
-            self._storage.add([run for _, run in group], done)
+            storage.add([run for _, run in group], done, self._lane)
         if self._add_bytes > self._config.connection_add_bytes_max:
-            self.pause(Pause.ADDS)
-        if self._server.pressure:
-            self.pause(Pause.STORAGE)
+            self.flow.pause(Pause.ADDS)
+        if pressure.level and self.is_too_much(pressure.level):
+            self.flow.pause(Pause.STORAGE)
+
+    def _without_excess(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
+        """Answer what there is no room for; recovery's adds pass as long as anything does."""
+        for flags, run in runs:
+            if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
+                yield flags, run
+            else:
+                self._metrics.throttled.labels("adds").inc(run.count)
+                self._added([(run, Code.TOO_MANY_REQUESTS)])
 
     def _without_read_only(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
         """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
@@ -358,10 +333,10 @@ class Connection(asyncio.BufferedProtocol):
             self._metrics.add_bytes.inc(size)
             self._metrics.add_run_entries.observe(entries)
         self._schedule_write()
-        if Pause.ADDS in self._pauses and (
+        if Pause.ADDS in self.flow.pauses and (
             self._add_bytes <= self._config.connection_add_bytes_max // 2
         ):
-            self.resume(Pause.ADDS)
+            self.flow.resume(Pause.ADDS)
 
     def _refuse(self, refused: list[Refused]) -> None:
         """Adds that are damaged or name no entry: never stored, answered, and said aloud."""
@@ -372,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
         for add in refused[:_LOGGED_REFUSALS_MAX]:
             log.warning(
                 "add_refused",
-                peer=self._peer,
+                peer=self.flow.peer,
                 ledger=add.ledger_id,
                 entry=add.entry_id,
                 reason=add.reason,
@@ -384,15 +359,16 @@ class Connection(asyncio.BufferedProtocol):
     def _answered(self, error: BaseException | None) -> None:
         """A read or an extension request has ended."""
         if error is not None:
-            log.error("connection_failed", peer=self._peer, error=repr(error), exc_info=error)
+            log.error("connection_failed", peer=self.flow.peer, error=repr(error), exc_info=error)
             self.abort()
         if self._under_way.count <= self._config.connection_reads_max // 2:
-            self.resume(Pause.READS)
+            self.flow.resume(Pause.READS)
         self._close_if_finished()
 
     def _answer(self, frame: bytes) -> None:
         self._answers.append(frame)
         self._gathered_bytes += len(frame)
+        self.flow.made(len(frame))
         if self._gathered_bytes < _GATHERED_BYTES_MAX:
             self._schedule_write()
         else:  # the transport must learn of it now, to say `pause_writing`
@@ -413,6 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         frames = self._answers.take()
         if frames and self._transport is not None:
             self._transport.writelines(frames)
+            self.flow.written(sum(map(len, frames)))
 
     def _close_if_finished(self) -> None:
         """A peer that has sent its end gets its last answer, then ours."""

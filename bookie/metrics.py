@@ -14,22 +14,23 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from bookie.collector_status import CollectorStatus
+from bookie.read_stats import ReadStats
 from bookie.write_metrics import COUNTS, LATENCY_S, WriteMetrics
 
 
-class _Lookups(Collector):
+class _Counts(Collector):
     """A plain dict of numbers as a counter."""
 
-    def __init__(self, counts: Mapping[str, int]) -> None:
+    def __init__(self, name: str, text: str, label: str, counts: Mapping[str, int]) -> None:
+        self._about = (name, text, label)
         self._counts = counts
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """What the registry asks for."""
-        family = CounterMetricFamily(
-            "bookie_lookups", "Runs of entries found, by place", labels=["place"]
-        )
-        for place, count in self._counts.items():
-            family.add_metric([place], count)
+        name, text, label = self._about
+        family = CounterMetricFamily(name, text, labels=[label])
+        for value, count in self._counts.items():
+            family.add_metric([value], count)
         yield family
 
 
@@ -148,6 +149,12 @@ class BookieMetrics:
         self.read_seconds = Histogram(
             "bookie_read_seconds", "Reads, queue included", buckets=LATENCY_S, registry=registry
         )
+        self.cold_wait_seconds = Histogram(
+            "bookie_cold_wait_seconds",
+            "How long reads waited for a thread that reads entry logs",
+            buckets=LATENCY_S,
+            registry=registry,
+        )
         self.fences = Counter(
             "bookie_fences", "Fencing reads, by code", ["code"], registry=registry
         )
@@ -188,9 +195,16 @@ class BookieMetrics:
         """Expose a number that is computed when it is asked for."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
-    def lookups(self, counts: Mapping[str, int]) -> None:
-        """Expose where entries were found; `counts` is looked at when it is asked for."""
-        self.registry.register(_Lookups(counts))
+    def reads_of(self, stats: ReadStats) -> None:
+        """Expose where entries were found, and what reading ahead was good for."""
+        places, ahead = stats.lookups, stats.ahead_bytes
+        self.registry.register(
+            _Counts("bookie_lookups", "Runs of entries found, by place", "place", places)
+        )
+        self.registry.register(
+            _Counts("bookie_read_ahead_bytes", "Read before it was asked for", "fate", ahead)
+        )
+        stats.on_cold_wait = self.cold_wait_seconds.observe
 
     def damages(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Expose the findings of damage by kind."""

@@ -96,10 +96,11 @@ class BookieNode:
             config, disk=disk, index_opener=index_opener, on_fatal=self._fail, clock=clock
         )
         self.metrics.writing.observe(self.storage.figures, disk)
-        self.metrics.lookups(self.storage.lookups)
+        self.metrics.reads_of(self.storage.read_stats)
         self.metrics.damages(self.storage.damages.counts)
         self.admin = AdminServer(self.metrics, self._health)
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
+        self.metrics.memory(self.server.memory)
         self.admin.route("GET", "/ledgers", functools.partial(ledger_sizes, self.storage.logs))
         self.admin.route("GET", "/damage", self._damage)
         self.admin.route("GET", "/scrub", lambda _: self._scrubber.status())

@@ -98,42 +98,88 @@ class Requests:
         for watch in tuple(self._parked):
             watch.cancel()
 
-    async def read(self, request: ReadRequest) -> bytes:
-        """Answer a read; with the fence flag, fence first."""
-        started = asyncio.get_running_loop().time()
-        entry = b""
+    def now(self, request: ReadRequest | BatchReadRequest | Request, since: float) -> bytes | None:
+        """The whole answer, when it can be given without waiting for a disk."""
+        if isinstance(request, Request) or request.flags & _FENCE:
+            return None
+        entries: list[bytes] | None = []
+        code = Code.OK
+        if isinstance(request, ReadRequest):
+            first, count_max, bytes_max = request.entry_id, 1, 0
+        else:
+            first = request.start_entry
+            count_max, bytes_max = self._batch_bounds(request)
+        try:
+            entries = self._storage.read_now(request.ledger_id, first, count_max, bytes_max)
+        except Exception as error:
+            code = self._code_of(error, request, first)
+        if entries is None:
+            return None
+        return self._answer(request, code, entries, since)
+
+    async def read(self, request: ReadRequest, since: float | None = None) -> bytes:
+        """Answer a read, which may have waited `since`; with the fence flag, fence first."""
+        if since is None:
+            since = asyncio.get_running_loop().time()
+        entries: list[bytes] = []
+        code = Code.OK
         try:
             await self._fence_if_asked(request)
-            entry = await self._storage.read(request.ledger_id, request.entry_id)
-            code = Code.OK
+            entries = [await self._storage.read(request.ledger_id, request.entry_id)]
         except Exception as error:
-            code = code_of(error, "read", request.ledger_id, request.entry_id)
-            code = v2_code(code, request.flags)
-        self._count_read(code, len(entry), started)
-        return read_answer(code, request.ledger_id, request.entry_id, entry)
+            code = self._code_of(error, request, request.entry_id)
+        return self._answer(request, code, entries, since)
 
-    async def batch_read(self, request: BatchReadRequest) -> bytes:
-        """Answer with as many consecutive entries from the first one as exist and fit.
+    async def batch_read(self, request: BatchReadRequest, since: float | None = None) -> bytes:
+        """Answer with consecutive entries from the first one, as far as they exist and fit.
 
         The bound in bytes is that of the whole answer, as Apache's bookies count: its front, and
         four bytes before each entry. One entry is always given, however small the bound. No
-        count, or one below 1, means as many as fit (BookKeeper BP-62).
+        count, or one below 1, means as many as fit (BookKeeper BP-62). Fewer may be given: what
+        is in memory already when the rest is not, or when many answers wait to be taken.
         """
-        started = asyncio.get_running_loop().time()
+        if since is None:
+            since = asyncio.get_running_loop().time()
         entries: list[bytes] = []
-        bytes_max = min(request.bytes_max, self._config.batch_read_bytes_max)
-        bytes_max = max(bytes_max - BATCH_ANSWER.size, 0)
-        count_max = request.count_max if request.count_max > 0 else bytes_max
+        code = Code.OK
         try:
             await self._fence_if_asked(request)
             entries = await self._storage.read_many(
-                request.ledger_id, request.start_entry, count_max, bytes_max
+                request.ledger_id, request.start_entry, *self._batch_bounds(request)
             )
-            code = Code.OK
         except Exception as error:
-            code = code_of(error, "batch_read", request.ledger_id, request.start_entry)
-            code = v2_code(code, request.flags)
-        self._count_read(code, sum(map(len, entries)), started)
+            code = self._code_of(error, request, request.start_entry)
+        return self._answer(request, code, entries, since)
+
+    def refusal(self, request: ReadRequest | BatchReadRequest | Request, cause: str) -> bytes:
+        """The answer that there is no room for the request at present."""
+        self._metrics.throttled.labels(cause).inc()
+        if isinstance(request, Request):
+            return encode_answer(request.op, request.request_id, Code.TOO_MANY_REQUESTS, {})
+        now = asyncio.get_running_loop().time()
+        return self._answer(request, Code.TOO_MANY_REQUESTS, [], now)
+
+    def _batch_bounds(self, request: BatchReadRequest) -> tuple[int, int]:
+        bytes_max = min(request.bytes_max, self._config.batch_read_bytes_max)
+        bytes_max = max(bytes_max - BATCH_ANSWER.size, 0)
+        return request.count_max if request.count_max > 0 else max(bytes_max, 1), bytes_max
+
+    @staticmethod
+    def _code_of(error: Exception, request: ReadRequest | BatchReadRequest, entry_id: int) -> Code:
+        what = "read" if isinstance(request, ReadRequest) else "batch_read"
+        return v2_code(code_of(error, what, request.ledger_id, entry_id), request.flags)
+
+    def _answer(
+        self,
+        request: ReadRequest | BatchReadRequest,
+        code: Code,
+        entries: list[bytes],
+        since: float,
+    ) -> bytes:
+        self._count_read(code, sum(map(len, entries)), since)
+        if isinstance(request, ReadRequest):
+            entry = entries[0] if entries else b""
+            return read_answer(code, request.ledger_id, request.entry_id, entry)
         return batch_read_answer(
             code, request.ledger_id, request.start_entry, request.request_id, entries
         )

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bookie.connection import Connection, Pause
+from bookie.budget import FrameRoom
+from bookie.connection import Connection
+from bookie.flow import Flow, Pause
+from bookie.pressure import Pressure
+from bookie.read_line import ReadLine
 from bookie.requests import Requests
 from protocol.codes import OctavoError, Scope
 
@@ -59,8 +64,18 @@ class BookieServer:
         self._connections: dict[Connection, None] = {}  # a set in order of arrival
         self._empty = asyncio.Event()
         self._empty.set()
-        self.pressure = False
-        """Whether the storage is behind: who adds is not read until it has caught up."""
+        self.answers = storage.answers
+        self.reads = ReadLine(
+            storage.answers,
+            metrics,
+            waiting_max=config.reads_waiting_max,
+            tasks_max=config.read_tasks_max,
+            wait_ms_max=config.read_wait_ms_max,
+        )
+        self.frames: FrameRoom[Flow] = FrameRoom(config.receive_bytes_max, Flow.granted)
+        """Frames of which a part has come, of all connections."""
+        self._lanes = itertools.count(1)
+        self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
         self._listener: asyncio.Server | None = None
         self.port = config.port
@@ -80,11 +95,12 @@ class BookieServer:
     async def start(self) -> None:
         """Serve on the bound port. Raises `ListenFailed`: a port is only surely ours from here."""
         assert self._listener is not None
-        self.storage.on_pressure(self._on_pressure)
+        self.storage.pressure.on_change(self._on_pressure)
         try:
             await self._listener.start_serving()
         except OSError as error:
             raise ListenFailed(why_not_listening(error, self.config.host, self.port)) from error
+        self._look_after()
 
     async def stop(self, timeout_s: float) -> None:
         """Answer what was read, then close; what is not answered in time is cut off."""
@@ -104,6 +120,9 @@ class BookieServer:
     def abort(self) -> None:
         """Cut everything off now."""
         self._stopping = True
+        self.reads.close()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._listener is not None:
             self._listener.close()
         for connection in tuple(self._connections):
@@ -129,14 +148,42 @@ class BookieServer:
             self._empty.set()
         self.metrics.connections.set(len(self._connections))
 
-    def _on_pressure(self, pressure: bool) -> None:
+    @property
+    def pressure(self) -> Pressure:
+        """How far the storage is behind: who adds much, or adds at all, is not read meanwhile."""
+        return self.storage.pressure.level
+
+    def memory(self) -> dict[str, tuple[int, int]]:
+        """What all connections together occupy, and the most that they ever did."""
+        adds, answers, frames = self.storage.pressure, self.answers, self.frames
+        return {
+            "adds": (adds.used, adds.peak),
+            "answers": (answers.used, answers.peak),
+            "frames": (frames.used, frames.peak),
+        }
+
+    def next_lane(self) -> int:
+        """Where a new connection lines up its adds."""
+        return next(self._lanes)
+
+    def _on_pressure(self, level: Pressure) -> None:
         """The storage is behind, or has caught up. Connections that only read are left alone."""
-        self.pressure = pressure
         for connection in tuple(self._connections):
-            if not pressure:
-                connection.resume(Pause.STORAGE)
-            elif connection.is_adding:
-                connection.pause(Pause.STORAGE)
+            if not level:
+                connection.flow.resume(Pause.STORAGE)
+            elif connection.is_too_much(level):
+                connection.flow.pause(Pause.STORAGE)
+
+    def _look_after(self) -> None:
+        """Now and then, while memory is short, look who holds some of it in vain."""
+        if self._stopping:
+            return
+        loop = asyncio.get_running_loop()
+        if self.answers.is_spent or self.frames.waiting:
+            now = loop.time()
+            for connection in tuple(self._connections):
+                connection.flow.look(now)
+        self._watch = loop.call_later(self.config.pressed_stall_ms_max / 4000, self._look_after)
 
 
 def why_not_listening(error: OSError, host: str, port: int) -> str:

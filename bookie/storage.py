@@ -3,7 +3,7 @@
 Promises. An add, a fence, an explicit LAC or a deletion that was reported done survives any crash.
 A fence is in line with adds: those queued before it are answered first, later ones are refused.
 Reads see only what is durable, wait for no write, and tell absent (`NoSuchEntry`) from unknown
-(`BookieIOError`). Memory is bounded: past its bounds `on_pressure` asks the connections to read
+(`BookieIOError`). Memory is bounded: past its bounds `pressure` asks the connections to read
 less; nothing is dropped. Relies on: journal.py (durable, in order), checkpoint.py (order of flush).
 On a crash: the index, the logs and the ledger state hold what is before the mark; the journal holds
 the rest and is replayed. `SyncFailed` is final: `on_fatal` is told and nothing is acked any more.
@@ -15,7 +15,7 @@ flush's, the readers', so that neither waits for another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
@@ -23,6 +23,7 @@ import structlog
 
 from bookie.add_run import AddRun
 from bookie.blocking import Blocking
+from bookie.budget import Budget
 from bookie.checkpoint import Checkpointer
 from bookie.compaction import Compactor, Pace
 from bookie.config import BookieConfig
@@ -38,7 +39,9 @@ from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
 from bookie.limbo import Limbo, read_limbo, vouched, write_limbo
 from bookie.opening import begin_journals, open_files, replay
+from bookie.pressure import AddPressure, Pressure
 from bookie.read_cache import ReadCache
+from bookie.read_stats import ReadStats
 from bookie.reading import Reading
 from bookie.reads import ColdReads
 from bookie.scrub import Scrubber
@@ -85,12 +88,15 @@ class Storage:
             for index in range(len(config.journal_directories))
         ]
         self._flush_executor: Executor = ThreadPoolExecutor(1, "octavo-flush")
-        self._read_executor: Executor = ThreadPoolExecutor(2, "octavo-read")
+        self._read_executor: Executor = ThreadPoolExecutor(config.read_threads, "octavo-read")
         self._gc_executor: Executor = ThreadPoolExecutor(1, "octavo-gc")
         self._flush_call = Blocking(self._flush_executor)
         self._clock = clock
         self._cache = WriteCache(config.write_cache_bytes_max)
-        self._read_cache = ReadCache(config.read_cache_bytes_max)
+        self.read_stats = ReadStats()
+        self._read_cache = ReadCache(config.read_cache_bytes_max, self.read_stats)
+        self.answers = Budget(config.answer_bytes_max)
+        """What reads have found and nobody has taken yet."""
         self._states = LedgerStates()
         self._index: LedgerIndex | None = None
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
@@ -103,12 +109,12 @@ class Storage:
         """What is known to be damaged on the disks."""
         self.scrubber: Scrubber | None = None
         """Reads the entry logs back; its owner runs it. There once started."""
-        self._pressure_listeners: list[Callable[[bool], None]] = []
-        self._paused = False
+        self.pressure = AddPressure(
+            self._cache, config.journal_queue_bytes_max, config.add_bytes_max
+        )
+        """How far the disk is behind the adds, and who has to wait for it."""
         self._failed: BaseException | None = None
         self.figures = Figures()
-        self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0}
-        """How many runs of entries were found where."""
 
     # Life
 
@@ -119,17 +125,7 @@ class Storage:
             config, self._disk, self._states, self._logs, self._index_opener, blocking
         )
         self._index = opened.index
-        self._cold = ColdReads(
-            executor=self._read_executor,
-            index=opened.index,
-            logs=self._logs,
-            cache=self._read_cache,
-            ahead_bytes_max=config.read_ahead_bytes_max,
-            damages=self.damages,
-        )
-        self._reading = Reading(
-            self._control, self._cache, self._read_cache, self._cold, self.lookups
-        )
+        self._begin_reads(opened.index)
         self._checkpointer = Checkpointer(
             disk=self._disk,
             directories=config.ledger_directories,
@@ -188,6 +184,25 @@ class Storage:
             on_fatal=self._fail,
         )
 
+    def _begin_reads(self, index: LedgerIndex) -> None:
+        self._cold = ColdReads(
+            self._config,
+            executor=self._read_executor,
+            index=index,
+            logs=self._logs,
+            cache=self._read_cache,
+            damages=self.damages,
+            stats=self.read_stats,
+        )
+        self._reading = Reading(
+            self._control,
+            self._cache,
+            self._read_cache,
+            self._cold,
+            self.answers,
+            self.read_stats.lookups,
+        )
+
     def _vouched(self) -> tuple[int, int]:
         """Up to where the mark vouches for the entry logs."""
         mark = self._checkpointer.mark
@@ -231,21 +246,20 @@ class Storage:
 
     # Adding
 
-    def add(self, runs: Sequence[AddRun], done: Done) -> None:
+    def add(self, runs: Sequence[AddRun], done: Done, lane: Hashable = 0) -> None:
         """Admit `runs` in order; `done` gets each with its code when the group is durable.
 
         A run is taken or refused whole. With several journals `done` is called once for each that
         has to do with `runs`, with its part of them; for a part that is all refused, at once.
+        Different lanes take turns at a journal.
         """
         if (only := self._journals.only) is not None:
-            self._add_to(only, runs, done)
-        else:
-            for journal, part in self._journals.split(runs):
-                self._add_to(journal, part, done)
-        if not self._paused:
-            self._update_pressure()
+            self._add_to(only, runs, done, lane)
+            return
+        for journal, part in self._journals.split(runs):
+            self._add_to(journal, part, done, lane)
 
-    def _add_to(self, journal: Journal, runs: Sequence[AddRun], done: Done) -> None:
+    def _add_to(self, journal: Journal, runs: Sequence[AddRun], done: Done, lane: Hashable) -> None:
         results: list[tuple[AddRun, Code]] = []
         buffers: list[bytes] = []
         length = 0
@@ -259,7 +273,8 @@ class Storage:
         if not buffers:
             done(results)
             return
-        journal.append(buffers, length, partial(self._added, journal, results, done))
+        journal.append(buffers, length, partial(self._added, journal, results, done), lane)
+        self._update_pressure()
 
     def _added(
         self,
@@ -284,7 +299,7 @@ class Storage:
                 flushing.note_full(str(error))
             failed = Code.READ_ONLY if isinstance(error, DiskFull) else Code.IO
             results = [(run, failed if code is _OK else code) for run, code in results]
-        if self._paused or self._cache.is_full:
+        if self.pressure.level or self._cache.is_full:
             self._update_pressure()
         done(results)
 
@@ -303,20 +318,11 @@ class Storage:
     @property
     def paused(self) -> bool:
         """Whether connections should read no more adds."""
-        return self._paused
-
-    def on_pressure(self, listener: Callable[[bool], None]) -> None:
-        """Call `listener(True)` when adds should be slowed, `listener(False)` when not."""
-        self._pressure_listeners.append(listener)
+        return self.pressure.level > Pressure.NONE
 
     def _update_pressure(self) -> None:
-        pending, bound = self._journals.pending_bytes, self._config.journal_queue_bytes_max
-        caches_full = self._cache.is_full and self._cache.flushing is not None
-        paused = caches_full or pending > (bound // 2 if self._paused else bound)
-        if paused != self._paused:
-            self._paused = paused
-            for listener in self._pressure_listeners:
-                listener(paused)
+        journals = self._journals
+        self.pressure.update(journals.pending_bytes, journals.pending_buffers)
 
     # Reading
 
@@ -337,6 +343,12 @@ class Storage:
         before the first entry that is not there. Raises as `read` for entry `first`.
         """
         return await self._reading.read_many(ledger_id, first, count_max, bytes_max)
+
+    def read_now(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+    ) -> list[bytes] | None:
+        """As `read_many`, or −1 for the last entry, without waiting; None when that cannot be."""
+        return self._reading.read_now(ledger_id, first, count_max, bytes_max)
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
@@ -431,5 +443,5 @@ class Storage:
         self._cold.index_changed()
         for ledger_id, held in half.ledgers.items():
             self._read_cache.drop(ledger_id, held.pieces[0].first, held.pieces[-1].last)
-        if self._paused:
+        if self.pressure.level:
             self._update_pressure()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import struct
+import sys
 from typing import NamedTuple
 
 from protocol.auth import AuthMessage, decode_auth, encode_auth
@@ -137,20 +138,24 @@ def batch_read_answer(
     code: int, ledger_id: int, start_entry: int, request_id: int, entries: list[bytes]
 ) -> bytes:
     """Answers a batch read with a prefix of what was asked, each entry behind its length."""
-    parts: list[bytes] = []
-    for entry in entries:
-        parts.append(LENGTH.pack(len(entry)))
-        parts.append(entry)
-    body = b"".join(parts)
+    lengths = list(map(len, entries))
+    size = sum(lengths) + LENGTH.size * len(lengths)
     front = BATCH_ANSWER.pack(
-        BATCH_ANSWER.size - 4 + len(body),
+        BATCH_ANSWER.size - 4 + size,
         BATCH_READ_HEADER,
         code,
         ledger_id,
         start_entry,
         request_id,
     )
-    return front + body
+    if len(set(lengths)) == 1:  # a length before each, by one call for all
+        length = LENGTH.pack(lengths[0])
+        return length.join((front, *entries))
+    parts = [front]
+    for length_of_one, entry in zip(lengths, entries, strict=True):
+        parts.append(LENGTH.pack(length_of_one))
+        parts.append(entry)
+    return b"".join(parts)
 
 
 def auth_frame(plugin: str, payload: bytes = b"") -> bytes:
@@ -242,11 +247,21 @@ class FrameReceiver:
     connection holds no memory. The caller parses *all* whole frames in what `received` returns,
     then says with `keep` where the unfinished one begins; views into the scratch buffer are void
     after that. A frame larger than half the scratch buffer gets a buffer of its own, which grows
-    as its bytes arrive: who announces five megabytes and sends ten bytes occupies little.
-    `received` then returns that one frame when it is whole, and nothing before.
+    when more bytes are to come: who announces five megabytes and sends ten bytes, or is not read
+    any further, occupies little. `received` then returns that one frame when it is whole, and
+    nothing before.
     """
 
-    __slots__ = ("_filled", "_frame_bytes_max", "_large", "_large_bytes", "_scratch", "_tail")
+    __slots__ = (
+        "_filled",
+        "_frame_bytes_max",
+        "_large",
+        "_large_bytes",
+        "_scratch",
+        "_tail",
+        "held_bytes",
+        "missing_bytes",
+    )
 
     def __init__(self, frame_bytes_max: int, scratch: bytearray) -> None:
         assert frame_bytes_max > 0
@@ -257,14 +272,28 @@ class FrameReceiver:
         self._large: bytearray | None = None
         self._large_bytes = 0
         self._filled = 0
+        self.held_bytes = 0
+        """What came of an unfinished frame, as of the last `keep`."""
+        self.missing_bytes = 0
+        """What it lacks; 0 when there is none, or too little of it came to tell."""
 
-    def get_buffer(self) -> memoryview:
+    @property
+    def is_large(self) -> bool:
+        """Whether the unfinished frame has a buffer of its own."""
+        return self._large is not None
+
+    def get_buffer(self, bytes_max: int = sys.maxsize) -> memoryview:
         """Room for the next bytes, never empty. Valid until `received`."""
-        if self._large is not None:
-            return memoryview(self._large)[self._filled :]
-        tail = self._tail
-        self._scratch[: len(tail)] = tail
-        return memoryview(self._scratch)[len(tail) :]
+        large = self._large
+        if large is not None:
+            if self._filled == len(large):
+                large = self._grow(large)
+            return memoryview(large)[self._filled :]
+        start = len(self._tail)
+        self._scratch[:start] = self._tail
+        if bytes_max < sys.maxsize:
+            return memoryview(self._scratch)[start : start + bytes_max]
+        return memoryview(self._scratch)[start:]
 
     def received(self, count: int) -> memoryview:
         """What is there to parse after `count` more bytes; empty while a large frame is partial."""
@@ -273,8 +302,6 @@ class FrameReceiver:
         self._filled += count
         if self._filled == self._large_bytes:
             return memoryview(self._large)
-        if self._filled == len(self._large):
-            self._grow(self._large)
         return memoryview(b"")
 
     def keep(self, data: memoryview, start: int) -> None:
@@ -284,11 +311,14 @@ class FrameReceiver:
                 return
             assert start == len(data), "a large frame is parsed whole"
             self._large = None
+            self.held_bytes = self.missing_bytes = 0
             return
-        rest = len(data) - start
+        self.held_bytes = rest = len(data) - start
+        self.missing_bytes = 0
         if rest >= LENGTH.size:
             frame_bytes = LENGTH.size + self.checked_length(LENGTH.unpack_from(data, start)[0])
             assert rest < frame_bytes, "a whole frame was left unparsed"
+            self.missing_bytes = frame_bytes - rest
             if frame_bytes > len(self._scratch) // 2:
                 self._start_large(data[start:], frame_bytes)
                 return
@@ -301,11 +331,12 @@ class FrameReceiver:
     def _start_large(self, front: memoryview, frame_bytes: int) -> None:
         self._large_bytes = frame_bytes
         self._filled = len(front)
-        self._large = bytearray(min(frame_bytes, max(_LARGE_FIRST_BYTES, 2 * len(front))))
-        self._large[: len(front)] = front
+        self._large = bytearray(front)
         self._tail = b""
 
-    def _grow(self, large: bytearray) -> None:
+    def _grow(self, large: bytearray) -> bytearray:
         """Double the room. A new buffer: the transport may still hold a view of the old one."""
-        self._large = bytearray(min(self._large_bytes, 2 * len(large)))
-        self._large[: len(large)] = large
+        room = bytearray(min(self._large_bytes, max(_LARGE_FIRST_BYTES, 2 * len(large))))
+        room[: len(large)] = large
+        self._large = room
+        return room

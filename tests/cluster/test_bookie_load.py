@@ -142,7 +142,7 @@ async def test_peer_that_takes_no_answers_is_not_read(tmp_path: Path) -> None:
         client._reader._transport.pause_reading()  # type: ignore[attr-defined]
         client.send(read_request(1, 0) * count)
         await until(lambda: sample(bookie, "bookie_read_pauses_total", reason="ANSWERS"))
-        [slow] = [c for c in bookie.server._connections if c._pauses]
+        [slow] = [c for c in bookie.server._connections if c.flow.pauses]
         for _ in range(20):
             assert await other.read(1, 0) == entry_of(1, 0, payload)
             unsent = slow._transport.get_write_buffer_size()  # type: ignore[union-attr]

@@ -143,7 +143,7 @@ class SimBookie:
         if mark is not None:
             probe("bookie.journal_trimmed", mark.journals[0].file_id - self._first_mark)
         probe("bookie.entry_log_closed", len(storage._logs.log_ids))
-        for place, count in storage.lookups.items():
+        for place, count in storage.read_stats.lookups.items():
             probe(f"bookie.found_in_{place}", count)
 
     def _check_damage(self, storage: Storage) -> None:

@@ -15,6 +15,7 @@ from bookie.collector_status import CollectorStatus
 from bookie.config import BookieConfig
 from bookie.damage import DamageRegistry
 from bookie.metrics import BookieMetrics
+from bookie.read_stats import ReadStats
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
@@ -60,7 +61,7 @@ def test_every_log_event_is_on_the_page_and_no_other() -> None:
 def test_every_metric_is_on_the_page_and_no_other() -> None:
     found: set[str] = {"bookie_queue_bytes", "bookie_ledgers"}  # node.py adds these
     bookie = BookieMetrics()
-    bookie.lookups({"write_cache": 0}, {"useful": 0})
+    bookie.reads_of(ReadStats())
     bookie.memory(lambda: {"adds": (0, 0)})
     bookie.damages(DamageRegistry().counts)
     bookie.scrubbing(lambda: (0, 0, -1))

@@ -18,14 +18,12 @@ MUTANTS = (
         (
             Edit(
                 "bookie.reads:ColdReads._read",
-                "data = self._logs.read_bytes(at.log_id, at.offset, end - at.offset)\n"
-                "    return [self._decode(data, at.offset, run) for run in wanted]",
+                "return self._read_once(ledger_id, entry_id, ahead)",
                 "from protocol.codes import BookieIOError\n"
-                "    try:\n"
-                "        data = self._logs.read_bytes(at.log_id, at.offset, end - at.offset)\n"
-                "        return [self._decode(data, at.offset, run) for run in wanted]\n"
-                "    except BookieIOError:\n"
-                "        return []",
+                "            try:\n"
+                "                return self._read_once(ledger_id, entry_id, ahead)\n"
+                "            except BookieIOError:\n"
+                "                return []",
             ),
         ),
     ),

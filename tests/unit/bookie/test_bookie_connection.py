@@ -80,7 +80,7 @@ class InstantStorage:
 
 
 class NoEntries:
-    def now(self, request: ReadRequest, since: float) -> bytes:  # noqa: ARG002
+    def now(self, request: ReadRequest, since: float) -> bytes:
         return read_answer(Code.NO_ENTRY, request.ledger_id, request.entry_id)
 
 

@@ -1,0 +1,60 @@
+"""How far to read ahead, by reader. Pure.
+
+A reader is known by where it will go on: (ledger, entry). So many readers of one ledger do not
+disturb one another. Who goes on where it stopped gets more each time, up to the bound; who jumps
+gets what it asked for. What all of them get together fits into half of the read cache: with more
+readers each gets less, instead of driving the others' out before they come to it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+_FIRST_BYTES = 128 * 1024
+_READERS_MAX = 4096
+_SILENT_S = 5.0
+"""A reader that was not seen for so long has no claim on the cache."""
+
+
+class Reader(NamedTuple):
+    """What is known of one reader."""
+
+    window_bytes: int
+    entries: int
+    """How many entries its last read brought."""
+    seen_s: float
+
+
+class ReadAhead:
+    """The readers of one storage."""
+
+    def __init__(self, ahead_bytes_max: int, cache_bytes_max: int) -> None:
+        self._ahead_bytes_max = ahead_bytes_max
+        self._cache_bytes_max = cache_bytes_max
+        self._readers: OrderedDict[tuple[int, int], Reader] = OrderedDict()
+
+    def window(self, ledger_id: int, entry_id: int, now_s: float) -> tuple[int, int]:
+        """(bytes to read beyond the run that holds the entry, entries that this may bring)."""
+        reader = self._readers.get((ledger_id, entry_id))
+        if reader is None:
+            return 0, 1
+        self._forget_silent(now_s)
+        share = self._cache_bytes_max // (2 * max(1, len(self._readers)))
+        return min(reader.window_bytes, share), max(1, reader.entries)
+
+    def ended(self, ledger_id: int, first: int, last: int, window_bytes: int, now_s: float) -> None:
+        """A read brought `first … last`; its reader will go on behind it."""
+        before = self._readers.pop((ledger_id, first), None)
+        grown = _FIRST_BYTES if before is None else 2 * max(before.window_bytes, window_bytes)
+        window = min(self._ahead_bytes_max, grown)
+        self._readers[ledger_id, last + 1] = Reader(window, last - first + 1, now_s)
+        while len(self._readers) > _READERS_MAX:
+            self._readers.popitem(last=False)
+
+    def _forget_silent(self, now_s: float) -> None:
+        while self._readers:
+            key, reader = next(iter(self._readers.items()))
+            if now_s - reader.seen_s < _SILENT_S:
+                return
+            del self._readers[key]
