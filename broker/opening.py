@@ -97,7 +97,8 @@ class PartitionOpener:
         new_state = None if state_ledger is None else self._create("state")
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
-            chain = await self._measure(recovered)
+            contents = await self._measure(recovered)
+            chain = self._closing(self._record.chain, contents)
             upto = known_upto if known_upto is not None else state.producers_upto
             table = await self._producers(producers, state, chain, upto)
             state_writer = None if new_state is None else await new_state
@@ -108,12 +109,14 @@ class PartitionOpener:
             self._spawn(self._discard(new, new_state))
             raise
         try:
-            await self._publish_record(chain, writer, state_writer, own=own)
+            await self._publish_record(contents, writer, state_writer, own=own)
         except OwnershipLost as error:
             if error.refused:
                 self._spawn(self._discard(new, new_state))
             raise
-        for ledger_id in Chain(record.ledgers, record.trimmed_offset).dropped_in(chain):
+        for ledger_id in Chain(record.ledgers, record.trimmed_offset).dropped_in(
+            self._record.chain
+        ):
             self._spawn(delete_quietly(self._ledgers, ledger_id))
         if state_ledger is not None:
             self._spawn(delete_quietly(self._ledgers, state_ledger))
@@ -129,23 +132,25 @@ class PartitionOpener:
     async def _replay(self, state_ledger: int | None) -> State:
         return State() if state_ledger is None else await replay(self._ledgers, state_ledger)
 
-    async def _measure(self, recovered: LedgerMetadata | None) -> Chain:
-        """The chain with its newest ledger closed."""
-        chain = self._record.chain
+    async def _measure(self, recovered: LedgerMetadata | None) -> Contents | None:
+        """What the newest ledger was found to hold; None when it was closed before."""
         if recovered is None:
-            return chain
-        contents = Contents()
-        if recovered.last_entry >= 0:
-            closed = replace(self._record.chain.links[-1], count=0)
-            first = await self._reader.header(closed, 0)
-            last = await self._reader.header(closed, recovered.last_entry)
-            contents = Contents(
-                last.base_offset + last.record_count,
-                recovered.length,
-                min(first.first_timestamp, last.first_timestamp),
-                max(first.max_timestamp, last.max_timestamp),
-            )
-        return chain.closing_last(contents, self._clock())
+            return None
+        if recovered.last_entry < 0:
+            return Contents()
+        closed = replace(self._record.chain.links[-1], count=0)
+        first = await self._reader.header(closed, 0)
+        last = await self._reader.header(closed, recovered.last_entry)
+        return Contents(
+            last.base_offset + last.record_count,
+            recovered.length,
+            min(first.first_timestamp, last.first_timestamp),
+            max(first.max_timestamp, last.max_timestamp),
+        )
+
+    def _closing(self, chain: Chain, contents: Contents | None) -> Chain:
+        """`chain` with its newest ledger closed."""
+        return chain if contents is None else chain.closing_last(contents, self._clock())
 
     async def _producers(
         self, known: ProducerTable | None, state: State, chain: Chain, upto: int
@@ -185,7 +190,12 @@ class PartitionOpener:
         )
 
     async def _publish_record(
-        self, chain: Chain, writer: LedgerWriter, state_writer: LedgerWriter | None, *, own: bool
+        self,
+        contents: Contents | None,
+        writer: LedgerWriter,
+        state_writer: LedgerWriter | None,
+        *,
+        own: bool,
     ) -> None:
         before = self._record.value
 
@@ -193,6 +203,8 @@ class PartitionOpener:
             assert record is before or own, "nobody else uses the record before it is open"
             state_ledger = record.state_ledger if state_writer is None else state_writer.ledger_id
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
+            # The chain of this moment: the owner may have trimmed it while its ledger was reopened.
+            chain = self._closing(Chain(record.ledgers, record.trimmed_offset), contents)
             return with_chain(changed, chain.appending(writer.ledger_id))
 
         await self._record.change(make)

@@ -25,6 +25,7 @@ _PAUSE_S = 0.1
 _LAST_ENTRIES = 3
 _WRITES_AGAIN_S_MAX = 10.0
 _CLEAN_S_MAX = 15.0
+_READS_AGAIN_S_MAX = 10.0
 
 
 class LedgerImage(NamedTuple):
@@ -139,21 +140,32 @@ class Judge:
         return record.last_entry == _LAST_ENTRIES - 1
 
     async def _read_all(self, client: SimClient, history: LedgerHistory) -> None:
-        if not history.is_closed or history.deleted:
-            return
-        try:
-            reader = await client.ledgers.open(history.ledger_id, password=history.record.password)
-            next_entry = 0
-            while next_entry <= reader.last_add_confirmed:
-                step = self._rng.choice((1, 5, 1000))
-                last = min(reader.last_add_confirmed, next_entry + step - 1)
-                next_entry = await self.load.read(client, reader, next_entry, last)
-            await reader.close()
-        except LedgerNotFound:
-            self.audit_of.check(history.deleted, f"S1 ledger {history.ledger_id} is gone")
-        except OctavoError as error:
-            if not self.cluster.options.beyond and not history.deleted:
-                self.audit_of.fail(f"S1 ledger {history.ledger_id}: {error}")
+        """All of a closed ledger can be read: soon, if not at once. A slow call that began before
+        the heal, or a registration on its way, may cost an attempt."""
+        loop = self.cluster.loop
+        began_s = loop.time()
+        while history.is_closed and not history.deleted:
+            try:
+                await self._read_once(client, history)
+                return
+            except LedgerNotFound:
+                self.audit_of.check(history.deleted, f"S1 ledger {history.ledger_id} is gone")
+                return
+            except OctavoError as error:
+                if self.cluster.options.beyond or history.deleted:
+                    return
+                late = loop.time() - began_s > _READS_AGAIN_S_MAX
+                self.audit_of.check(not late, f"S1 ledger {history.ledger_id}: {error}")
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _read_once(self, client: SimClient, history: LedgerHistory) -> None:
+        reader = await client.ledgers.open(history.ledger_id, password=history.record.password)
+        next_entry = 0
+        while next_entry <= reader.last_add_confirmed:
+            step = self._rng.choice((1, 5, 1000))
+            last = min(reader.last_add_confirmed, next_entry + step - 1)
+            next_entry = await self.load.read(client, reader, next_entry, last)
+        await reader.close()
 
     # ------------------------------------------------------------------ every copy
 
@@ -242,6 +254,9 @@ class Judge:
             if found is not None and ledger_id in unsure:
                 # The record of that fence was refused, and nobody was told that it holds.
                 image = image._replace(fenced=found.fenced)
+            if found is not None and found.last_add_confirmed > image.last_add_confirmed:
+                # A writer tells its idle ledger's LAC to a bookie that came back.
+                image = image._replace(last_add_confirmed=found.last_add_confirmed)
             if found != image and bookie.name not in self.audit_of.damaged:
                 self.audit_of.fail(
                     f"P40 {bookie.name} came back ({how}power lost) with ledger {ledger_id} "

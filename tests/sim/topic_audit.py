@@ -53,8 +53,8 @@ class CursorHistory:
     """All before it may count as acked by a seek."""
     moves: int = 0
     """How many seeks have begun or ended: acks that overlap one are not counted as confirmed."""
-    loose: bool = False
-    """A seek has an unknown outcome: it may take effect at any time."""
+    loose: int = 0
+    """Seeks without a known outcome: they may take effect at any time, the client dead."""
     asked: int = 0
     answered: int = 0
     """Receives. What was given to one that was not answered comes again, after what followed it."""
@@ -238,6 +238,7 @@ class LogHistory:
     def seek_begins(self, sub: str, offset: int) -> None:
         cursor = self.cursors[sub]
         cursor.moves += 1
+        cursor.loose += 1
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         cursor.skipped = max(cursor.skipped, offset)
 
@@ -246,8 +247,9 @@ class LogHistory:
         cursor.moves += 1
         # What was acked while it was under way may have been acked before it took effect.
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
-        if not known:
-            cursor.loose = True
+        if known:
+            cursor.loose -= 1
+        else:
             cursor.confirmed.clear()
 
     def delivered(
