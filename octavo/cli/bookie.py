@@ -6,6 +6,9 @@ refuses while a bookie holds them, and names the process.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +17,12 @@ import typer
 
 from octavo.cli import nodes
 from octavo.cli.admin_port import AdminUrl, ask
-from octavo.cli.inspect_output import byte_progress
-from octavo.cli.options import AsJson
+from octavo.cli.inspect_output import byte_progress, short
+from octavo.cli.options import AsJson, BadOption
 from octavo.cli.output import emit_json, emit_table, say
 
 if TYPE_CHECKING:
+    from bookie.disk import RealDisk
     from octavo.inspect.folders import BookieFolders
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,6 +83,96 @@ def _show_sizes(
     emit_table(columns, rows)
     more = f", {count - len(shown):,} not shown" if len(shown) < count else ""
     say(f"{count:,} ledgers, {stored:,} bytes in entry logs{more}")
+
+
+@app.command("check")
+def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """Check all files of a stopped bookie, and whether they say the same. Exit code 1 on damage.
+
+    Reads everything, changes nothing, and takes the folders' locks meanwhile.
+
+    \b
+    Examples:
+      octavo bookie check /var/lib/octavo/b1
+      octavo bookie check /disk1/b1 /disk2/b1 --json
+    """
+    from bookie.disk import RealDisk
+    from octavo.inspect.check import check_bookie
+
+    disk, bookie = RealDisk(), _find(folders)
+    with _alone(disk, bookie), byte_progress("reading", bookie.bytes, hidden=as_json) as advance:
+        found = check_bookie(disk, bookie, advance)
+    listed = [one.as_json() for one in found.damage]
+    if as_json:
+        for one in listed:
+            emit_json(one)
+    else:
+        say(f"{found.files:,} files read")
+        for problem in found.problems:
+            say(problem)
+        show_damage(listed, limit)
+    if listed or found.problems:
+        raise typer.Exit(1)
+
+
+@app.command("rebuild-index")
+def rebuild_index(folders: Folders, as_json: AsJson = False) -> None:
+    """Make the index of a stopped bookie anew from its entry logs. The old one stays until then.
+
+    Run it as the user that runs the bookie.
+
+    \b
+    Example:
+      octavo bookie rebuild-index /var/lib/octavo/b1
+    """
+    from bookie.disk import RealDisk
+    from bookie.index_rebuild import rebuild_index as rebuild
+    from octavo.inspect.sizes import log_paths
+    from octavo.logs import configure_logging
+
+    configure_logging(form="console", level="error")
+    disk, bookie = RealDisk(), _find(folders)
+    _same_user(bookie)
+    total = sum(path.stat().st_size for path in map(Path, log_paths(disk, bookie)))
+    with _alone(disk, bookie), byte_progress("entry logs", total, hidden=as_json) as advance:
+        done = rebuild(disk, bookie.ledgers, advance)
+    if as_json:
+        emit_json({"runs": done.runs, "logs": done.logs, "covered": list(done.covered)})
+    else:
+        say(
+            f"{done.runs:,} runs of {done.logs:,} entry logs indexed, up to byte "
+            f"{done.covered[1]:,} of log {done.covered[0]}"
+        )
+
+
+@contextmanager
+def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
+    """Hold the folders' locks. Raises `FolderUnusable` when a bookie runs, naming its process."""
+    from bookie.cookies import lock_folders
+    from octavo.inspect.folders import NoBookieHere
+
+    if not bookie.ledgers:
+        raise NoBookieHere(f"{', '.join(bookie.all)} holds no entry logs and no index")
+    if bookie.missing:
+        raise NoBookieHere(
+            f"folder {bookie.missing[0]}, which the cookie names, is not there: mount it first"
+        )
+    locks = lock_folders(disk, bookie.all)
+    try:
+        yield
+    finally:
+        for lock in locks:
+            lock.close()
+
+
+def _same_user(bookie: BookieFolders) -> None:
+    """Files that another user made could not be opened by the bookie. Raises `BadOption`."""
+    owner, me = Path(bookie.ledgers[0]).stat().st_uid if bookie.ledgers else 0, os.geteuid()
+    if bookie.ledgers and owner != me:
+        raise BadOption(
+            f"{bookie.ledgers[0]} belongs to user {owner}, this is user {me}: run it as the user "
+            "that runs the bookie, which could not open the new files else"
+        )
 
 
 @app.command("gc")
@@ -156,7 +250,7 @@ def show_damage(listed: list[dict[str, Any]], limit: int) -> None:
     rows = [
         (
             one["kind"],
-            one["path"],
+            short(one["path"]),
             one["offset"],
             one["length"],
             one["ledger_id"],
@@ -167,7 +261,8 @@ def show_damage(listed: list[dict[str, Any]], limit: int) -> None:
     if rows:
         emit_table(("damage", "file", "from byte", "bytes", "ledger", "entries"), rows)
     more = f", {len(listed) - len(shown):,} not shown" if len(shown) < len(listed) else ""
-    say(f"{len(listed):,} damaged places{more}" if listed else "no damage known")
+    count = "1 damaged place" if len(listed) == 1 else f"{len(listed):,} damaged places"
+    say(f"{count}{more}" if listed else "no damage found")
 
 
 def _span(first: int | None, last: int | None) -> str:

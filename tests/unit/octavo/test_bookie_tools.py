@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -64,6 +65,98 @@ def test_sizes_of_logs_that_lost_their_map_and_index(
     assert out.startswith("ledger bytes entries logs live bytes 7 2,672 0 2 0")
 
 
+# Check and rebuild
+
+
+def test_a_whole_bookie_is_said_to_be_whole(
+    bookie: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(["check", str(bookie)], capsys)
+    assert (code, out) == (0, "")
+    assert "no damage found" in err
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "offset", "named"),
+    [
+        ("ledgers-1/0000000000000001.log", 327, "run-checksum"),
+        ("ledgers-1/0000000000000001.state", 60, "state"),
+        ("journal/0000000000000001.journal", 3640, "journal"),
+        ("ledgers-2/journal.mark", 20, "file-header"),
+        ("ledgers-2/VERSION", 0, "file-header"),
+    ],
+)
+def test_damage_anywhere_is_exit_code_1(
+    name: str, offset: int, named: str, bookie: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(bookie / name, offset)
+    code = run(["bookie", "check", str(bookie), "--json"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert code == 1
+    assert (named, str(bookie / name)) in [(one["kind"], one["path"]) for one in found]
+    code, out, err = said(["check", str(bookie)], capsys)
+    assert code == 1
+    assert named in out
+    assert "damaged place" in err
+
+
+def test_a_missing_index_is_made_anew(bookie: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(bookie / "ledgers-1/index")
+    code, _, err = said(["check", str(bookie)], capsys)
+    assert code == 1
+    assert "there is no index" in err
+    code, _, err = said(["rebuild-index", str(bookie)], capsys)
+    assert code == 0
+    assert "4 runs of 2 entry logs indexed, up to byte 1,602 of log 2" in err
+    assert said(["check", str(bookie)], capsys)[0] == 0
+    code, out, _ = said(["rebuild-index", str(bookie), "--json"], capsys)
+    assert json.loads(out) == {"runs": 4, "logs": 2, "covered": [2, 1602]}
+
+
+def test_an_index_that_cannot_be_whole_is_not_made(
+    bookie: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(bookie / "ledgers-1/0000000000000001.log", 24)
+    before = sorted(path.name for path in (bookie / "ledgers-1/index").iterdir())
+    code, _, err = said(["rebuild-index", str(bookie)], capsys)
+    assert code == 1
+    assert "damaged" in err
+    assert sorted(path.name for path in (bookie / "ledgers-1/index").iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["check", "rebuild-index"])
+async def test_who_holds_the_folders_is_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_bookie(tmp_path):
+        code, _, err = await asyncio.to_thread(said, [command, str(tmp_path)], capsys)
+        assert code == 1
+        assert f"held by process {os.getpid()}" in err
+    code, _, err = await asyncio.to_thread(said, [command, str(tmp_path)], capsys)
+    assert code == 0, err
+
+
+def test_a_folder_that_is_not_mounted_is_named(
+    bookie: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (bookie / "journal/VERSION", bookie / "ledgers-1/VERSION"):
+        text = path.read_text().replace("/var/lib/octavo/b1", str(bookie))
+        path.write_text(text)
+    shutil.rmtree(bookie / "ledgers-2")
+    code, _, err = said(["rebuild-index", str(bookie)], capsys)
+    assert code == 1
+    assert "ledgers-2, which the cookie names, is not there" in err
+
+
+# A running one
+
+
 async def test_a_running_bookie_is_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,7 +173,7 @@ async def test_a_running_bookie_is_asked(
         code, _, err = await ask("gc", "--start")
         assert code == 0, err
         code, _, err = await ask("damage")
-        assert (code, err) == (0, "no damage known")
+        assert (code, err) == (0, "no damage found")
         code, out, _ = await ask("scrub")
         assert code == 0
         assert out
@@ -161,7 +254,7 @@ def test_damage_is_exit_code_1(canned: str, capsys: pytest.CaptureFixture[str]) 
     code, out, err = said(["damage", "--url", canned], capsys)
     assert code == 1
     assert "run-checksum /l/1.log 24 100 7 3–9" in out
-    assert err == "1 damaged places"
+    assert err == "1 damaged place"
     assert said(["damage", "--url", canned, "--json"], capsys)[0] == 1
 
 

@@ -74,7 +74,9 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
         "standalone", "bookie", "broker", "zookeeper", "publish", "consume", "bookies", "demo",
         "demo fencing", "topic create", "topic list", "topic describe", "topic update",
         "topic delete", "ledger list", "ledger show", "ledger read", "ledger recover",
-        "ledger delete",
+        "ledger delete", "bookie check", "bookie rebuild-index", "bookie sizes", "bookie gc",
+        "bookie damage", "bookie scrub", "inspect journal", "inspect entrylog", "inspect index",
+        "inspect state", "inspect mark", "inspect cookie", "inspect limbo",
     ],
 )  # fmt: skip
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
