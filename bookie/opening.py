@@ -8,6 +8,7 @@ does not matter. Raises on damage it cannot vouch for; nothing is passed over in
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -65,7 +66,7 @@ async def open_files(
         whole = await blocking(journal.is_whole) and whole
     await blocking(logs.cut_abandoned, mark.log_position if mark else (0, 0), whole)
     index = await blocking(
-        open_index, disk, config.ledger_directories[0], logs, mark, states, index_opener
+        open_index, config.ledger_directories[0], logs, mark, states, index_opener
     )
     return Opened(mark, state_file, index, journals)
 
@@ -86,22 +87,51 @@ async def replay(
     """
     ends = [reader.begins() for reader in readers]
     count = 0
+    flushes = _Flushes(checkpointer, on_flushed)
+    try:
+        for index, reader in enumerate(readers):
+            blocks = reader.blocks()
+            while (block := await blocking(_next_block, blocks)) is not None:
+                for record in records_of(block.body):
+                    if control.replay(record):
+                        cache.active.put(cast(AddRun, record))
+                count, ends[index] = count + 1, Position(block.file_id, block.end)
+                if cache.is_full:
+                    await flushes.begin(tuple(ends))
+        if count:
+            await flushes.begin(tuple(ends))
+            await flushes.end()
+            _log.info("journal_replayed", blocks=count, ends=ends)
+    finally:
+        flushes.cancel()
 
-    def replayed() -> tuple[Position, ...]:
-        return tuple(ends)
 
-    for index, reader in enumerate(readers):
-        blocks = reader.blocks()
-        while (block := await blocking(_next_block, blocks)) is not None:
-            for record in records_of(block.body):
-                if control.replay(record):
-                    cache.active.put(cast(AddRun, record))
-            count, ends[index] = count + 1, Position(block.file_id, block.end)
-            if cache.is_full:
-                await checkpointer.run(replayed, on_flushed)
-    if count:
-        await checkpointer.run(replayed, on_flushed)
-        _log.info("journal_replayed", blocks=count, ends=ends)
+class _Flushes:
+    """One half of the write cache is flushed while the other is filled from the journal."""
+
+    def __init__(self, checkpointer: Checkpointer, on_flushed: Callable[[Half], None]) -> None:
+        self._checkpointer = checkpointer
+        self._on_flushed = on_flushed
+        self._running: asyncio.Task[Mark] | None = None
+
+    async def begin(self, ends: tuple[Position, ...]) -> None:
+        """Flush what was put so far, all that stands before `ends`. Raises what `end` raises."""
+        await self.end()
+        run = self._checkpointer.run(lambda: ends, self._on_flushed)
+        self._running = asyncio.create_task(run, name="replay flush")
+        self._running.add_done_callback(_look)  # also when the replay failed, and nobody asks
+        await asyncio.sleep(0)  # it has taken its half before anything more is put
+
+    async def end(self) -> None:
+        """Return once all is flushed. Raises what the disk raises."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running
+
+    def cancel(self) -> None:
+        """The replay failed."""
+        if self._running is not None:
+            self._running.cancel()
 
 
 async def begin_journals(
@@ -120,6 +150,11 @@ async def begin_journals(
         await blocking(writer.open, await blocking(reader.seal) + 1)
         writers.append(writer)
     return writers
+
+
+def _look(flush: asyncio.Task[Mark]) -> None:
+    if not flush.cancelled():
+        flush.exception()
 
 
 def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:

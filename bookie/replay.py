@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 
@@ -11,6 +12,8 @@ from protocol.frames import ADD_HEADER, ADD_IDS, LENGTH, PREFIX, Flag
 
 _ADD = ADD_HEADER >> 16
 _RECOVERY = int(Flag.RECOVERY_ADD)
+_SAME_BYTES = ADD_IDS.size - 8
+"""What of an add's frame is the same in all of a run: all that stands before the entry id."""
 
 
 def records_of(body: bytes) -> Iterator[AddRun | Meta]:
@@ -39,9 +42,10 @@ def _next_record(body: bytes, start: int) -> tuple[AddRun | Meta, int]:
 def _next_run(body: bytes, start: int) -> tuple[AddRun, int]:
     """The longest run of adds that belong together from `start`, and where it ends."""
     length, head, key, ledger_id, first = ADD_IDS.unpack_from(body, start)
-    position = start + 4 + length
-    offsets = [0]
     same_length, end = True, len(body)
+    count = _alike(body, start, 4 + length)
+    position = start + count * (4 + length)
+    offsets = list(range(0, position - start, 4 + length))
     while end - position >= ADD_IDS.size:
         its_length, its_head, its_key, its_ledger, entry_id = ADD_IDS.unpack_from(body, position)
         if (
@@ -58,3 +62,30 @@ def _next_run(body: bytes, start: int) -> tuple[AddRun, int]:
     found = range(0, len(frames), 4 + length) if same_length else offsets
     recovery = bool(head & _RECOVERY)
     return AddRun(ledger_id, first, len(offsets), key, recovery, frames, found), position
+
+
+def _alike(body: bytes, start: int, frame_bytes: int) -> int:
+    """How many frames from `start` on, at least one, differ in nothing but ascending entry ids.
+
+    Most do, and a start after a crash reads many: this is what it takes per entry.
+    """
+    room = (len(body) - start) // frame_bytes
+    if room < 2 or frame_bytes < ADD_IDS.size:
+        return 1
+    front, first = body[start : start + _SAME_BYTES], 0
+    count = 0
+    rows = _rows_of(frame_bytes).iter_unpack(memoryview(body)[start : start + room * frame_bytes])
+    for its_front, entry_id in rows:
+        if its_front != front:
+            break
+        if count == 0:
+            first = entry_id
+        elif entry_id != first + count:
+            break
+        count += 1
+    return max(1, count)
+
+
+@functools.lru_cache(maxsize=64)
+def _rows_of(frame_bytes: int) -> struct.Struct:
+    return struct.Struct(f">{_SAME_BYTES}sq{frame_bytes - ADD_IDS.size}x")
