@@ -81,24 +81,31 @@ class EntryLogs:
                     self._paths[log_id] = f"{directory}/{name}"
         self._current_id = self._last_id = max(self._paths, default=0)
 
-    def cut_abandoned(self, mark: tuple[int, int], journaled: bool) -> None:
+    def cut_abandoned(
+        self, mark: tuple[int, int], journaled: bool, *, missing: bool = False
+    ) -> None:
         """Cut the logs where the mark, (log id, offset), ends to vouch for them.
 
         What lies behind it is in the journal too, and may be torn, or in the page cache alone when
         a sync failed: it goes. Only when the mark was lost, and journal files before it, it is not
         `journaled`: then it stays as far as it is good. Raises `EntryLogMissing` when the log that
-        the mark names is gone.
+        the mark names is gone, unless `missing` says that this is known: then a new one is begun.
         """
-        if mark[0] and mark[0] not in self._paths:
+        if mark[0] and mark[0] not in self._paths and not missing:
             raise EntryLogMissing(
                 f"entry log {file_name(mark[0])}, which the journal mark names, is in none of "
-                f"{', '.join(self._directories)}: bring it back, or take this bookie out (remove "
-                "its folders and its cookie) and have its ledgers re-replicated"
+                f"{', '.join(self._directories)}: bring it back. If it is gone for good, start "
+                "once with --accept-loss: what this bookie still has is served, what it may have "
+                "lost is answered as unknown until it is re-replicated"
             )
         self._drop_unused(mark[0], journaled=journaled)
         for log_id in self.log_ids:
             if log_id >= mark[0]:
                 self._offset = self._cut(log_id, mark[1] if log_id == mark[0] else 0, journaled)
+        if missing:
+            # The next mark must not name an older log than the last one did: that would be cut.
+            self._last_id = max(self._last_id, mark[0])
+            self.roll()
 
     def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
         """Cut one log, durably, unless it was closed in good order; return its size."""

@@ -26,7 +26,7 @@ from bookie.entry_log import EntryLogs
 from bookie.index import INDEX_FOLDER, IndexRun, LedgerIndex, RocksIndex
 from bookie.ledger_state import LedgerStates
 from bookie.mark import Mark
-from protocol.codes import OctavoError
+from protocol.codes import BookieIOError, OctavoError
 
 _NEW = f"{INDEX_FOLDER}.new"
 _OLD = f"{INDEX_FOLDER}.old"
@@ -64,11 +64,13 @@ def fill(
     start: Position,
     end: Position,
     progress: Progress = _quiet,
+    lost: Callable[[int, BookieIOError], None] | None = None,
 ) -> Rebuilt:
     """Index every record from `start` to `end`, oldest first; durable on return.
 
     Until then the index says that it is complete up to `start`, so that an end in between is made
-    good by the next start. Raises `BookieIOError` when a record cannot be found.
+    good by the next start. Raises `BookieIOError` when a record cannot be found, or tells `lost`,
+    with the log's id, when that loss is accepted.
     """
     _log.info("index_rebuild_started", from_log=start[0], from_offset=start[1])
     runs: list[IndexRun] = []
@@ -79,16 +81,21 @@ def fill(
         logs_read += 1
         first = start[1] if log_id == start[0] else 0
         last = end[1] if log_id == end[0] else 0
-        for record, location in logs.scan_all(log_id, first, last):
-            progress(location.length)
-            state = states.get(record.ledger_id)
-            if state is None or state.deleted:
-                continue
-            runs.append(IndexRun(record.ledger_id, record.first_entry, record.last_entry, location))
-            count += 1
-            if len(runs) >= _BATCH:
-                index.put(runs, start)
-                runs = []
+        try:
+            for record, at in logs.scan_all(log_id, first, last):
+                progress(at.length)
+                state = states.get(record.ledger_id)
+                if state is None or state.deleted:
+                    continue
+                runs.append(IndexRun(record.ledger_id, record.first_entry, record.last_entry, at))
+                count += 1
+                if len(runs) >= _BATCH:
+                    index.put(runs, start)
+                    runs = []
+        except BookieIOError as error:
+            if lost is None:
+                raise
+            lost(log_id, error)
     index.put(runs, end)
     index.flush()
     _log.info("index_rebuilt", runs=count)

@@ -48,6 +48,12 @@ class JournalDamaged(OctavoError):
     scope = Scope.PROCESS
 
 
+class JournalVersionUnknown(JournalDamaged):
+    """A newer program wrote it: nothing is damaged, and nothing may be passed over."""
+
+    name = "journal-version-unknown"
+
+
 class BlockKind(enum.IntEnum):
     """What a block is."""
 
@@ -111,7 +117,9 @@ def decode_file_header(data: Buffer) -> tuple[int, int]:
     if crc != crc32c(bytes(data[: FILE_HEADER_BYTES - _CRC.size])):
         raise JournalDamaged("header checksum does not match")
     if version != VERSION:
-        raise JournalDamaged(f"journal version {version} is unknown; this program reads {VERSION}")
+        raise JournalVersionUnknown(
+            f"journal version {version} is unknown; this program reads {VERSION}"
+        )
     return version, file_id
 
 

@@ -3,7 +3,8 @@
 Relies on journal_format.py. Three outcomes and no fourth: a block is good; or the journal ends
 there (nothing that follows had been acknowledged); or something acknowledged is lost, and
 `JournalDamaged` names file and range. Nothing is ever skipped in silence (BookKeeper #4659: its
-journal has no checksum and takes damage for the end).
+journal has no checksum and takes damage for the end). When the operator has accepted the loss, what
+is lost is named in `lost` instead, and every good block around it is read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from bookie.damage import DamageKind
 from bookie.disk import Disk, File
 from bookie.journal_format import (
     BLOCK_HEADER_BYTES,
@@ -19,6 +21,7 @@ from bookie.journal_format import (
     FILE_HEADER_BYTES,
     BlockKind,
     JournalDamaged,
+    JournalVersionUnknown,
     body_is_good,
     decode_block_header,
     decode_file_header,
@@ -29,6 +32,7 @@ from bookie.journal_format import (
 )
 from bookie.mark import NAME as MARK_NAME
 from bookie.mark import NOWHERE, Position
+from bookie.salvage import REMEDY, Loss
 
 _SCAN_BYTES = 4 * 1024 * 1024
 _FIRST_FILE = 1
@@ -50,32 +54,51 @@ class GoodBlock(NamedTuple):
 
 
 class JournalReader:
-    """One pass over the journal files of `directory`, from `mark` on. Blocking calls.
+    """Reads the journal files of `directory`, from `mark` on. Blocking calls.
 
     `mark` is None when there is no readable mark at all.
     """
 
-    def __init__(self, disk: Disk, directory: str, mark: Position | None) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, mark: Position | None, *, accept_loss: bool = False
+    ) -> None:
         self._disk = disk
         self.directory = directory
         self.mark = mark
+        self._accept_loss = accept_loss
         self.files = journal_files(disk, directory)
         self.end: JournalEnd | None = None
         """Set after the last block: None when there is no file at all."""
+        self.lost: dict[tuple[str, int], Loss] = {}
+        """What was passed over, by path and offset: with `accept_loss` only."""
 
     def is_whole(self) -> bool:
         """Whether the files hold all that no mark vouches for. Raises `JournalDamaged`.
 
-        Not when the mark was lost, and files before it had gone.
+        Not when the mark was lost, and files before it had gone; nor when a loss was accepted.
         """
         self._files_to_read()
-        return self.mark is not None or self.files[:1] == [_FIRST_FILE]
+        return not self.lost and (self.mark is not None or self.files[:1] == [_FIRST_FILE])
 
     def begins(self) -> Position:
         """Where the first of `blocks` may stand: the mark, or before all files there are."""
         if self.mark is not None:
             return self.mark
         return Position(self.files[0], 0) if self.files else NOWHERE
+
+    def survey(self) -> list[Loss]:
+        """Look for losses before anything is changed: all of them, if they are accepted."""
+        if self._accept_loss:
+            for _ in self.blocks():
+                pass
+        return list(self.lost.values())
+
+    def _lose(self, path: str, offset: int, length: int, why: str) -> None:
+        """Raises `JournalDamaged`, unless the loss is accepted."""
+        if not self._accept_loss:
+            raise JournalDamaged(f"{why}. {REMEDY}")
+        loss = Loss(DamageKind.JOURNAL, path, offset, length, why)
+        self.lost.setdefault((path, offset), loss)
 
     def blocks(self) -> Iterator[GoodBlock]:
         """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
@@ -93,12 +116,13 @@ class JournalReader:
     def seal(self) -> int:
         """End the last file where it is good, so that a newer one may follow; return its id.
 
-        Only after `blocks` has come to its end. 0 when there is no file. An END block that stands
-        there already is written once more: the process before this one may have died between
-        writing it and its sync, or in a sync that failed, so that only the page cache has it.
+        Only after `blocks` has come to its end. Without a file it is the mark's, or 0. An END block
+        that stands there already is written once more: the process before this one may have died
+        between writing it and its sync, or in a sync that failed, so that only the page cache has
+        it.
         """
         if self.end is None:
-            return 0
+            return self.mark.file_id if self.mark is not None else 0
         file_id, offset = self.end
         file = self._disk.open(f"{self.directory}/{file_name(file_id)}", write=True)
         try:
@@ -117,20 +141,24 @@ class JournalReader:
         if mark == NOWHERE:  # marked before its first file was begun
             mark = Position(_FIRST_FILE, 0) if wanted else None
         if mark is not None and (not wanted or wanted[0] != mark.file_id):
-            raise JournalDamaged(
+            self._lose(
+                f"{self.directory}/{file_name(mark.file_id)}",
+                mark.offset,
+                0,
                 f"journal file {file_name(mark.file_id)} is missing from {self.directory}: the "
-                f"mark says that entries from its byte {mark.offset} on are nowhere else. Bring "
-                "the file back, or take this bookie out and have its ledgers re-replicated"
+                f"mark says that entries from its byte {mark.offset} on are nowhere else",
             )
         for before, after in pairwise(wanted):
             if after != before + 1:
                 unsure = (
                     "" if mark is not None else f" (no readable {MARK_NAME} says if they count)"
                 )
-                raise JournalDamaged(
+                self._lose(
+                    f"{self.directory}/{file_name(before + 1)}",
+                    0,
+                    0,
                     f"journal files {file_name(before + 1)} to {file_name(after - 1)} are missing "
-                    f"from {self.directory}{unsure}. Bring them back, or take this bookie out and "
-                    "have its ledgers re-replicated"
+                    f"from {self.directory}{unsure}",
                 )
         return wanted
 
@@ -147,7 +175,10 @@ class JournalReader:
             if block is not None:
                 body = file.pread(block.body_bytes, offset + BLOCK_HEADER_BYTES)
             if block is None or not body_is_good(block, body):
-                self._refuse_if_acknowledged(file, file_id, offset, size, last=last)
+                later = self._pass_over(file, file_id, offset, size, last=last)
+                if later is not None:
+                    offset = later
+                    continue
                 self.end = JournalEnd(file_id, offset)
                 return
             if block.kind is BlockKind.END:
@@ -162,31 +193,37 @@ class JournalReader:
             return  # made, never used: the header is synced before the first block is written
         try:
             _, its_id = decode_file_header(front)
+        except JournalVersionUnknown as error:
+            raise JournalVersionUnknown(f"journal file {file.path}: {error}") from error
         except JournalDamaged as error:
-            raise JournalDamaged(
-                f"journal file {file.path}: {error}. It cannot be told what it held: restore it, "
-                "or take this bookie out and have its ledgers re-replicated"
-            ) from error
+            why = f"journal file {file.path}: {error}. It cannot be told what it held"
+            self._lose(file.path, 0, FILE_HEADER_BYTES, why)
+            return  # each block says of which file it is
         if its_id != file_id:
             raise JournalDamaged(
                 f"journal file {file.path} says that it is {file_name(its_id)}: give it its name"
             )
 
-    def _refuse_if_acknowledged(
+    def _pass_over(
         self, file: File, file_id: int, bad: int, size: int, *, last: bool
-    ) -> None:
-        """Whether anything after the bad block proves that it had been acknowledged."""
+    ) -> int | None:
+        """Where to go on when anything after the bad block proves that it had been acknowledged.
+
+        None at the journal's end, and at the end of a file. Raises `JournalDamaged`.
+        """
         good = _later_block(file, file_id, bad, size)
         if good is None and last:
-            return
+            return None
         until = f"byte {good}" if good is not None else "its end"
         follows = "good blocks" if good is not None else "newer journal files"
-        raise JournalDamaged(
+        self._lose(
+            file.path,
+            bad,
+            (good if good is not None else size) - bad,
             f"journal file {file.path} is damaged from byte {bad} to {until}, and {follows} "
-            "follow: acknowledged entries are lost. This bookie does not start, for it would "
-            "answer 'no such entry' for them. Restore the file, or take this bookie out (remove "
-            "its folders and its cookie) and have its ledgers re-replicated"
+            "follow: acknowledged entries are lost",
         )
+        return good
 
 
 def _later_block(file: File, file_id: int, bad: int, size: int) -> int | None:

@@ -291,6 +291,38 @@ class StateFile:
             self._file = None
 
 
+def state_files(disk: Disk, directory: str) -> list[int]:
+    """The ids of the state files in `directory`, ascending."""
+    found = map(file_id_of, disk.list_directory(directory))
+    return sorted(file_id for file_id in found if file_id is not None)
+
+
+def good_blocks(disk: Disk, directory: str, file_id: int) -> Iterator[tuple[int, LedgerState]]:
+    """The records of every good block of a file, whatever is damaged between.
+
+    Raises `LedgerStateDamaged` for a file of a version that is not known.
+    """
+    file = disk.open(f"{directory}/{file_name(file_id)}")
+    try:
+        front = file.pread(FILE_HEADER_BYTES, 0)
+        if len(front) == FILE_HEADER_BYTES:
+            magic, version, _, crc = FILE_HEADER.unpack(front)
+            whole = magic == MAGIC and crc == crc32c(front[: -_CRC.size])
+            if whole and version != VERSION:
+                raise _damaged(file.path, f"is of version {version}, which is not known")
+        data, offset = file.pread(file.size(), 0), FILE_HEADER_BYTES
+        while offset >= 0:
+            body = _read_block(file, offset)
+            if body is None:
+                offset = data.find(BLOCK_MAGIC, offset + 1)
+                continue
+            for start in range(0, len(body), RECORD.size):
+                yield decode_record(body, start)
+            offset += BLOCK_BYTES + len(body)
+    finally:
+        file.close()
+
+
 def _read_block(file: File, offset: int) -> bytes | None:
     front = file.pread(BLOCK_BYTES, offset)
     if len(front) < BLOCK_BYTES:
@@ -307,6 +339,7 @@ def _read_block(file: File, offset: int) -> bytes | None:
 def _damaged(path: str, what: str) -> LedgerStateDamaged:
     return LedgerStateDamaged(
         f"ledger state {path} {what}: fences and keys of ledgers would be lost, so this bookie "
-        "does not start. Restore the file, or take this bookie out (remove its folders and its "
-        "cookie) and have its ledgers re-replicated"
+        "does not start. Restore the file. If it is gone for good, start once with --accept-loss: "
+        "what this bookie still has is served, what it may have lost is answered as unknown until "
+        "it is re-replicated"
     )

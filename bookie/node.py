@@ -321,6 +321,8 @@ class BookieNode:
             clock=self._clock,
         )
         self._cookie = await identity.establish()
+        if self.config.accept_data_loss:
+            self.storage.on_loss = identity.data_lost
 
     # Registration
 

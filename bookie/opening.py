@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import structlog
@@ -27,8 +28,9 @@ from bookie.journal_reader import GoodBlock, JournalReader
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates, StateFile
 from bookie.mark import Mark, Position, check_journals
-from bookie.recover import load_states, make_folders, open_index
+from bookie.recover import cut_logs, load_states, make_folders, open_index
 from bookie.replay import records_of
+from bookie.salvage import Loss, OnLoss
 from bookie.write_cache import Half, WriteCache
 
 _log = structlog.get_logger()
@@ -42,6 +44,8 @@ class Opened:
     state_file: StateFile
     index: LedgerIndex
     journals: list[JournalReader]
+    losses: list[Loss]
+    """What this bookie can no longer vouch for: only when the operator accepts that."""
 
 
 async def open_files(
@@ -51,24 +55,44 @@ async def open_files(
     logs: EntryLogs,
     index_opener: Callable[[str], LedgerIndex] | None,
     blocking: Blocking,
+    on_loss: OnLoss | None = None,
 ) -> Opened:
-    """Open everything and fill `states`; only what the mark does not vouch for is cut."""
+    """Open everything and fill `states`; only what the mark does not vouch for is cut.
+
+    With `on_loss` the caller goes into limbo for the `losses`, before it replays the journals:
+    until the mark moves, the next start finds them again.
+    """
     await blocking(make_folders, disk, config.directories)
-    mark, state_file = await blocking(load_states, disk, config.ledger_directories, states)
+    losses: list[Loss] = []
+    accept_loss = on_loss is not None
+    accepted = losses if accept_loss else None
+    mark, state_file = await blocking(
+        load_states, disk, config.ledger_directories, states, accepted
+    )
     check_journals(mark, config.journal_directories)
     await blocking(logs.open)
     journals = [
-        JournalReader(disk, directory, mark.journals[index] if mark else None)
+        JournalReader(
+            disk, directory, mark.journals[index] if mark else None, accept_loss=accept_loss
+        )
         for index, directory in enumerate(config.journal_directories)
     ]
     whole = True
     for journal in journals:  # asked before anything is cut
+        losses += await blocking(journal.survey)
         whole = await blocking(journal.is_whole) and whole
-    await blocking(logs.cut_abandoned, mark.log_position if mark else (0, 0), whole)
+    await blocking(partial(cut_logs, logs, mark, accepted, journaled=whole))
     index = await blocking(
-        open_index, config.ledger_directories[0], logs, mark, states, index_opener
+        open_index,
+        disk,
+        config.ledger_directories[0],
+        logs,
+        mark,
+        states,
+        index_opener,
+        accepted,
     )
-    return Opened(mark, state_file, index, journals)
+    return Opened(mark, state_file, index, journals, losses)
 
 
 async def replay(

@@ -7,17 +7,20 @@ older than the mark is rebuilt from the entry logs, from where it is known to be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
 from bookie.damage import DamagedRead, DamageKind
 from bookie.disk import Disk
-from bookie.entry_log import EntryLogs
+from bookie.entry_log import EntryLogMissing, EntryLogs
 from bookie.index import INDEX_FOLDER as INDEX_FOLDER
 from bookie.index import LedgerIndex, RocksIndex
 from bookie.index_rebuild import fill, make_anew, settle
-from bookie.ledger_state import LedgerStates, StateFile
+from bookie.ledger_state import LedgerStateDamaged, LedgerStates, StateFile
 from bookie.mark import Mark, read_mark
+from bookie.salvage import Loss, restore_states, salvaged_states
+from protocol.codes import BookieIOError
 
 _log = structlog.get_logger()
 
@@ -34,15 +37,45 @@ def make_folders(disk: Disk, directories: Sequence[str]) -> None:
 
 
 def load_states(
-    disk: Disk, directories: Sequence[str], states: LedgerStates
+    disk: Disk,
+    directories: Sequence[str],
+    states: LedgerStates,
+    losses: list[Loss] | None = None,
 ) -> tuple[Mark | None, StateFile]:
-    """Read the mark and fill `states`. Raises `LedgerStateDamaged`."""
+    """Read the mark and fill `states`.
+
+    Raises `LedgerStateDamaged`, unless losses are accepted: then what is lost is added to `losses`.
+    """
     mark = read_mark(disk, directories)
     state_file = StateFile(disk, directories[0])
     position = None if mark is None else (mark.state_id, mark.state_offset)
-    for ledger_id, state in state_file.load(position):
-        states.restore(ledger_id, state)
+    try:
+        for ledger_id, state in state_file.load(position):
+            states.restore(ledger_id, state)
+    except LedgerStateDamaged as error:
+        if losses is None:
+            raise
+        for ledger_id, state in salvaged_states(disk, directories[0]):
+            states.restore(ledger_id, state)
+        losses.append(Loss(DamageKind.STATE, directories[0], 0, 0, str(error)))
     return mark, state_file
+
+
+def cut_logs(
+    logs: EntryLogs, mark: Mark | None, losses: list[Loss] | None, *, journaled: bool
+) -> None:
+    """Cut what the mark does not vouch for; see `EntryLogs.cut_abandoned`.
+
+    Raises `EntryLogMissing`, unless losses are accepted.
+    """
+    end = (mark.log_id, mark.log_offset) if mark is not None else (0, 0)
+    try:
+        logs.cut_abandoned(end, journaled)
+    except EntryLogMissing as error:
+        if losses is None:
+            raise
+        losses.append(Loss(DamageKind.MISSING_FILE, logs.path_of(end[0]), 0, 0, str(error)))
+        logs.cut_abandoned(end, journaled, missing=True)
 
 
 def open_index(
@@ -52,10 +85,13 @@ def open_index(
     mark: Mark | None,
     states: LedgerStates,
     opener: Callable[[str], LedgerIndex] | None,
+    losses: list[Loss] | None = None,
 ) -> LedgerIndex:
     """Open the index and bring it up to what the mark says. Raises `BookieIOError`.
 
-    One that RocksDB finds damaged is made anew, if the logs can vouch for all of it.
+    One that RocksDB finds damaged is made anew, if the logs can vouch for all of it. With `losses`,
+    what logs hold behind the mark is indexed too, for the journal may have lost it, and ledgers of
+    which only the logs tell are known again; a damaged log is added to them.
     """
     settle(disk, directory)
     path = f"{directory}/{INDEX_FOLDER}"
@@ -71,8 +107,19 @@ def open_index(
     # Without a mark the logs that were kept count as far as they are good.
     wanted = (mark.log_id, mark.log_offset) if mark is not None else logs.position
     covered = index.covered
-    if covered is None and logs.log_ids:
-        fill(index, logs, states, (0, 0), wanted)
+    lost = partial(_lose_log, logs, losses) if losses is not None else None
+    if losses:
+        start = min(covered or (0, 0), wanted)
+        kept_states = all(loss.kind is not DamageKind.STATE for loss in losses)
+        made = restore_states(logs, states, start if kept_states else (0, 0))
+        _log.info("ledger_states_restored", ledgers=made)
+        fill(index, logs, states, start, max(logs.position, wanted), lost=lost)
+    elif covered is None and logs.log_ids:
+        fill(index, logs, states, (0, 0), wanted, lost=lost)
     elif covered is not None and covered < wanted:
-        fill(index, logs, states, covered, wanted)
+        fill(index, logs, states, covered, wanted, lost=lost)
     return index
+
+
+def _lose_log(logs: EntryLogs, losses: list[Loss], log_id: int, error: BookieIOError) -> None:
+    losses.append(Loss(DamageKind.RECORD_HEADER, logs.path_of(log_id), 0, 0, str(error)))

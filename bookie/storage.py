@@ -28,7 +28,7 @@ from bookie.checkpoint import Checkpointer
 from bookie.compaction import Compactor, Pace
 from bookie.config import BookieConfig
 from bookie.damage import DamageRegistry
-from bookie.disk import Disk, DiskFull, SyncFailed
+from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
 from bookie.figures import Figures
 from bookie.flushing import Flushing
@@ -37,13 +37,15 @@ from bookie.journal import Journal
 from bookie.journals import Journals, drive
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
-from bookie.limbo import Limbo, read_limbo, vouched, write_limbo
+from bookie.limbo import Limbo
+from bookie.limbo_file import LimboFile
 from bookie.opening import begin_journals, open_files, replay
 from bookie.pressure import AddPressure, Pressure
 from bookie.read_cache import ReadCache
 from bookie.read_stats import ReadStats
 from bookie.reading import Reading
 from bookie.reads import ColdReads
+from bookie.salvage import OnLoss, tell_losses
 from bookie.scrub import Scrubber
 from bookie.write_cache import Half, WriteCache
 from protocol.codes import Code
@@ -102,7 +104,9 @@ class Storage:
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
         self.limbo = Limbo()
         """Of which ledgers this bookie may have lost something."""
-        self._limbo_lock = asyncio.Lock()
+        self._limbo_file = LimboFile(
+            self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
+        )
         self._control = LedgerControl(self._states, self._deleted, self.limbo)
         self._flushing: Flushing | None = None
         self.damages = DamageRegistry(clock)
@@ -114,6 +118,8 @@ class Storage:
         )
         """How far the disk is behind the adds, and who has to wait for it."""
         self._failed: BaseException | None = None
+        self.on_loss: OnLoss | None = None
+        """Told what a start found lost, if that is accepted; limbo is durable on return."""
         self.figures = Figures()
 
     # Life
@@ -121,10 +127,10 @@ class Storage:
     async def start(self) -> None:
         """Open the files and replay the journal. Raises on damage it cannot vouch for."""
         config, blocking = self._config, self._flush_call
-        opened = await open_files(
-            config, self._disk, self._states, self._logs, self._index_opener, blocking
-        )
+        parts = self._states, self._logs, self._index_opener
+        opened = await open_files(config, self._disk, *parts, blocking, self.on_loss)
         self._index = opened.index
+        await tell_losses(opened.losses, self.damages, self.on_loss)
         self._begin_reads(opened.index)
         self._checkpointer = Checkpointer(
             disk=self._disk,
@@ -165,7 +171,7 @@ class Storage:
             self._flushed,
             blocking,
         )
-        self.limbo.take(await blocking(read_limbo, self._disk, config.ledger_directories))
+        await self._limbo_file.load()
         self._journals = drive(
             await begin_journals(config, self._disk, opened.journals, blocking),
             self._journal_executors,
@@ -384,21 +390,9 @@ class Storage:
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
         """These ledgers are whole here again: they leave limbo, durably.
 
-        For whoever has copied back every entry of theirs that this bookie is to hold, and has found
-        them closed in metadata: only then does a lost fence matter no more.
+        For who has found them closed, and copied back all of them that this bookie is to hold.
         """
-        async with self._limbo_lock:
-            if self.limbo.record is None:
-                return
-            record = vouched(self.limbo.record, ledger_ids)
-            try:
-                await self._flush_call(
-                    write_limbo, self._disk, self._config.ledger_directories, record
-                )
-            except SyncFailed as error:
-                self._fail(error)
-                raise
-            self.limbo.take(record)
+        await self._limbo_file.vouch(ledger_ids)
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`; cancel it to give it up."""

@@ -1,0 +1,101 @@
+"""What a start keeps when files are damaged and the operator has accepted the loss.
+
+Everything good is kept and served: journal blocks behind a damaged one, ledger states behind a
+damaged block, entries in the logs whose ledger's state is gone. What is lost is a `Loss` each, and
+before anything is written the bookie goes into limbo for all of them (limbo.py): so nothing here
+has to be complete for the bookie to stay honest, only good for what it keeps. Blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from bookie.damage import DamageKind, DamageRegistry
+from bookie.disk import Disk
+from bookie.entry_log import EntryLogs
+from bookie.entry_log_format import RECORD_BYTES
+from bookie.ledger_state import LedgerState, LedgerStates, good_blocks, state_files
+from protocol.codes import BookieIOError
+from protocol.frames import ADD_IDS
+
+REMEDY = (
+    "Bring it back. If it is gone for good, start once with --accept-loss: what this bookie still "
+    "has is served, what it may have lost is answered as unknown until it is re-replicated"
+)
+_NAMED_MAX = 3
+
+
+class Loss(NamedTuple):
+    """Something that this bookie can no longer vouch for."""
+
+    kind: DamageKind
+    path: str
+    offset: int
+    length: int
+    """How far it reaches; 0 when the file is missing, or nothing is known."""
+    why: str
+
+
+OnLoss = Callable[[str], Awaitable[None]]
+"""Told in words what was lost; limbo for it is durable on return."""
+
+
+async def tell_losses(
+    losses: Sequence[Loss], damages: DamageRegistry, on_loss: OnLoss | None
+) -> None:
+    """Name each loss, then go into limbo for them."""
+    for loss in losses:
+        damages.report(loss.kind, loss.path, loss.offset, loss.length)
+    if losses and on_loss is not None:
+        await on_loss(in_words(losses))
+
+
+def in_words(losses: Sequence[Loss]) -> str:
+    """For the limbo file and the log."""
+    named = "; ".join(loss.why for loss in losses[:_NAMED_MAX])
+    more = len(losses) - _NAMED_MAX
+    return f"{named}; and {more} more" if more > 0 else named
+
+
+def salvaged_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerState]]:
+    """Every good record of every state file, oldest first; later ones win.
+
+    A flag that was set in any of them stays: what is fenced or deleted is so for ever.
+    """
+    latest: dict[int, LedgerState] = {}
+    for file_id in state_files(disk, directory):
+        for ledger_id, state in good_blocks(disk, directory, file_id):
+            before = latest.get(ledger_id)
+            if before is not None and before.deleted:
+                continue
+            state.fenced = state.fenced or (before is not None and before.fenced)
+            latest[ledger_id] = state
+    yield from latest.items()
+
+
+def restore_states(logs: EntryLogs, states: LedgerStates, start: tuple[int, int]) -> int:
+    """Learn from the logs, from `start` on, of ledgers and entries that no state tells; how many.
+
+    Each frame in a log carries its ledger's key. Whether the ledger was fenced, and its LAC, the
+    logs do not tell: in limbo neither is denied.
+    """
+    made = 0
+    for log_id in logs.log_ids:
+        if log_id < start[0]:
+            continue
+        try:
+            for record, at in logs.scan(log_id, start[1] if log_id == start[0] else 0):
+                state = states.get(record.ledger_id)
+                if state is None:
+                    front = logs.read_bytes(log_id, at.offset + RECORD_BYTES, ADD_IDS.size)
+                    if len(front) < ADD_IDS.size:
+                        break
+                    state = states.create(record.ledger_id, ADD_IDS.unpack(front)[2])
+                    made += 1
+                if not state.deleted and record.last_entry > state.last_entry:
+                    state.last_entry = record.last_entry
+                    states.touch(record.ledger_id)
+        except BookieIOError:
+            continue  # its entries are unknown: whoever reads them is told so, and names the place
+    return made

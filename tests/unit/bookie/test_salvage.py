@@ -1,0 +1,329 @@
+"""A start on damaged files: refused, and with the loss accepted everything good is kept, the rest
+is unknown, and the next start, without anybody's word, is an ordinary one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bookie.damage import DamageKind
+from bookie.entry_log import EntryLogMissing
+from bookie.entry_log_format import log_id_of
+from bookie.journal_format import JournalDamaged, JournalVersionUnknown, file_id_of
+from bookie.ledger_state import LedgerStateDamaged
+from bookie.ledger_state import file_id_of as state_id_of
+from bookie.limbo import deepened, read_limbo, write_limbo
+from protocol.codes import BookieIOError, Code, NoSuchLedger, OctavoError, UnknownState
+from tests.memory_disk import MemoryDisk
+from tests.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes
+
+BOUND = 100
+BIG = b"x" * 2000
+
+
+class Operator:
+    """Accepts losses, as a node's identity does."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.said: list[str] = []
+
+    async def accept(self, why: str) -> None:
+        folders = self.bench.config.ledger_directories
+        self.said.append(why)
+        record = deepened(read_limbo(self.bench.disk, folders), BOUND, why, 1, "77")
+        write_limbo(self.bench.disk, folders, record)
+
+
+async def start_again(bench: Bench, *, accept: bool) -> list[str]:
+    """Start on what the disk kept; what was accepted."""
+    operator = Operator(bench)
+    bench.storage = bench._new()
+    if accept:
+        bench.storage.on_loss = operator.accept
+    await bench.storage.start()
+    return operator.said
+
+
+async def refused(bench: Bench, kind: type[OctavoError]) -> str:
+    with pytest.raises(kind) as error:
+        await start_again(bench, accept=False)
+    await bench.storage.close()
+    return str(error.value)
+
+
+async def crashed(bench: Bench) -> MemoryDisk:
+    """Lose power; nothing runs on the disk that is left."""
+    after = bench.disk.crash(random.Random(1))
+    await abandon(bench.storage)
+    bench.disk = after
+    return after
+
+
+def names(disk: MemoryDisk, folder: str, number: Callable[[str], int | None]) -> list[str]:
+    return sorted(n for n in disk.list_directory(folder) if number(n) is not None)
+
+
+def spoil(disk: MemoryDisk, path: str, at: int, data: bytes = b"?!?!") -> None:
+    file = disk.open(path, write=True)
+    file.pwritev([data], at)
+    file.datasync()
+    file.close()
+
+
+async def held(bench: Bench, ledger_id: int) -> dict[int, object]:
+    """What the bookie says of each of six entries."""
+    found: dict[int, object] = {}
+    for entry_id in range(6):
+        try:
+            found[entry_id] = await bench.storage.read(ledger_id, entry_id)
+        except OctavoError as error:
+            found[entry_id] = type(error)
+    return found
+
+
+def block_of(disk: MemoryDisk, path: str, entry: bytes) -> int:
+    """Where an entry stands in a file."""
+    file = disk.open(path)
+    try:
+        return file.pread(file.size(), 0).index(entry)
+    finally:
+        file.close()
+
+
+async def test_a_journal_damaged_in_the_middle() -> None:
+    async with Bench() as bench:
+        for entry_id in range(5):
+            assert await bench.add(1, entry_id, b"e%d" % entry_id) is Code.OK
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 2, b"e2")))
+        assert "--accept-loss" in await refused(bench, JournalDamaged)
+        said = await start_again(bench, accept=True)
+        assert len(said) == 1
+        assert path in said[0]
+        assert "damaged from byte" in said[0]
+        for _ in range(2):
+            expected: dict[int, object] = {n: entry_bytes(1, n, b"e%d" % n) for n in (0, 1, 3, 4)}
+            assert await held(bench, 1) == {**expected, 2: UnknownState, 5: UnknownState}
+            assert await bench.add(1, 5) is Code.UNKNOWN_STATE, "a fence may have been lost"
+            assert await bench.add(BOUND + 1, 0) is Code.OK
+            await bench.storage.close()
+            assert await start_again(bench, accept=False) == []
+        await bench.storage.close()
+        assert await start_again(bench, accept=True) == [], "nothing is lost a second time"
+
+
+async def test_the_lost_range_is_in_the_list_of_damage() -> None:
+    async with Bench() as bench:
+        for entry_id in range(3):
+            await bench.add(1, entry_id, b"e%d" % entry_id)
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 1, b"e1")))
+        await start_again(bench, accept=True)
+        [damage] = bench.storage.damages.current()
+        assert (damage.kind, damage.path) == (DamageKind.JOURNAL, path)
+        assert damage.length > 0
+
+
+@pytest.mark.parametrize("which", [1, 2])
+async def test_a_missing_journal_file(which: int) -> None:
+    async with Bench(replace(CONFIG, journal_file_bytes_max=1400)) as b:
+        for entry_id in range(6):
+            await b.add(1, entry_id, b"x" * 600)
+        disk = await crashed(b)
+        files = names(disk, "/j", file_id_of)
+        assert len(files) > 3
+        disk.unlink(f"/j/{files[which]}")
+        await refused(b, JournalDamaged)
+        await start_again(b, accept=True)
+        found = await held(b, 1)
+        assert found[5] == entry_bytes(1, 5, b"x" * 600)
+        missing = [n for n, said in found.items() if said is UnknownState]
+        assert len(missing) in (1, 2, 3)
+        assert await b.add(1, 6) is Code.UNKNOWN_STATE
+
+
+async def test_the_whole_journal_folder_is_lost() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await bench.storage.checkpoint()
+        await bench.add(1, 1, b"b")
+        disk = await crashed(bench)
+        for name in disk.list_directory("/j"):
+            disk.unlink(f"/j/{name}")
+        assert "is missing from /j" in await refused(bench, JournalDamaged)
+        assert len(await start_again(bench, accept=True)) == 1
+        for _ in range(2):
+            found = await held(bench, 1)
+            assert found[0] == entry_bytes(1, 0, b"a")
+            assert found[1] is UnknownState
+            assert await bench.add(BOUND + 1, 0) is Code.OK
+            await bench.storage.close()
+            await start_again(bench, accept=False)
+
+
+async def test_a_damaged_header_of_a_journal_file() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, 0)
+        await refused(bench, JournalDamaged)
+        await start_again(bench, accept=True)
+        assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a"), "its blocks are good"
+        with pytest.raises(UnknownState):
+            await bench.storage.read(2, 0)
+
+
+async def test_a_newer_version_is_no_loss_to_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await crashed(bench)
+        monkeypatch.setattr("bookie.journal_format.VERSION", 9)
+        with pytest.raises(JournalVersionUnknown):
+            await start_again(bench, accept=True)
+        monkeypatch.undo()
+        await bench.storage.close()
+        await start_again(bench, accept=False)
+        assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a")
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+async def test_the_ledger_state_is_lost(how: str) -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await bench.add(2, 0, b"b")
+        await bench.storage.fence(2, KEY)
+        await bench.storage.checkpoint()
+        disk = await crashed(bench)
+        path = "/l/" + names(disk, "/l", state_id_of)[-1]
+        if how == "missing":
+            disk.unlink(path)
+        else:
+            spoil(disk, path, 60)
+        assert "--accept-loss" in await refused(bench, LedgerStateDamaged)
+        assert len(await start_again(bench, accept=True)) == 1
+        for _ in range(2):
+            # The entries, and the keys, are in the logs.
+            assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a")
+            assert (await held(bench, 2))[0] == entry_bytes(2, 0, b"b")
+            assert await bench.add(2, 1) is Code.UNKNOWN_STATE, "it was fenced"
+            assert await bench.add(2, 1, key=b"o" * 20, recovery=True) is Code.UNAUTHORIZED
+            with pytest.raises(UnknownState):
+                bench.storage.is_fenced(2)
+            await bench.storage.close()
+            assert await start_again(bench, accept=False) == []
+
+
+async def test_states_behind_a_damaged_block_are_kept() -> None:
+    async with Bench() as bench:
+        for ledger_id in (1, 2, 3):
+            await bench.add(ledger_id, 0)
+            await bench.storage.fence(ledger_id, KEY)
+            await bench.storage.checkpoint()
+        disk = await crashed(bench)
+        path = "/l/" + names(disk, "/l", state_id_of)[-1]
+        # The first block is of the first checkpoint: spoil the second one's.
+        file = disk.open(path)
+        data = file.pread(file.size(), 0)
+        file.close()
+        spoil(disk, path, data.index(b"LSTA", data.index(b"LSTA") + 4) + 40)
+        await start_again(bench, accept=True)
+        assert bench.storage.is_fenced(1)
+        assert bench.storage.is_fenced(3)
+        with pytest.raises(UnknownState):
+            bench.storage.is_fenced(2)
+
+
+async def test_a_missing_entry_log() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, BIG)
+        await bench.storage.checkpoint()
+        await bench.restart()
+        await bench.add(1, 1, BIG)
+        await bench.storage.checkpoint()
+        await bench.add(1, 2, BIG)
+        disk = await crashed(bench)
+        logs = sorted(
+            f"{folder}/{name}" for folder in ("/l", "/m") for name in names(disk, folder, log_id_of)
+        )
+        newest = max(logs, key=lambda path: path.rpartition("/")[2])
+        disk.unlink(newest)
+        assert "--accept-loss" in await refused(bench, EntryLogMissing)
+        assert len(await start_again(bench, accept=True)) == 1
+        for _ in range(3):
+            found = await held(bench, 1)
+            assert found[0] == entry_bytes(1, 0, BIG)
+            assert isinstance(found[1], type)
+            assert issubclass(found[1], UnknownState | BookieIOError)
+            assert found[2] == entry_bytes(1, 2, BIG), "it was in the journal"
+            assert await bench.add(BOUND + 1, 0, BIG) is Code.OK
+            await bench.storage.checkpoint()
+            await crashed(bench)
+            assert await start_again(bench, accept=False) == []
+            assert await bench.storage.read(BOUND + 1, 0) == entry_bytes(BOUND + 1, 0, BIG)
+
+
+async def test_what_the_logs_hold_behind_the_mark_is_kept_when_the_journal_lost_it() -> None:
+    """A checkpoint that did not end has put entries into a log; then their journal is damaged."""
+    async with Bench() as bench:
+        await bench.add(1, 0, b"e0")
+        await bench.storage.checkpoint()
+        for entry_id in (1, 2, 3):
+            await bench.add(1, entry_id, b"e%d" % entry_id)
+
+        def no_mark(*_: object) -> None:
+            raise RuntimeError("the power goes before the mark is written")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bookie.checkpoint.write_mark", no_mark)
+            with pytest.raises(RuntimeError):
+                await bench.storage.checkpoint()
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[-1]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 2, b"e2")))
+        await start_again(bench, accept=True)
+        for _ in range(2):
+            found = await held(bench, 1)
+            assert {n: found[n] for n in range(4)} == {
+                n: entry_bytes(1, n, b"e%d" % n) for n in range(4)
+            }
+            await bench.storage.close()
+            await start_again(bench, accept=False)
+
+
+async def test_a_loss_is_found_again_until_limbo_is_durable() -> None:
+    """The operator's limbo fails to be written: nothing has moved, the next start refuses."""
+    async with Bench() as bench:
+        for entry_id in range(3):
+            await bench.add(1, entry_id, b"e%d" % entry_id)
+        disk = await crashed(bench)
+        path = "/j/" + names(disk, "/j", file_id_of)[0]
+        spoil(disk, path, block_of(disk, path, entry_bytes(1, 1, b"e1")))
+
+        async def fails(_: str) -> None:
+            raise BookieIOError("the disk says no")
+
+        bench.storage = bench._new()
+        bench.storage.on_loss = fails
+        with pytest.raises(BookieIOError):
+            await bench.storage.start()
+        await bench.storage.close()
+        await refused(bench, JournalDamaged)
+        await start_again(bench, accept=True)
+        assert (await held(bench, 1))[1] is UnknownState
+
+
+async def test_accepting_changes_nothing_when_nothing_is_lost() -> None:
+    async with Bench() as bench:
+        await bench.add(1, 0, b"a")
+        await crashed(bench)
+        assert await start_again(bench, accept=True) == []
+        assert bench.storage.limbo.record is None
+        with pytest.raises(NoSuchLedger):
+            await bench.storage.read(2, 0)
