@@ -222,7 +222,9 @@ class StateFile:
             raise _damaged(path, "is missing")
         file = self._disk.open(path)
         try:
-            if file.pread(FILE_HEADER_BYTES, 0) != encode_file_header(file_id):
+            front = file.pread(FILE_HEADER_BYTES, 0)
+            if front != encode_file_header(file_id):
+                _refuse_other_version(path, front)
                 if end is None:
                     return
                 raise _damaged(path, "has no good header of version 1")
@@ -334,6 +336,18 @@ def _read_block(file: File, offset: int) -> bytes | None:
     if len(body) != count * RECORD.size or crc32c(body) != crc:
         return None
     return body
+
+
+def _refuse_other_version(path: str, front: bytes) -> None:
+    """Raise when a good header names a version that is not known: no leftover, but fences."""
+    if len(front) < FILE_HEADER_BYTES or front[: len(MAGIC)] != MAGIC:
+        return
+    _, version, _, crc = FILE_HEADER.unpack(front)
+    if version != VERSION and crc == crc32c(front[: -_CRC.size]):
+        raise LedgerStateDamaged(
+            f"ledger state {path} is of version {version}; this program reads {VERSION}. Use the "
+            "program that wrote it"
+        )
 
 
 def _damaged(path: str, what: str) -> LedgerStateDamaged:

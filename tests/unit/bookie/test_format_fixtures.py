@@ -82,6 +82,18 @@ def test_no_format_was_forgotten() -> None:
     assert {WHERE[path] for path in found} | {"index"} == set(make.versions())
 
 
+@pytest.mark.parametrize("name", sorted(make.versions()))
+def test_each_page_says_which_version_is_current(name: str) -> None:
+    page = (ROOT / "docs" / "formats" / f"{name}.md").read_text()
+    (found,) = re.findall(
+        r"^\*\*Version and upgrade\.\*\* The current (?:layout )?version is (\d+)",
+        page,
+        re.MULTILINE,
+    )
+    assert int(found) == make.versions()[name]
+    assert f"`tests/fixtures/formats/{name}`" in page
+
+
 @pytest.mark.parametrize("folder", kept("journal"), ids=lambda one: one.name)
 def test_journal(folder: Path, tmp_path: Path) -> None:
     reader = JournalReader(RealDisk(), str(copied(folder, tmp_path)), None)
