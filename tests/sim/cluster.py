@@ -6,7 +6,7 @@ the referee what each bookie reports as durable, at the moment it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from bookie.add_run import AddRun
@@ -18,6 +18,7 @@ from bookie.journal_format import JournalDamaged
 from bookie.ledger_state import LedgerStateDamaged
 from bookie.mark import Mark, MarkRefused, read_mark
 from bookie.node import BookieNode, BookieStartTimeout
+from bookie.pressure import Pressure
 from bookie.storage import Done, Storage
 from metadata.store import MetadataUnavailable
 from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError, TooManyRequests
@@ -125,8 +126,8 @@ class SimBookie:
         self.node = None
         self.serving = False
 
-    def _pressure(self, paused: bool) -> None:
-        if paused:
+    def _pressure(self, level: Pressure) -> None:
+        if level:
             self.cluster.trace.probe("bookie.pressure")
 
     def count(self, storage: Any) -> None:
@@ -183,7 +184,7 @@ class SimBookie:
         self._first_file = storage._journals.durable_positions[0].file_id
         self._first_mark = mark.journals[0].file_id if mark is not None else 0
         self._failed_starts = 0
-        storage.on_pressure(self._pressure)
+        storage.pressure.on_change(self._pressure)
         self.serving = self.was_ready = True
         cluster.events.add("bookie up", self.name)
         lost = cluster.audit.damaged.get(self.name, "")
@@ -228,10 +229,11 @@ class SimBookie:
     def _watch(self, storage: Storage) -> None:
         """Tell the referee what the storage reports; answer TooManyRequests when told to."""
         name, audit = self.name, self.cluster.audit
-        add, fence, read_many = storage.add, storage.fence, storage.read_many
+        add, fence = storage.add, storage.fence
+        read_many, read_now = storage.read_many, storage.read_now
         set_explicit_lac, delete = storage.set_explicit_lac, storage.delete_ledger
 
-        def watched_add(runs: Sequence[AddRun], done: Done) -> None:
+        def watched_add(runs: Sequence[AddRun], done: Done, lane: Hashable = 0) -> None:
             def watched(results: Sequence[tuple[AddRun, Code]]) -> None:
                 for run, code in results:
                     if code is Code.OK:
@@ -248,7 +250,7 @@ class SimBookie:
                 self.cluster.trace.fault("busy.add")
                 done([(run, Code.TOO_MANY_REQUESTS) for run in runs])
             else:
-                add(runs, watched)
+                add(runs, watched, lane)
 
         async def watched_fence(ledger_id: int, key: bytes) -> None:
             await fence(ledger_id, key)
@@ -265,6 +267,19 @@ class SimBookie:
                 return await read_many(ledger_id, first, count_max, bytes_max)
             except (NoSuchEntry, NoSuchLedger) as error:
                 if held and audit.holds(name, ledger_id, first):
+                    audit.fail(f"P41 bookie {name} denies what it held: {error}")
+                raise
+
+        def watched_read_now(
+            ledger_id: int, first: int, count_max: int, bytes_max: int
+        ) -> list[bytes] | None:
+            if self.busy and self.rng.random() < self.busy:
+                self.cluster.trace.fault("busy.read")
+                raise TooManyRequests("busy")
+            try:
+                return read_now(ledger_id, first, count_max, bytes_max)
+            except (NoSuchEntry, NoSuchLedger) as error:
+                if audit.holds(name, ledger_id, first):
                     audit.fail(f"P41 bookie {name} denies what it held: {error}")
                 raise
 
@@ -286,6 +301,7 @@ class SimBookie:
         put(storage, "add", watched_add)
         put(storage, "fence", watched_fence)
         put(storage, "read_many", watched_read_many)
+        put(storage, "read_now", watched_read_now)
         put(storage, "set_explicit_lac", watched_lac)
         put(storage, "delete_ledger", watched_delete)
         watch_garbage(self, storage)
