@@ -80,9 +80,11 @@ class Census:
                 sums = await self._blocking(self._sums, log_id, log_id < settled)
             except BookieIOError as error:
                 complete = False
+                why = str(error)
                 if isinstance(error, DamagedRead):
-                    self._damages.add(error.damage)
-                found.append(LogFacts(log_id, 0, 0, log_id >= settled, why_not=str(error)))
+                    damage = self._damages.add(error.damage)
+                    why = f"damaged from byte {damage.offset} on: {damage.kind.value}"
+                found.append(LogFacts(log_id, 0, 0, log_id >= settled, why_not=why))
                 continue
             live = 0
             waiting: list[int] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from bookie.entry_log_format import FILE_HEADER_BYTES
 from tests.sim.atlas import Atlas
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.ledger_load import LedgerLoad
@@ -340,6 +341,9 @@ class Nemesis:
         place = self.atlas.rot_at(bookie, path, self.rng)
         if place is None:
             return ""
+        if place[0].endswith(".log") and self.rng.random() < 0.3:
+            at = self.rng.randrange(FILE_HEADER_BYTES)  # which is where a whole log hangs
+            place = (place[0], at, at + 1)
         damage = bookie.disk.hurt(self.rng, *place)
         self.atlas.damaged(bookie, "rotten")
         return f"{bookie.name} {damage.kind} in {damage.path} at {damage.start}…{damage.end}"

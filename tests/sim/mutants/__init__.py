@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.sim.mutants import bookie_bugs, recovery_bugs, topic_bugs, writer_bugs
+from tests.sim.mutants import bookie_bugs, garbage_bugs, recovery_bugs, topic_bugs, writer_bugs
 from tests.sim.mutants.planting import Absent, EditCameLoose, Mutant, planted_edits
 
 __all__ = ["ABSENT", "MUTANTS", "Absent", "EditCameLoose", "Mutant", "planted"]
@@ -18,6 +18,7 @@ _ALL = (
     *recovery_bugs.MUTANTS,
     *writer_bugs.MUTANTS,
     *bookie_bugs.MUTANTS,
+    *garbage_bugs.MUTANTS,
     *topic_bugs.MUTANTS,
 )
 
@@ -26,23 +27,7 @@ MUTANTS: dict[str, Mutant] = {
 }
 """By name: the canon in its order, then the others."""
 
-_NEEDS_COLLECTION = (
-    "Nothing deletes an entry log or reclaims a ledger's space yet: garbage collection and "
-    "compaction come with issue 5, and with them this bug."
-)
 ABSENT = (
-    Absent(
-        10,
-        "BookKeeper #4607",
-        "a damaged entry-log header makes garbage collection delete a live log",
-        _NEEDS_COLLECTION,
-    ),
-    Absent(
-        11,
-        "BookKeeper #870, YBK-183",
-        "garbage collection trusts one incomplete listing and deletes live ledgers",
-        _NEEDS_COLLECTION,
-    ),
     Absent(
         13,
         "BookKeeper #4668",

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bookie.collector import Collector
+from bookie.collector import Collector, _Due
+from bookie.compaction import Pace
 from bookie.config import BookieConfig
 from bookie.disk import RealDisk
+from bookie.garbage import Fate, Quarantine
 from bookie.proofs import Proofs
 from bookie.storage import Storage
 from metadata.embedded import EmbeddedStore
 from metadata.ledger_record import Fragment, LedgerMetadata
 from metadata.ledgers import LedgerStore
 from metadata.store import MetadataUnavailable
-from protocol.codes import Code, NoSuchLedger
-from tests.storage_support import entry_bytes, make_run
+from protocol.codes import Code, NoSuchLedger, ReadOnly
+from tests.storage_support import entry_bytes, eventually, make_run
 
 PAYLOAD = b"x" * 4000
 ENTRIES = 60
@@ -93,9 +96,6 @@ class World:
         assert found == [entry_bytes(ledger_id, n, PAYLOAD) for n in range(count)]
 
 
-Opener = Callable[..., Any]
-
-
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     store = EmbeddedStore(str(tmp_path / "metadata.db"))
@@ -154,3 +154,163 @@ async def test_another_cluster_proves_nothing(world: World) -> None:
     await world.rounds(3)
     assert world.storage.ledgers() == [0, 1]
     assert "belongs to cluster" in world.collector.status.last.metadata_error
+
+
+class Lying(LedgerStore):
+    """Listings that leave some ledgers out, and look-ups that fail."""
+
+    hidden: tuple[int, ...] = ()
+    silent = False
+
+    async def list(self) -> list[int]:
+        return [found for found in await super().list() if found not in self.hidden]
+
+    async def read(self, ledger_id: int) -> Any:
+        if self.silent:
+            raise MetadataUnavailable("no answer")
+        return await super().read(ledger_id)
+
+
+async def test_an_incomplete_listing_deletes_nothing(world: World) -> None:
+    await world.fill(range(4))
+    lying = Lying(world.store, rng=random.Random(1))
+    lying.hidden = (0, 1, 2)
+    world.collector._proofs = Proofs(world.store, lying, await world.ledgers.instance_id())
+    await world.rounds(4)
+    assert world.storage.ledgers() == [0, 1, 2, 3]
+    assert len(world.collector._quarantine) == 0
+    lying.silent = True
+    await world.rounds(4)
+    assert world.storage.ledgers() == [0, 1, 2, 3]
+    assert world.collector.status.last.metadata_error == "no answer"
+
+
+async def test_a_ledger_that_reappears_is_released(world: World) -> None:
+    world.collector._quarantine = Quarantine(60_000)
+    await world.fill(range(2))
+    found, _ = await world.ledgers.read(0)
+    await world.ledgers.delete(0)
+    await world.rounds(2)
+    assert len(world.collector._quarantine) == 1
+    await world.ledgers.create(found)
+    await world.rounds(1)
+    assert len(world.collector._quarantine) == 0
+    await world.check(0)
+
+
+async def test_a_ledger_made_during_the_proofs_is_not_among_the_gone(world: World) -> None:
+    """The ids are taken first: what comes later is asked for in the next round."""
+    await world.fill(range(2))
+
+    class Slow(LedgerStore):
+        async def list(self) -> list[int]:
+            found = await super().list()
+            if 9 not in found:
+                await world.create(9)
+                await world.add(9)
+            return found
+
+    slow = Slow(world.store, rng=random.Random(1))
+    world.collector._proofs = Proofs(world.store, slow, await world.ledgers.instance_id())
+    await world.rounds(3)
+    assert world.storage.ledgers() == [0, 1, 9]
+
+
+async def test_late_adds_are_refused_while_the_deletion_is_remembered(world: World) -> None:
+    await world.fill(range(3))
+    await world.ledgers.delete(0)
+    await world.rounds(2, major=True)
+    await world.rounds(2, major=True)
+    codes: list[Code] = []
+    run = make_run(0, 0, [PAYLOAD])
+    world.storage.add([run], lambda results: codes.extend(code for _, code in results))
+    assert codes == [Code.FENCED]
+    states = world.storage._states
+    assert states.get(0) is not None
+    world.now_ms += WEEK_MS + 1
+    await world.rounds(1)
+    assert states.get(0) is None, "no log holds a record of it, and its time is over"
+    assert world.collector.status.last.markers_dropped == 1
+    await world.restart()
+    assert world.storage.ledgers() == [1, 2]
+
+
+async def test_a_marker_stays_while_a_log_holds_a_record(world: World) -> None:
+    await world.fill(range(3))
+    await world.ledgers.delete(1)
+    await world.rounds(1)
+    path = next(path for path in sorted((world.folder / "l").glob("*.log")))
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    path.write_bytes(data)
+    world.now_ms += 2 * WEEK_MS
+    await world.rounds(3, major=True)
+    world.now_ms += 2 * WEEK_MS
+    await world.rounds(1, major=True)
+    assert world.storage._states.get(1) is not None
+    kept = world.collector.status_json(100)["logs"]
+    assert any("damaged from byte 0" in log["reason"] for log in kept)
+
+
+async def test_the_current_log_is_renewed_when_little_of_it_lives(world: World) -> None:
+    await world.fill(range(1))
+    await world.ledgers.delete(0)
+    assert len(world.logs) == 1
+    await world.rounds(4, minor=True)
+    assert world.storage.ledgers() == []
+    assert world.logs == [2], "an empty new one"
+    await world.restart()
+    await world.rounds(2, minor=True)
+    assert len(world.logs) == 1
+
+
+async def test_a_deletion_that_was_not_journaled_is_tried_again(world: World) -> None:
+    await world.fill(range(2))
+    await world.ledgers.delete(0)
+    await world.rounds(1)
+    control = world.storage._control
+    with pytest.MonkeyPatch.context() as patched:
+
+        def refuse(*_: object) -> asyncio.Future[None]:
+            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            failed.set_exception(ReadOnly("no space"))
+            return failed
+
+        patched.setattr(control, "_write", refuse)
+        await world.rounds(1)
+    assert control.fate(0) is Fate.UNSURE
+    assert world.storage.ledgers() == [1]
+    before = world.logs
+    await world.collector._collect_logs(_Due(minor=True, major=True), 10**6)
+    assert world.logs[: len(before)] == before, "what is not surely deleted stays"
+    await world.rounds(1)
+    assert control.fate(0) is Fate.DELETED
+
+
+async def test_it_stops_in_the_middle_of_a_round(world: World) -> None:
+    await world.fill(range(4))
+
+    class Silent(LedgerStore):
+        async def list(self) -> list[int]:
+            await asyncio.sleep(3600)
+            return []
+
+    silent = Silent(world.store, rng=random.Random(1))
+    world.collector._proofs = Proofs(world.store, silent, await world.ledgers.instance_id())
+    task = asyncio.get_running_loop().create_task(world.collector.run())
+    world.collector.start_now()
+    await eventually(lambda: world.collector._proving is not None)
+    async with asyncio.timeout(5):
+        await world.collector.stop()
+        await task
+
+
+async def test_the_pace_is_kept(world: World) -> None:
+    pace = Pace(1000)
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    for _ in range(3):
+        await pace.spend(100)
+    assert loop.time() - started_s > 0.28
+    pace.hurry()
+    await pace.spend(10**9)

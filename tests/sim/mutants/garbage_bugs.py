@@ -1,0 +1,107 @@
+"""Planted bugs of garbage collection: what is thrown away too early, or on too little evidence."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "bad-header-means-an-empty-log",
+        10,
+        "BookKeeper #4607",
+        "a damaged entry-log header makes garbage collection delete a live log",
+        """A log whose header could not be read counted as one without ledgers, so nothing in it was
+        live, and it went. The edits take a log with a bad header, or one that cannot be stepped
+        through, for empty.""",
+        "P45, P44 (S1)",
+        "bit rot or a read error in the first bytes of an entry log",
+        (
+            Edit(
+                "bookie.census:Census._sums",
+                "bytes_of = self._logs.ledgers_of(log_id)",
+                "from bookie.entry_log_format import FILE_HEADER_BYTES, decode_file_header\n"
+                "    try:\n"
+                "        header = self._logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)\n"
+                "        good = decode_file_header(header) == log_id\n"
+                "        bytes_of = self._logs.ledgers_of(log_id) if good else {}\n"
+                "    except BookieIOError:\n"
+                "        bytes_of = {}",
+            ),
+            Edit(
+                "bookie.log_slice:log_end",
+                "header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)\n",
+                "try:\n"
+                "        header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)\n"
+                "    except DamagedRead:\n"
+                "        header = b''\n"
+                "    if decode_file_header(header) != log_id:\n"
+                "        return LogEnd(FILE_HEADER_BYTES, None)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-incomplete-listing-believed",
+        11,
+        "BookKeeper #870, YBK-183",
+        "garbage collection trusts one incomplete listing and deletes live ledgers",
+        """The iterator over ledgers left some out when a request failed, and what it left out was
+        deleted. The edits let a listing pass over a folder that could not be read, look nothing up
+        by its id, and do without quarantine.""",
+        "P44 (S1)",
+        "a metadata store that does not answer for a while",
+        (
+            Edit(
+                "metadata.ledgers:LedgerStore.list",
+                "            return await self._store.children(path)",
+                "            try:\n"
+                "                return await self._store.children(path)\n"
+                "            except MetadataError:\n"
+                "                return []",
+            ),
+            Edit(
+                "bookie.proofs:Proofs.prove",
+                "answers = await all_of([is_gone(found) for found in asked])",
+                "answers = [True for _ in asked]",
+            ),
+            Edit(
+                "bookie.garbage:Quarantine.round",
+                "    return Verdict(entered, released, confirmed)",
+                "    return Verdict([], released, list(gone))",
+            ),
+        ),
+    ),
+    Mutant(
+        "log-unlinked-before-the-index-flush",
+        0,
+        "BookKeeper #1534, #1536",
+        "compaction removes a log before the index that names the copies is on the disk",
+        """The index was flushed some time after the old log had gone; a crash in between left an
+        index that pointed into nothing. The edit leaves the flush to the next checkpoint.""",
+        "P45",
+        "any compaction",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer._unlink",
+                "        self._index.flush()\n",
+                "        pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "copies-behind-the-mark",
+        0,
+        "P45",
+        "the mark does not vouch for what compaction copied",
+        """A start cuts the logs where the mark ends: what was copied behind it is gone, and the log
+        that it came from too. The edit moves the mark in memory alone.""",
+        "P38, P45 (S1)",
+        "a crash between a compaction and the next checkpoint",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer.relocate",
+                "await self._move_mark(replace(self.mark,",
+                "self.mark = (replace(self.mark,",
+            ),
+        ),
+    ),
+)
