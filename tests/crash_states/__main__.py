@@ -1,7 +1,8 @@
-"""`python -m tests.crash_states [--length N] [--kills N] [--jobs N]`: crash states of the storage.
+"""`python -m tests.crash_states [--length N] [--kills N] [--journals N] [--jobs N]`.
 
-All sequences of at most N operations, all crash points, all that a crash may leave; and the same
-after every kill and every failed sync. Ends with 1 at the first state that breaks a promise.
+Crash states of the storage: all sequences of at most N operations, all crash points, all that a
+crash may leave; the same with two journals; and the same after every kill and every failed sync.
+Ends with 1 at the first state that breaks a promise.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ def main() -> int:
     parser.add_argument(
         "--kills", type=int, default=2, help="operations before a kill or a failed sync, at most"
     )
+    parser.add_argument(
+        "--journals", type=int, default=3, help="operations in a life with two journals, at most"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     options = parser.parse_args()
     be_quiet()
     try:
-        for kills, length in ((False, options.length), (True, options.kills)):
+        for what, length, how in (
+            ("", options.length, {}),
+            ("with two journals ", options.journals, {"two_journals": True}),
+            ("second lives after ", options.kills, {"kills": True}),
+        ):
             started = time.monotonic()
-            found = explore_all(length, options.jobs, kills=kills)
+            found = explore_all(length, options.jobs, **how)
             print(
-                f"{'second lives after ' * kills}{found.sequences:,} sequences of ≤ {length} "
+                f"{what}{found.sequences:,} sequences of ≤ {length} "
                 f"operations: {found.points:,} crash points ({found.incomplete:,} with too much "
                 f"unsynced for every combination), {found.images:,} crash states, {found.states:,} "
                 f"of them different and checked, 0 broken, {time.monotonic() - started:.0f} s",

@@ -11,19 +11,29 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
 import structlog
 
+from bookie.config import BookieConfig
 from tests.crash_states.check import check
 from tests.crash_states.images import images, is_complete
 from tests.crash_states.kills import second_lives
-from tests.crash_states.lives import OPERATIONS, CrashPoint, points_of, tinier
+from tests.crash_states.lives import (
+    OPERATIONS,
+    TINY,
+    TWO_JOURNALS,
+    WITH_TWO_JOURNALS,
+    CrashPoint,
+    points_of,
+    tinier,
+)
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 
-_PIECE, _KILLS_PIECE = 81, 9
+_PIECE, _KILLS_PIECE = 144, 4
 
 
 class CheckLoop(SimLoop):
@@ -84,21 +94,26 @@ def sequences(
         yield from product(names, repeat=length)
 
 
-def explore(wanted: Iterable[Sequence[str]]) -> Explored:
+def explore(wanted: Iterable[Sequence[str]], config: BookieConfig = TINY) -> Explored:
     """Check every crash state of these sequences. Raises `CrashStateFailed`."""
     explored = Explored()
     for sequence in wanted:
-        explore_one(sequence, explored)
+        explore_one(sequence, explored, config)
     return explored
 
 
-def explore_all(length_max: int, jobs: int, *, kills: bool = False) -> Explored:
+def explore_all(
+    length_max: int, jobs: int, *, kills: bool = False, two_journals: bool = False
+) -> Explored:
     """Check every crash state of all sequences of at most `length_max` operations.
 
-    With `kills` those of second lives instead.
+    With `kills` those of second lives instead; or of a bookie with two journals.
     """
-    wanted = list(sequences(length_max))
-    look, size = (explore_kills, _KILLS_PIECE) if kills else (explore, _PIECE)
+    wanted = list(sequences(length_max, WITH_TWO_JOURNALS if two_journals else OPERATIONS))
+    look: Callable[..., Explored] = explore_kills if kills else explore
+    if two_journals:
+        look = partial(explore, config=TWO_JOURNALS)
+    size = _KILLS_PIECE if kills else _PIECE
     if jobs == 1:
         return look(wanted)
     whole = Explored()
@@ -134,14 +149,14 @@ def explore_kills(wanted: Iterable[Sequence[str]]) -> Explored:
     return explored
 
 
-def explore_one(sequence: Sequence[str], explored: Explored) -> None:
+def explore_one(sequence: Sequence[str], explored: Explored, config: BookieConfig = TINY) -> None:
     """Check every crash state of the last operation of `sequence`."""
     lives, loop = (kind(1, trace=Trace()) for kind in (SimLoop, CheckLoop))
     try:
-        points = points_of(sequence, lives)
+        points = points_of(sequence, lives, config)
         explored.sequences += 1
         for point in points:
-            _explore_point(sequence, point, loop, explored)
+            _explore_point(sequence, point, loop, explored, config)
         assert not lives.errors + loop.errors
     finally:
         lives.close()
@@ -149,7 +164,11 @@ def explore_one(sequence: Sequence[str], explored: Explored) -> None:
 
 
 def _explore_point(
-    sequence: Sequence[str], point: CrashPoint, loop: SimLoop, explored: Explored
+    sequence: Sequence[str],
+    point: CrashPoint,
+    loop: SimLoop,
+    explored: Explored,
+    config: BookieConfig = TINY,
 ) -> None:
     explored.points += 1
     explored.incomplete += not is_complete(point.moment)
@@ -161,7 +180,7 @@ def _explore_point(
         explored.digests.add(digest)
         try:
             with tinier():
-                loop.run_until_complete(check(image, point.facts, sure=point.sure))
+                loop.run_until_complete(check(image, point.facts, sure=point.sure, config=config))
         except Exception as error:
             raise CrashStateFailed(_story(sequence, point, number, error)) from error
 

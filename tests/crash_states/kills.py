@@ -23,7 +23,7 @@ from tests.sim.process import Process, ProcessCrashed
 from tests.sim.trace import Trace
 
 HOWS = ("killed before", "killed after", "sync failed", "sync failed, pages read again")
-THEN = ("add", "fence", "lac", "checkpoint", "delete")
+THEN = ("add", "fence", "lac", "checkpoint", "delete", "compact")
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import bookie.checkpoint
+import bookie.compaction
 import bookie.ledger_state
 from bookie.add_run import AddRun
 from bookie.config import BookieConfig
+from bookie.journals import journal_of
 from bookie.storage import Storage
 from protocol.codes import Code
+from tests.crash_states.garbage import collect
 from tests.crash_states.images import Moment, freeze
 from tests.sim.disk import SimDisk
 from tests.sim.disk_faults import CHANGES, SYNCS, DiskFaults, Rule
@@ -31,14 +34,23 @@ TINY = replace(
     journal_preallocate_bytes=1400,
     entry_log_bytes_max=1500,
     write_cache_bytes_max=4096,
+    gc_bytes_per_s=2**40,
+    gc_minor_ratio=0.99,
+    gc_major_ratio=0.99,
+    gc_deleted_keep_ms=1,
 )
-# So that a checkpoint of two entries writes twice, and a log rolls between; states are rewritten.
+TWO_JOURNALS = replace(TINY, journal_directories=("/j", "/k"))
+# So that a checkpoint of two entries writes twice, and a log rolls between; states are rewritten,
+# and a log is emptied in several pieces.
 _TINIER: dict[tuple[Any, str], int] = {
     (bookie.checkpoint, "_SLICE_RUNS_MAX"): 1,
     (bookie.checkpoint, "LOG_RUN_BYTES_MAX"): 400,
     (bookie.ledger_state, "_REWRITE_ABOVE_BYTES"): 100,
+    (bookie.compaction, "_SLICE_BYTES"): 500,
+    (bookie.compaction, "_BATCH_BYTES"): 400,
 }
 PAYLOAD_BYTES, BIG_BYTES = 300, 1000
+OTHER = next(n for n in range(50, 99) if journal_of(n, 2) != journal_of(1, 2))
 Fact = tuple[str, int, int]
 """(what, ledger, entry or LAC): `tried` before it is asked for, `acked` once it was answered."""
 
@@ -120,8 +132,8 @@ class Life:
         self.storage = Storage(self.config, disk=self.disk, index_opener=self.disk.open_index)
         await self.storage.start()
 
-    async def add(self, size: int = PAYLOAD_BYTES) -> None:
-        ledger_id = self.ledger_id
+    async def add(self, size: int = PAYLOAD_BYTES, *, ledger_id: int = 0) -> None:
+        ledger_id = ledger_id or self.ledger_id
         entry_id = self.next_entry.get(ledger_id, 0)
         self.next_entry[ledger_id] = entry_id + 1
         run = make_run(
@@ -142,9 +154,13 @@ class Life:
         code = await answered
         assert code is Code.OK, f"{run} was answered {code}"
 
-    async def big(self) -> None:
+    async def roll(self) -> None:
         """An add that makes the journal roll, and the entry log after it."""
         await self.add(BIG_BYTES)
+
+    async def other(self) -> None:
+        """An add to a ledger of another journal, if there is one."""
+        await self.add(ledger_id=OTHER)
 
     async def fence(self) -> None:
         self.note("fence tried", self.ledger_id)
@@ -171,6 +187,26 @@ class Life:
         await self.storage.delete_ledger(ledger_id)
         self.note("deleted", ledger_id)
 
+    async def gc(self) -> None:
+        """Remove the logs in which nothing is live, and forget who was deleted long ago."""
+        await self._collect(compact=False)
+
+    async def compact(self) -> None:
+        """Rewrite whatever log holds anything that is dead; then as `gc`."""
+        await self._collect(compact=True)
+
+    async def _collect(self, *, compact: bool) -> None:
+        await collect(self.storage, self.config, compact=compact)
+        for what, ledger_id, _ in self.facts:
+            if what == "deleted" and self.storage._states.get(ledger_id) is None:
+                self.note("forgotten", ledger_id)
+
+    async def crowd(self) -> None:
+        """An add, a deletion and a checkpoint while a compaction runs."""
+        compaction = self.loop.create_task(self.compact())
+        await asyncio.sleep(0)
+        await asyncio.gather(self.add(), self.delete(), self.checkpoint(), compaction)
+
     async def restart(self) -> None:
         """In good order."""
         await self.storage.close()
@@ -191,15 +227,21 @@ class Life:
 
 OPERATIONS: dict[str, Callable[[Life], Awaitable[None]]] = {
     "add": Life.add,
-    "big": Life.big,
+    "roll": Life.roll,
     "fence": Life.fence,
     "lac": Life.lac,
     "checkpoint": Life.checkpoint,
     "delete": Life.delete,
+    "gc": Life.gc,
+    "compact": Life.compact,
     "restart": Life.restart,
     "power": Life.power,
     "busy": Life.busy,
+    "crowd": Life.crowd,
 }
+
+
+WITH_TWO_JOURNALS = {**OPERATIONS, "other": Life.other}
 
 
 @contextmanager
@@ -235,7 +277,7 @@ def points_of(
         for number, name in enumerate(sequence):
             if number == len(sequence) - 1:
                 life.recorder.record()
-            await OPERATIONS[name](life)
+            await WITH_TWO_JOURNALS[name](life)
         life.recorder.keep(life.disk, "at the end")
         await silence(life.storage)
 

@@ -74,10 +74,11 @@ def explicit_lac_not_journaled(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "delete")
 def deletion_not_journaled(patch: pytest.MonkeyPatch) -> None:
-    async def delete(self: LedgerControl, ledger_id: int) -> None:
+    async def delete(self: LedgerControl, ledger_id: int, now_ms: int = 0) -> None:
         state = self._states.get(ledger_id)
         if state is not None and not state.deleted:
-            self._forget(ledger_id, state)
+            self._forget(ledger_id, state, now_ms)
+            self._unsure_deletions.pop(ledger_id, None)
 
     patch.setattr(LedgerControl, "delete", delete)
 
@@ -133,7 +134,7 @@ def tombstone_left_out_of_the_states(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerStates, "all_ids", LedgerStates.ids)
 
 
-@planted("add", "checkpoint", "big", "checkpoint")
+@planted("add", "checkpoint", "roll", "checkpoint")
 def journal_removed_before_the_mark(patch: pytest.MonkeyPatch) -> None:
     real = bookie.checkpoint.write_mark
 
@@ -151,7 +152,7 @@ def folder_not_synced_after_a_journal_got_its_name(patch: pytest.MonkeyPatch) ->
     skip(patch, SimHandle, "sync_directory", lambda disk, path: path == "/j")
 
 
-@planted("add", "big", "checkpoint")
+@planted("add", "roll", "checkpoint")
 def folder_not_synced_after_the_mark_was_renamed(patch: pytest.MonkeyPatch) -> None:
     def synced(disk: SimHandle, path: str) -> bool:
         names = disk.list_directory(path)
@@ -171,7 +172,7 @@ def torn_tail_taken_as_good(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bookie.journal_reader, "body_is_good", lambda block, body: True)
 
 
-@planted("add", "big", "checkpoint", "big", "add")
+@planted("add", "roll", "checkpoint", "roll", "add")
 def blocks_of_a_recycled_file_taken_as_good(patch: pytest.MonkeyPatch) -> None:
     def decode(data: Any, start: int, file_id: int, offset: int) -> Any:
         for its_id in range(file_id, 0, -1):

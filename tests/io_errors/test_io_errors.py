@@ -21,14 +21,6 @@ STRIDE = 9
 """`python -m tests.io_errors` lets every call fail."""
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Any:
-    import structlog
-
-    with structlog.testing.capture_logs():
-        yield
-
-
 def test_no_failing_call_breaks_a_promise() -> None:
     ends: Counter[str] = Counter()
     for fault in all_faults(STRIDE):

@@ -33,11 +33,11 @@ from tests.single_fault.faults import Fault, bit_faults, block_faults, is_torn_t
 from tests.storage_support import OTHER_KEY, make_run
 
 ONE_FOLDER = replace(TINY, ledger_directories=("/l",))
-_FENCED = ("add", "delete", "add", "checkpoint", "big", "fence")
+_FENCED = ("add", "delete", "add", "checkpoint", "roll", "fence")
 LIVES: dict[str, tuple[BookieConfig, Sequence[str], str]] = {
     # name: (settings, life, where in its last operation the power fails)
-    "unflushed": (TINY, ("add", "lac", "checkpoint", "add", "big", "fence", "add"), "at the end"),
-    "stopped": (ONE_FOLDER, ("add", "add", "lac", "big", "fence", "restart"), "at the end"),
+    "unflushed": (TINY, ("add", "lac", "checkpoint", "add", "roll", "fence", "add"), "at the end"),
+    "stopped": (ONE_FOLDER, ("add", "add", "lac", "roll", "fence", "restart"), "at the end"),
     "deleted": (
         ONE_FOLDER,
         (*_FENCED, "checkpoint", "delete", "add", "add"),
@@ -45,17 +45,17 @@ LIVES: dict[str, tuple[BookieConfig, Sequence[str], str]] = {
     ),
     "index ahead of the mark": (
         TINY,
-        ("add", "checkpoint", "add", "big", "lac", "fence", "checkpoint"),
+        ("add", "checkpoint", "add", "roll", "lac", "fence", "checkpoint"),
         "before rename /l/journal.mark.new",
     ),
     "marks differ": (
         TINY,
-        ("add", "checkpoint", "add", "big", "lac", "fence", "checkpoint"),
+        ("add", "checkpoint", "add", "roll", "lac", "fence", "checkpoint"),
         "before rename /m/journal.mark.new",
     ),
     "old life": (
         ONE_FOLDER,
-        ("add", "power", "add", "checkpoint", "power", "add", "big", "checkpoint", "big", "add"),
+        ("add", "power", "add", "checkpoint", "power", "add", "roll", "checkpoint", "roll", "add"),
         "at the end",
     ),
 }
@@ -86,8 +86,8 @@ def cases() -> Iterator[Case]:
 
 
 CHECKPOINTS = (
-    ("add", "fence", "checkpoint", "big", "checkpoint", "big", "power", "lac", "checkpoint"),
-    ("add", "delete", "checkpoint", "big", "busy", "checkpoint", "fence", "restart"),
+    ("add", "fence", "checkpoint", "roll", "checkpoint", "roll", "power", "lac", "checkpoint"),
+    ("add", "delete", "checkpoint", "roll", "busy", "checkpoint", "fence", "restart"),
 )
 """Lives whose last operation is cut short anywhere, and the fault comes on top of it."""
 

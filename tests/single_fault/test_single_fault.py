@@ -28,14 +28,6 @@ STRIDE = 11
 """Of flipped bits here; `python -m tests.single_fault` flips one in each byte."""
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Any:
-    import structlog
-
-    with structlog.testing.capture_logs():
-        yield
-
-
 @pytest.mark.slow
 def test_no_single_fault_makes_a_bookie_lie() -> None:
     ends: Counter[str] = Counter()

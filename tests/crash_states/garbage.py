@@ -1,0 +1,34 @@
+"""Rounds of the production collector on a storage of these tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bookie.collector import Collector
+from bookie.config import BookieConfig
+from bookie.proofs import Proofs, Proven
+from bookie.storage import Storage
+
+ROUNDS = 3
+"""The first begins a new log, or empties the old ones; the last forgets who was deleted."""
+LATER_MS = 1000
+"""The collector's clock. The storage's stands at 0, so all deletions are old enough to forget."""
+
+
+class _AllThere(Proofs):
+    """Metadata that knows every ledger: what is deleted here is deleted by the test."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def prove(self, held: Sequence[int]) -> Proven:
+        return Proven([], list(held))
+
+
+async def collect(storage: Storage, config: BookieConfig, *, compact: bool) -> None:
+    """Remove what holds nothing live; with `compact` rewrite what holds little, at any share."""
+    collector = Collector(config, storage, _AllThere(), clock=lambda: LATER_MS)
+    if compact:
+        collector.start_now(minor=True, major=True)
+    for _ in range(ROUNDS):
+        await collector.round()
