@@ -131,6 +131,8 @@ class BookieConfig:
     """From the end of one reading back of all entry logs to the begin of the next; 0 is never."""
     scrub_bytes_per_s: int = 8 * MIB
     """How fast entry logs are read back."""
+    consistency_check_on_start: bool = False
+    """Hold index, entry logs and ledger state against one another before serving."""
 
     # Garbage collection
     gc_interval_ms: int = 600_000

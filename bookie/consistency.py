@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
 from bookie.damage import DamagedRead, DamageKind, DamageRegistry
 from bookie.disk import Disk
 from bookie.entry_log import EntryLogs, Location
-from bookie.index import IndexRun, LedgerIndex
+from bookie.index import INDEX_FOLDER, IndexRun, LedgerIndex
 from bookie.ledger_state import LedgerStates
 from bookie.log_walk import Walked
 from bookie.read_cache import CachedRun
@@ -25,6 +27,9 @@ from protocol.codes import BookieIOError
 
 Progress = Callable[[int], None]
 """Told of bytes read since it was told last."""
+
+
+_log = structlog.get_logger()
 
 
 def _quiet(size: int) -> None:
@@ -221,3 +226,35 @@ class ConsistencyCheck:
                 first=run.first,
                 last=run.last,
             )
+
+
+def check_at_start(
+    disk: Disk,
+    logs: EntryLogs,
+    index: LedgerIndex,
+    states: LedgerStates,
+    damages: DamageRegistry,
+    vouched: tuple[int, int],
+    directory: str,
+) -> None:
+    """Check all of a bookie that is about to serve; what is found is reported, and served around.
+
+    What the write cache holds is in no log yet, and is not looked at.
+    """
+    check = ConsistencyCheck(
+        disk,
+        logs,
+        index,
+        states,
+        damages,
+        vouched=vouched,
+        index_path=f"{directory}/{INDEX_FOLDER}",
+        state_path=directory,
+    )
+    check.run()
+    _log.info(
+        "consistency_checked",
+        records=check.records,
+        runs=check.runs,
+        damage=len(damages.current()),
+    )

@@ -51,6 +51,8 @@ class DamageKind(enum.StrEnum):
     """The disk refuses to read it, also at the second attempt."""
     INDEX = "index"
     """RocksDB found a damaged block in the index: what it held cannot be looked up."""
+    MARK = "mark"
+    """A copy of the journal mark; another copy may be good."""
     JOURNAL = "journal"
     """A range of a journal file that held acknowledged records."""
     STATE = "state"

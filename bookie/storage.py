@@ -27,6 +27,7 @@ from bookie.budget import Budget
 from bookie.checkpoint import Checkpointer
 from bookie.compaction import Compactor, Pace
 from bookie.config import BookieConfig
+from bookie.consistency import check_at_start
 from bookie.damage import DamageRegistry
 from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
@@ -172,6 +173,17 @@ class Storage:
             blocking,
         )
         await self._limbo_file.load()
+        if config.consistency_check_on_start:
+            await blocking(
+                check_at_start,
+                self._disk,
+                self._logs,
+                opened.index,
+                self._states,
+                self.damages,
+                self._vouched(),
+                config.ledger_directories[0],
+            )
         self._journals = drive(
             await begin_journals(config, self._disk, opened.journals, blocking),
             self._journal_executors,

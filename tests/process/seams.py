@@ -62,6 +62,7 @@ class FailDisk:
         """The kind of file last made, renamed or removed in a folder: what its sync is for."""
         self.list_directory, self.exists = disk.list_directory, disk.exists
         self.free_bytes, self.lock = disk.free_bytes, disk.lock
+        self.remove_folder = disk.remove_folder
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
         kind = kind_of(path)

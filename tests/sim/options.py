@@ -168,6 +168,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
         "disk_free_bytes_reserve": 20_000,
         "disk_check_interval_ms": rng.choice((400, 2_000)),
         "scrub_interval_ms": 700,
+        "consistency_check_on_start": True,
         "start_timeout_ms": 5_000,
         "stop_timeout_ms": 500,
         "pressed_stall_ms_max": 1_000,
