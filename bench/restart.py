@@ -97,7 +97,7 @@ class Filler:
         while (
             self._sent < self._wanted
             and self._in_flight < IN_FLIGHT_BYTES
-            and not self._storage.paused
+            and not self._storage.pressure.level
         ):
             ledger = self._turn = self._turn % LEDGERS + 1
             first = self._next[ledger - 1]

@@ -58,7 +58,7 @@ class Feeder:
 
     def feed(self) -> None:
         run_bytes = len(self.template.frames)
-        while self.in_flight < self.args.window_mib * 2**20 and not self.storage.paused:
+        while self.in_flight < self.args.window_mib * 2**20 and not self.storage.pressure.level:
             template = self.template
             # Ids inside the frames do not matter to the path of an add: no cost is hidden here
             # that the storage would pay, and none of the making of runs is measured.

@@ -92,12 +92,6 @@ class Reading:
         self._waiting: deque[asyncio.Future[None]] = deque()
         answers.when_room(self._room)
 
-    async def read(self, ledger_id: int, entry_id: int) -> bytes:
-        """See `Storage.read`."""
-        if entry_id == INVALID_ENTRY_ID:
-            entry_id = self._control.sure(ledger_id, "has a later entry").last_entry
-        return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
-
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:

@@ -41,7 +41,7 @@ from bookie.ledger_state import LedgerStates
 from bookie.limbo import Limbo
 from bookie.limbo_file import LimboFile
 from bookie.opening import begin_journals, open_files, replay
-from bookie.pressure import AddPressure, Pressure
+from bookie.pressure import AddPressure
 from bookie.read_cache import ReadCache
 from bookie.read_stats import ReadStats
 from bookie.reading import Reading
@@ -50,6 +50,7 @@ from bookie.salvage import OnLoss, tell_losses
 from bookie.scrub import Scrubber
 from bookie.write_cache import Half, WriteCache
 from protocol.codes import Code
+from protocol.entry import INVALID_ENTRY_ID
 
 Done = Callable[[Sequence[tuple[AddRun, Code]]], None]
 _OK = Code.OK
@@ -164,15 +165,8 @@ class Storage:
             bytes_per_s=config.scrub_bytes_per_s,
             interval_s=config.scrub_interval_ms / 1000,
         )
-        await replay(
-            opened.journals,
-            self._control,
-            self._cache,
-            self._checkpointer,
-            self._flushed,
-            blocking,
-        )
-        await self._limbo_file.load()
+        parties = self._control, self._cache, self._checkpointer
+        await replay(opened.journals, *parties, self._flushed, blocking)
         if config.consistency_check_on_start:
             await blocking(
                 check_at_start,
@@ -184,6 +178,7 @@ class Storage:
                 self._vouched(),
                 config.ledger_directories[0],
             )
+        await self._limbo_file.load()
         self._journals = drive(
             await begin_journals(config, self._disk, opened.journals, blocking),
             self._journal_executors,
@@ -333,11 +328,6 @@ class Storage:
         """Bytes admitted and not yet durable."""
         return self._journals.pending_bytes
 
-    @property
-    def paused(self) -> bool:
-        """Whether connections should read no more adds."""
-        return self.pressure.level > Pressure.NONE
-
     def _update_pressure(self) -> None:
         journals = self._journals
         self.pressure.update(journals.pending_bytes, journals.pending_buffers)
@@ -347,10 +337,11 @@ class Storage:
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """The whole entry; −1 asks for the last one.
 
-        Raises `NoSuchLedger`, `NoSuchEntry`, and `BookieIOError` or `UnknownState` when it cannot
-        be told.
+        Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` when it is uncertain.
         """
-        return await self._reading.read(ledger_id, entry_id)
+        if entry_id == INVALID_ENTRY_ID:
+            entry_id = self._control.sure(ledger_id, "has a later entry").last_entry
+        return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
 
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
