@@ -73,6 +73,16 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
     assert names_in(METRICS) == found
 
 
+def test_every_bookie_metric_says_its_unit_and_when_to_worry() -> None:
+    rows = [line for line in METRICS.splitlines() if line.startswith("| `bookie_")]
+    assert rows
+    for row in rows:
+        _, _, unit, _, what, worry, _ = (cell.strip() for cell in row.split("|"))
+        assert re.match(r"(counter|gauge|histogram)s?: ", unit), row
+        assert what, row
+        assert worry, row
+
+
 def shown(name: str, value: Any) -> str:
     """A default as the page has it."""
     if value is None:
