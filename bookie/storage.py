@@ -146,16 +146,7 @@ class Storage:
             state_file=opened.state_file,
             mark=opened.mark,
         )
-        self.compactor = Compactor(
-            logs=self._logs,
-            index=opened.index,
-            checkpointer=self._checkpointer,
-            executor=self._gc_executor,
-            control=self._control,
-            damages=self.damages,
-            pace=Pace(config.gc_bytes_per_s),
-            on_fatal=self._fail,
-        )
+        self.compactor = self._new_compactor(opened.index)
         self.scrubber = Scrubber(
             disk=self._disk,
             logs=self._logs,
@@ -214,6 +205,18 @@ class Storage:
             self._cold,
             self.answers,
             self.read_stats.lookups,
+        )
+
+    def _new_compactor(self, index: LedgerIndex) -> Compactor:
+        return Compactor(
+            logs=self._logs,
+            index=index,
+            checkpointer=self._checkpointer,
+            executor=self._gc_executor,
+            control=self._control,
+            damages=self.damages,
+            pace=Pace(self._config.gc_bytes_per_s),
+            on_fatal=self._fail,
         )
 
     def _vouched(self) -> tuple[int, int]:
