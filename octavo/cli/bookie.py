@@ -102,16 +102,20 @@ def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
     disk, bookie = RealDisk(), _find(folders)
     with _alone(disk, bookie), byte_progress("reading", bookie.bytes, hidden=as_json) as advance:
         found = check_bookie(disk, bookie, advance)
-    listed = [one.as_json() for one in found.damage]
+    listed, report = [one.as_json() for one in found.damage], found.report
     if as_json:
-        for one in listed:
-            emit_json(one)
+        plain = {**report.as_json(), "refusals": found.problems, "damage": listed}
+        emit_json({**plain, "ok": found.ok})
     else:
-        say(f"{found.files:,} files read")
-        for problem in found.problems:
-            say(problem)
+        say(
+            f"{report.ledgers:,} ledgers · {report.log_records:,} runs, {report.log_bytes:,} bytes "
+            f"of entry logs · {report.index_entries:,} entries in {report.index_runs:,} records of "
+            f"the index · {report.journal_blocks:,} journal blocks behind the mark"
+        )
+        for text in (*report.notes, *found.problems):
+            say(text)
         show_damage(listed, limit)
-    if listed or found.problems:
+    if not found.ok:
         raise typer.Exit(1)
 
 
