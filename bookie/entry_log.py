@@ -108,12 +108,16 @@ class EntryLogs:
             self.roll()
 
     def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
-        """Cut one log, durably, unless it was closed in good order; return its size."""
+        """Cut one log, durably, unless it was closed in good order; return where its records end.
+
+        That is never before `vouched`: of a log that lost its end the rest is damage, and the mark
+        does not move back to where it is cut off now.
+        """
         file = self._disk.open(self._paths[log_id], write=True)
         self._readers[log_id] = LogHandle(file)
         size = file.size()
         if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
-            return size
+            return max(size, vouched)
         end = max(FILE_HEADER_BYTES, vouched)
         if not journaled:
             for record, location in self.scan(log_id, end):
@@ -123,7 +127,7 @@ class EntryLogs:
                 end = location.offset + record.total_bytes
         if end <= size:
             self._seal_at(file, log_id, end)
-        return min(end, size)
+        return end
 
     def _seal_at(self, file: File, log_id: int, end: int) -> None:
         """End a log at `end` for good, if all before it can be read; otherwise leave it alone.

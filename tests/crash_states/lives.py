@@ -34,6 +34,7 @@ TINY = replace(
     journal_preallocate_bytes=1400,
     entry_log_bytes_max=1500,
     write_cache_bytes_max=4096,
+    read_cache_bytes_max=1,  # what is read is read from the disk
     gc_bytes_per_s=2**40,
     gc_minor_ratio=0.99,
     gc_major_ratio=0.99,

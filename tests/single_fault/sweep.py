@@ -25,6 +25,7 @@ from protocol.codes import (
 )
 from tests.crash_states.check import Promised, promises
 from tests.crash_states.explore import CheckLoop
+from tests.crash_states.garbage import collect
 from tests.crash_states.images import Image, images
 from tests.crash_states.lives import TINY, CrashPoint, Fact, entry_of, points_of, silence
 from tests.sim.loop import SimLoop
@@ -153,7 +154,13 @@ async def _try(case: Case, fault: Fault, wanted: dict[int, Promised]) -> str:
             raise WrongAnswer(f"refuses to start and does not name {fault.path}") from error
         return f"refused: {type(error).__name__}"
     tail = is_torn_tail(fault, case.image)
-    ends = {await _ledger(storage, ledger_id, one) for ledger_id, one in wanted.items()}
+    before = {n: await _ledger(storage, n, one) for n, one in wanted.items()}
+    await collect(storage, case.config, compact=True)
+    after = {n: await _ledger(storage, n, one) for n, one in wanted.items()}
+    assert after == before, f"garbage collection made {before} into {after}"
+    if "error" in after.values():
+        assert disk.exists(fault.path), "what cannot be read was removed"
+    ends = set(after.values())
     await silence(storage)
     if "lost" in ends:
         assert tail, "an acked entry, a fence or a key is denied"
