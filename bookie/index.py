@@ -179,9 +179,7 @@ class RocksIndex:
     def __init__(self, path: str, access: AccessType | None = None) -> None:
         self._path = path
         with self._translated("open"):
-            self._db = Rdict(
-                path, rocks_options(), access_type=access or AccessType.read_write()
-            )
+            self._db = Rdict(path, rocks_options(), access_type=access or AccessType.read_write())
         self._write_options = WriteOptions()
         # Its stub calls it a method; it is a property.
         setattr(self._write_options, "disable_wal", True)  # noqa: B010
