@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import structlog
 import uvloop
@@ -140,11 +140,18 @@ def percentile(latencies: list[tuple[float, int]], share: float) -> float:
     return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
 
 
-async def run_size(address: tuple[str, int], args: argparse.Namespace, size: int) -> dict[str, Any]:
-    """One measurement."""
+async def run_size(
+    address: tuple[str, int],
+    args: argparse.Namespace,
+    size: int,
+    work: Workload | None = None,
+) -> dict[str, Any]:
+    """One measurement; of a new ledger with an id of its own, unless `work` is given."""
     flags = 0 if args.v2 else int(Flag.CRC32C | Flag.RANGE_ACK)
-    count = max(50, min(args.entries, args.bytes_max // size))
-    work = Workload(random.getrandbits(31), size, count, flags)
+    if work is None:
+        count = max(50, min(args.entries, args.bytes_max // size))
+        work = Workload(random.getrandbits(31), size, count, flags)
+    count = work.count
     window = max(1, min(args.window, args.window_bytes // work.frame_bytes))
     loop = asyncio.get_running_loop()
     transport, client = await loop.create_connection(lambda: Client(work, window), *address)
@@ -179,8 +186,8 @@ async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[di
     return results
 
 
-async def serve(folder: str) -> None:
-    """The bookie process: prints its port, ends on SIGTERM."""
+async def serve(folder: str, settings: dict[str, Any]) -> None:
+    """The bookie process: prints its ports, ends on SIGTERM."""
     from bookie.config import BookieConfig
     from bookie.disk import RealDisk
     from bookie.node import BookieNode
@@ -194,10 +201,12 @@ async def serve(folder: str) -> None:
         bookie_id="b1",
         journal_directories=(f"{folder}/journal",),
         ledger_directories=(f"{folder}/ledgers",),
+        admin_port=0,
+        **settings,
     )
     node = BookieNode(config, store, disk=RealDisk(), rng=random.Random(1), clock=wall_clock_ms)
     await node.start()
-    print(node.port, flush=True)
+    print(node.port, node.admin.port, flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await ended.wait()
@@ -205,21 +214,29 @@ async def serve(folder: str) -> None:
     await store.close()
 
 
+class OwnBookie(NamedTuple):
+    """A bookie process of ours."""
+
+    address: tuple[str, int]
+    admin_port: int
+    pid: int
+
+
 @contextlib.contextmanager
-def own_bookie(folder: str) -> Iterator[tuple[tuple[str, int], int]]:
-    """A bookie process for the length of the block."""
-    child = subprocess.Popen(
-        [sys.executable, __file__, "--serve", folder], stdout=subprocess.PIPE, text=True
-    )
+def own_bookie(folder: str, **settings: Any) -> Iterator[OwnBookie]:
+    """A bookie process for the length of the block; `settings` are those of `BookieConfig`."""
+    command = [sys.executable, __file__, "--serve", folder, "--settings", json.dumps(settings)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
-        line = ""
+        ports: list[str] = []
         for line in child.stdout:
-            if line.strip().isdigit():
+            ports = line.split()
+            if len(ports) == 2 and all(port.isdigit() for port in ports):
                 break
-        if not line.strip().isdigit():
+        else:
             raise SystemExit("the bookie did not start, see above")
-        yield ("127.0.0.1", int(line)), child.pid
+        yield OwnBookie(("127.0.0.1", int(ports[0])), int(ports[1]), child.pid)
     finally:
         child.terminate()
         child.wait(30)
@@ -240,9 +257,10 @@ def main() -> None:
     parser.add_argument("--folder", help="where the own bookie stores; a temporary one by default")
     parser.add_argument("--timeout-s", type=float, default=300)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--settings", type=json.loads, default={}, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        uvloop.run(serve(args.serve))
+        uvloop.run(serve(args.serve, args.settings))
         return
     with contextlib.ExitStack() as stack:
         if args.bookie:
@@ -251,8 +269,9 @@ def main() -> None:
         else:
             folder = args.folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="b1-"))
             Path(folder).mkdir(parents=True, exist_ok=True)
-            address, pid = stack.enter_context(own_bookie(folder))
-            print(f"bookie process {pid}, data in {folder}", flush=True)
+            bookie = stack.enter_context(own_bookie(folder))
+            address = bookie.address
+            print(f"bookie process {bookie.pid}, data in {folder}", flush=True)
         results = uvloop.run(measure(address, args))
     print(
         json.dumps(

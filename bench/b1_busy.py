@@ -1,0 +1,319 @@
+"""B1 beside everything else that a bookie does: the same adds, with and without work behind them.
+
+    python bench/b1_busy.py                     # 5 rounds of each, 100 B and 1 KB: some minutes
+    python bench/b1_busy.py --rounds 1 --entries 200000
+
+quiet   nothing but the adds: the write cache takes the whole round, nobody reads or collects
+busy    write caches of 8 MiB that are flushed again and again; entry logs of 16 MiB that are
+        compacted one after another, because half of what is in them was deleted; and a reader in
+        a process of its own, that asks for one random old entry after another, from entry logs
+
+Rounds of both follow one another in turns, each with a bookie process and folders of its own, which
+hold the same ledgers at the start. The adds are those of b1_one_bookie.py: pipelined, over the
+network, every ack after `fdatasync`. A busy round in which nothing was flushed, compacted or read
+is an error. Prints a line for each round and, last, one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+from b1_one_bookie import OwnBookie, Workload, own_bookie, run_size
+
+from metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
+from metadata.opening import open_store
+from protocol.answers import ReadAnswer, parse_answers
+from protocol.frames import Flag, read_request
+from protocol.limits import FRAME_BYTES_MAX
+
+MIB = 1024 * 1024
+HOUR_MS = 3_600_000
+FLAGS = int(Flag.CRC32C | Flag.RANGE_ACK)
+OLD, KEPT, DOOMED, FRESH = 1, 2, 3, 4
+"""Ledgers: one that is read, two that share entry logs, the one that the adds go to."""
+OLD_BYTES = 96 * MIB
+FODDER_BYTES = 160 * MIB
+FODDER_ENTRY_BYTES = 1024
+LOG_BYTES = 16 * MIB
+COMMON: dict[str, Any] = {"read_cache_bytes_max": MIB, "scrub_interval_ms": HOUR_MS}
+FILLING: dict[str, Any] = {
+    **COMMON,
+    "entry_log_bytes_max": LOG_BYTES,
+    "write_cache_bytes_max": LOG_BYTES // 2,
+    "gc_interval_ms": HOUR_MS,
+}
+MODES: dict[str, dict[str, Any]] = {
+    "quiet": {
+        **COMMON,
+        "write_cache_bytes_max": 4096 * MIB,
+        "flush_interval_ms": HOUR_MS,
+        "gc_interval_ms": HOUR_MS,
+    },
+    "busy": {
+        **FILLING,
+        "gc_interval_ms": 100,
+        "gc_quarantine_ms": 1,
+        "gc_minor_interval_ms": 1,
+        "gc_major_interval_ms": 1,
+    },
+}
+"""Compaction goes at its default pace, `gc_bytes_per_s`."""
+
+
+# -- what the bookie holds before a round
+
+
+async def fill(folder: str) -> None:
+    """The ledgers' records, and the entries of the three old ones."""
+    store = open_store(f"file://{folder}/metadata.db")
+    await store.start()
+    ledgers = LedgerStore(store, rng=random.Random(1))
+    for ledger_id in (OLD, KEPT, DOOMED, FRESH):
+        await ledgers.create(LedgerMetadata(ledger_id, 1, 1, 1, (Fragment(0, ("b1",)),)))
+    await store.close()
+    args = argparse.Namespace(v2=False, window=5_000, window_bytes=4 * MIB, timeout_s=300)
+
+    async def one(bookie: OwnBookie, ledger_id: int, size: int) -> None:
+        work = Workload(ledger_id, FODDER_ENTRY_BYTES, size // FODDER_ENTRY_BYTES, FLAGS)
+        await run_size(bookie.address, args, FODDER_ENTRY_BYTES, work)
+
+    with own_bookie(folder, **FILLING) as bookie:
+        await one(bookie, OLD, OLD_BYTES)
+        half = FODDER_BYTES // 2
+        await asyncio.gather(one(bookie, KEPT, half), one(bookie, DOOMED, half))
+
+
+async def doom(folder: str) -> None:
+    """Delete a ledger, as its owner would: the bookie finds out by itself."""
+    store = open_store(f"file://{folder}/metadata.db")
+    await store.start()
+    await LedgerStore(store).delete(DOOMED)
+    await store.close()
+
+
+def forget_files(folder: str) -> None:
+    """Let the system drop what it holds of the entry logs."""
+    os.sync()
+    for path in Path(folder).rglob("*.log"):
+        handle = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+# -- what is seen of the bookie
+
+
+class Work:
+    """What a bookie has done beside adds, so far."""
+
+    def __init__(self, bookie: OwnBookie) -> None:
+        metrics = {
+            line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+            for line in _get(bookie, "/metrics").splitlines()
+            if not line.startswith("#")
+        }
+        garbage = json.loads(_get(bookie, "/gc?limit=0"))
+        rounds = [garbage["total"], *(garbage["last_rounds"][:1] if garbage["running"] else [])]
+        self.facts = {
+            "flushes": int(metrics["bookie_flush_bytes_count"]),
+            "flushed_mb": metrics["bookie_flush_bytes_sum"] / 1e6,
+            "compaction_read_mb": sum(one["read_bytes"] for one in rounds) / 1e6,
+            "compaction_copied_mb": sum(one["copied_bytes"] for one in rounds) / 1e6,
+            "logs_removed": sum(one["logs_removed"] for one in rounds),
+            "cold_reads": int(metrics['bookie_lookups_total{place="entry_log"}']),
+        }
+        self.compacting = garbage["progress"] is not None
+        usage = psutil.Process(bookie.pid).cpu_times()
+        self.cpu_s = usage.user + usage.system
+
+    def since(self, before: Work) -> dict[str, float]:
+        """What came after `before`."""
+        return {name: round(now - before.facts[name], 1) for name, now in self.facts.items()}
+
+
+def _get(bookie: OwnBookie, path: str) -> str:
+    url = f"http://127.0.0.1:{bookie.admin_port}{path}"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return str(answer.read(), "utf-8")
+
+
+async def until(what: str, holds: Callable[[], bool]) -> None:
+    """Wait for the bookie to begin something."""
+    end = time.monotonic() + 30
+    while not holds():
+        if time.monotonic() > end:
+            raise SystemExit(f"{what}: not within 30 s")
+        await asyncio.sleep(0.05)
+
+
+# -- the reader, a process of its own
+
+
+def reader_of(bookie: OwnBookie) -> subprocess.Popen[bytes]:
+    """Begin to read."""
+    return subprocess.Popen([sys.executable, __file__, "--read", str(bookie.address[1])])
+
+
+def read_on(port: int) -> None:
+    """Ask for random old entries, one at a time, until killed."""
+    rng = random.Random(7)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        while True:
+            connection.sendall(read_request(OLD, rng.randrange(OLD_BYTES // FODDER_ENTRY_BYTES)))
+            data = b""
+            answers: list[Any] = []
+            while not answers:
+                data += connection.recv(65536) or sys.exit("the bookie closed the connection")
+                answers, _ = parse_answers(memoryview(data), FRAME_BYTES_MAX)
+            found = answers[0]
+            assert isinstance(found, ReadAnswer), found
+            assert found.code == 0, found
+            assert len(found.entry) > FODDER_ENTRY_BYTES, found
+
+
+# -- rounds
+
+
+async def one_round(args: argparse.Namespace, mode: str, size: int) -> dict[str, Any]:
+    """A bookie from its first folder to its end."""
+    with tempfile.TemporaryDirectory(prefix="b1-", dir=args.folder) as folder:
+        await fill(folder)
+        forget_files(folder)
+        work = Workload(FRESH, size, min(args.entries, args.bytes_max // size), FLAGS)
+        with own_bookie(folder, **MODES[mode]) as bookie:
+            reader = None
+            try:
+                if mode == "busy":
+                    await doom(folder)
+                    await until("compaction", lambda: Work(bookie).compacting)
+                    reader = reader_of(bookie)
+                    seen = Work(bookie).facts["cold_reads"]
+                    await until("cold reads", lambda: Work(bookie).facts["cold_reads"] > seen)
+                before = Work(bookie)
+                result = await run_size(bookie.address, args, size, work)
+                after = Work(bookie)
+            finally:
+                if reader is not None:
+                    reader.kill()
+                    reader.wait()
+    beside = after.since(before)
+    cpu_us = (after.cpu_s - before.cpu_s) * 1e6 / work.count
+    result |= {"mode": mode, "bookie_cpu_us_per_entry": round(cpu_us, 2), "beside": beside}
+    result["compacting_at_the_end"] = after.compacting
+    check(mode, beside, compacting=after.compacting)
+    return result
+
+
+def check(mode: str, beside: dict[str, float], *, compacting: bool) -> None:
+    """A busy round was busy to its end, a quiet one quiet; raises `SystemExit` if not."""
+    if mode == "quiet":
+        if any(beside.values()):
+            raise SystemExit(f"a quiet round was not quiet: {beside}")
+        return
+    idle = [name for name, done in beside.items() if not done and name != "logs_removed"]
+    if beside["flushes"] < 3 or idle or not compacting:
+        raise SystemExit(
+            f"a busy round was not busy: {beside}, "
+            f"{'compacting' if compacting else 'no more compaction'} at its end"
+        )
+
+
+def show(result: dict[str, Any]) -> None:
+    """One line for people."""
+    beside = result["beside"]
+    what = ""
+    if result["mode"] == "busy":
+        what = (
+            f"  {beside['flushes']:.0f} flushes of {beside['flushed_mb']:.0f} MB, compaction read "
+            f"{beside['compaction_read_mb']:.0f} and copied {beside['compaction_copied_mb']:.0f} "
+            f"MB, {beside['cold_reads']:.0f} cold reads"
+        )
+    print(
+        f"{result['payload_bytes']:>6} B  {result['mode']:<5}  {result['entries_per_s']:>9,} "
+        f"entries/s  p99 {result['p99_ms']:>7.1f} ms  "
+        f"{result['bookie_cpu_us_per_entry']:>5.2f} µs of CPU each{what}",
+        flush=True,
+    )
+
+
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians by size, and what share is left when busy."""
+    found = []
+    for size in sorted({result["payload_bytes"] for result in results}):
+        row: dict[str, Any] = {"payload_bytes": size}
+        for mode in MODES:
+            mine = [one for one in results if (one["payload_bytes"], one["mode"]) == (size, mode)]
+            for name in ("entries_per_s", "p99_ms", "bookie_cpu_us_per_entry"):
+                row[f"{mode}_{name}"] = round(statistics.median(one[name] for one in mine), 2)
+        row["ratio"] = round(row["busy_entries_per_s"] / row["quiet_entries_per_s"], 2)
+        found.append(row)
+        print(
+            f"{size:>6} B  median quiet {row['quiet_entries_per_s']:,.0f}, busy "
+            f"{row['busy_entries_per_s']:,.0f} entries/s: {row['ratio']:.0%}"
+        )
+    return found
+
+
+async def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rounds; which mode comes first changes from round to round."""
+    results = []
+    for number in range(args.rounds):
+        for size in args.sizes:
+            for mode in list(MODES)[:: 1 if number % 2 == 0 else -1]:
+                results.append({"round": number, **await one_round(args, mode, size)})
+                show(results[-1])
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024])
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--bytes-max", type=int, default=400 * MIB, help="payload bytes per round")
+    parser.add_argument("--window", type=int, default=5_000, help="entries in flight")
+    parser.add_argument("--window-bytes", type=int, default=16 * MIB, help="bytes in flight")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", help="where bookies store; a temporary one by default")
+    parser.add_argument("--timeout-s", type=float, default=300)
+    parser.add_argument("--read", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.v2 = False
+    if args.read:
+        read_on(args.read)
+    results = uvloop.run(measure(args))
+    print(
+        json.dumps(
+            {
+                "benchmark": "B1 busy",
+                "fsync_before_ack": True,
+                "settings": MODES,
+                "machine": platform.platform(),
+                "python": platform.python_version(),
+                "summary": summary(results),
+                "results": results,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
