@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
             server.config,
             server.metrics,
             self._receiver,
+            server.storage.pressure,
             server.answers,
             server.frames,
             self._hold,
@@ -96,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gathered_bytes = 0
         self._write_scheduled = False
         self._add_bytes = 0
+        self._has_added = False
         self._under_way = UnderWay(server.requests, server.reads, self._answer, self._answered)
         self._closing = False
 
@@ -135,6 +137,9 @@ class Connection(asyncio.BufferedProtocol):
             if not self._closing:
                 self._receiver.keep(data, end)
                 self.flow.kept(end)
+                level = self._storage.pressure.level
+                if level and self.is_too_much(level):
+                    self.flow.pause(Pause.STORAGE)
         except ProtocolError as error:
             self._give_up(error)
 
@@ -162,7 +167,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def is_too_much(self, level: Pressure) -> bool:
         """Whether the adds of this client should stop at this level of pressure."""
-        return self._add_bytes > (MODEST_BYTES if level is Pressure.GREEDY else 0)
+        if level is Pressure.GREEDY:
+            return self._add_bytes > MODEST_BYTES
+        return self._has_added or self._receiver.is_large
 
     def _hold(self, hold: bool) -> None:
         """The peer does not take its answers, or has taken them."""
@@ -264,19 +271,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def _add(self, runs: list[tuple[int, AddRun]]) -> None:
         self._add_bytes += sum([len(run.frames) for _, run in runs])
-        server, storage = self._server, self._storage
-        if server.read_only:
+        storage = self._storage
+        if self._server.read_only:
             runs = list(self._without_read_only(runs))
-        pressure = storage.pressure
-        if pressure.level is Pressure.FULL:
+        self._has_added = True
+        if storage.pressure.level is Pressure.FULL:
             runs = list(self._without_excess(runs))
         for ranges, group in groupby(runs, key=_wants_ranges):
             done = self._added_ranges if ranges else self._added
             storage.add([run for _, run in group], done, self._lane)
         if self._add_bytes > self._config.connection_add_bytes_max:
             self.flow.pause(Pause.ADDS)
-        if pressure.level and self.is_too_much(pressure.level):
-            self.flow.pause(Pause.STORAGE)
 
     def _without_excess(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
         """Answer what there is no room for; recovery's adds pass as long as anything does."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from bookie.budget import Budget, FrameRoom
+from bookie.pressure import AddPressure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,7 @@ class Flow:
         config: BookieConfig,
         metrics: BookieMetrics,
         receiver: FrameReceiver,
+        pressure: AddPressure,
         answers: Budget,
         frames: FrameRoom[Flow],
         on_hold: Callable[[bool], None],
@@ -56,6 +58,7 @@ class Flow:
         self._config = config
         self._metrics = metrics
         self._receiver = receiver
+        self._pressure = pressure
         self._answers = answers
         self._frames = frames
         self._on_hold = on_hold
@@ -108,12 +111,15 @@ class Flow:
 
     def get_buffer(self) -> memoryview:
         """Room for what the socket delivers next."""
-        if self._frames.is_pressed:
-            chunk_bytes = self._frames.chunk_bytes
-            if self._granted:
-                chunk_bytes = max(chunk_bytes, self._receiver.missing_bytes)
-            return self._receiver.get_buffer(chunk_bytes)
-        return self._receiver.get_buffer()
+        pressed = self._frames.is_pressed
+        if not pressed and not self._pressure.level:
+            return self._receiver.get_buffer()
+        chunk_bytes = self._pressure.chunk_bytes
+        if pressed:
+            chunk_bytes = min(chunk_bytes, self._frames.chunk_bytes)
+        if self._granted:
+            chunk_bytes = max(chunk_bytes, self._receiver.missing_bytes)
+        return self._receiver.get_buffer(chunk_bytes)
 
     def kept(self, taken: int) -> None:
         """`taken` bytes of what was there were whole frames; the receiver keeps the rest."""

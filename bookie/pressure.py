@@ -10,6 +10,7 @@ and who sends little goes on while others flood.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable
 
 from bookie.write_cache import WriteCache
@@ -20,6 +21,10 @@ MODEST_BYTES = 64 * 1024
 """Who has less on its way to the disk may send on when only the greedy are stopped."""
 
 
+_CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
+"""By level: so thousands who each send once, while nobody has been stopped yet, bring little."""
+
+
 class Pressure(enum.IntEnum):
     """Who has to wait."""
 
@@ -27,7 +32,7 @@ class Pressure(enum.IntEnum):
     GREEDY = 1
     """Connections with more than `MODEST_BYTES` on their way."""
     ALL = 2
-    """Whoever adds."""
+    """Whoever has ever added, or is in the midst of a long frame."""
     FULL = 3
     """What comes in spite of it is answered TOO_MANY_REQUESTS."""
 
@@ -50,6 +55,11 @@ class AddPressure:
     def on_change(self, listener: Callable[[Pressure], None]) -> None:
         """Call `listener` with each new level."""
         self._listeners.append(listener)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much to read from a socket at once."""
+        return _CHUNK_BYTES[self.level]
 
     @property
     def has_room_for_recovery(self) -> bool:

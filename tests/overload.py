@@ -1,0 +1,263 @@
+"""A bookie under more load than it can take, in a process of its own whose memory is looked at.
+
+Used by tests/unit/bookie/test_overload.py in a short form and by bench/overload.py in a long one.
+Each scenario drives raw sockets from one thread: what matters is what the bookie occupies. Its
+peak is the kernel's own figure (VmHWM), so nothing between two samples is missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protocol.frames import batch_read_request, read_request
+from tests.raw_bookie import add_of, adds_of
+
+MIB = 1024 * 1024
+ENTRY_BYTES = 5 * MIB - 1024
+"""Near the longest that a frame may carry."""
+RESIDENT_MIB_MAX = 150
+"""What a bookie may occupy beside its caches."""
+BOOKIE = textwrap.dedent(
+    """
+    import asyncio, json, resource, sys, time
+    from pathlib import Path
+    import uvloop
+    from tests.raw_bookie import TroubledDisk, running_bookie
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    async def main():
+        told = json.loads(sys.argv[2])
+        sync_s = told.pop("sync_s")
+        disk = TroubledDisk()
+        disk.hook = lambda call, path: time.sleep(sync_s) if call == "datasync" else None
+        async with running_bookie(Path(sys.argv[1]), disk=disk, **told) as node:
+            print(node.port, flush=True)
+            loop = asyncio.get_running_loop()
+            while await loop.run_in_executor(None, sys.stdin.readline):
+                figures = {what: most for what, (_, most) in node.server.memory().items()}
+                refused = {}
+                for family in node.metrics.registry.collect():
+                    if family.name in ("bookie_throttled", "bookie_connections_stalled"):
+                        for sample in family.samples:
+                            if sample.name.endswith("_total"):
+                                refused[",".join(sample.labels.values())] = sample.value
+                print(json.dumps({"peaks": figures, "refused": refused}), flush=True)
+
+    uvloop.run(main())
+    """
+)
+
+
+class Bookie:
+    """The process."""
+
+    def __init__(self, folder: str, *, sync_s: float = 0.0, **settings: Any) -> None:
+        told = json.dumps({"sync_s": sync_s, "connections_max": 20_000, **settings})
+        root = Path(__file__).parents[1]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", BOOKIE, folder, told],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)},
+        )
+        while not (line := self._read_line()).isdigit():
+            assert line or self._process.poll() is None, "the bookie did not start"
+        self.port = int(line)
+
+    def _read_line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def resident_mib(self, field: str = "VmRSS") -> float:
+        """What it occupies now, or at most so far (`VmHWM`)."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Its budgets' peaks, and what it refused."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        while not (line := self._read_line()).startswith("{"):
+            assert line or self._process.poll() is None, "the bookie has ended"
+        found: dict[str, dict[str, float]] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.kill()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+class Result(NamedTuple):
+    """What a scenario showed."""
+
+    name: str
+    connections: int
+    idle_mib: float
+    peak_mib: float
+    modest_ms: float
+    """The longest that a client which asks for little had to wait."""
+    figures: dict[str, dict[str, float]]
+
+
+def connect(port: int, count: int) -> list[socket.socket]:
+    found = []
+    for _ in range(count):
+        sock = socket.create_connection(("127.0.0.1", port))
+        sock.setblocking(False)
+        found.append(sock)
+    return found
+
+
+def push(
+    sockets: list[socket.socket],
+    data: Callable[[int], bytes],
+    for_s: float,
+    *,
+    take_answers: bool = False,
+) -> list[int]:
+    """Send each its data as far as the peer takes it; what each sent."""
+    sent = [0] * len(sockets)
+    end = time.monotonic() + for_s
+    selector = selectors.DefaultSelector()
+    for number, sock in enumerate(sockets):
+        events = selectors.EVENT_WRITE | (selectors.EVENT_READ if take_answers else 0)
+        selector.register(sock, events, (number, memoryview(data(number))))
+    while time.monotonic() < end and selector.get_map():
+        for key, events in selector.select(0.1):
+            number, rest = key.data
+            sock = sockets[number]
+            try:
+                if events & selectors.EVENT_READ and not sock.recv(1 << 20):
+                    raise ConnectionResetError
+                if events & selectors.EVENT_WRITE and sent[number] < len(rest):
+                    sent[number] += sock.send(rest[sent[number] : sent[number] + (1 << 18)])
+            except BlockingIOError:
+                continue
+            except OSError:
+                selector.unregister(sock)
+                continue
+            if sent[number] == len(rest) and not take_answers:
+                selector.unregister(sock)
+    selector.close()
+    return sent
+
+
+def ask(port: int, request: bytes, answer_bytes_min: int = 1) -> float:
+    """How long one client waits for its answer, in ms."""
+    started = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+        sock.sendall(request)
+        got = 0
+        while got < answer_bytes_min:
+            more = sock.recv(1 << 20)
+            assert more, "the bookie hung up"
+            got += len(more)
+    return 1000 * (time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _scenario(folder: str, **settings: Any) -> Iterator[Bookie]:
+    bookie = Bookie(folder, **settings)
+    try:
+        assert ask(bookie.port, add_of(1, 0)) > 0
+        yield bookie
+    finally:
+        bookie.close()
+
+
+def _finish(name: str, bookie: Bookie, count: int, idle: float, modest_ms: float) -> Result:
+    peak = bookie.resident_mib("VmHWM")
+    return Result(name, count, idle, peak, modest_ms, bookie.figures())
+
+
+def half_frames(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+    """Everybody sends half of a frame of 5 MiB, and nothing more."""
+    with _scenario(folder, **settings) as bookie:
+        sockets = connect(bookie.port, count)
+        idle = bookie.resident_mib()
+        half = add_of(2, 0, bytes(ENTRY_BYTES))[: ENTRY_BYTES // 2]
+        push(sockets, lambda _: half, for_s)
+        modest_ms = ask(bookie.port, add_of(1, 1))
+        result = _finish("half frames", bookie, count, idle, modest_ms)
+        for sock in sockets:
+            sock.close()
+    return result
+
+
+def long_entries(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+    """Everybody adds entries of 5 MiB to a slow disk."""
+    with _scenario(folder, sync_s=0.05, **settings) as bookie:
+        sockets = connect(bookie.port, count)
+        idle = bookie.resident_mib()
+        frames = add_of(2, 0, bytes(ENTRY_BYTES)) * 2
+        push(sockets, lambda _: frames, for_s, take_answers=True)
+        modest_ms = ask(bookie.port, add_of(1, 1))
+        result = _finish("entries of 5 MiB", bookie, count, idle, modest_ms)
+        for sock in sockets:
+            sock.close()
+    return result
+
+
+def slow_disk(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+    """Everybody adds entries of 1 KB as fast as they are taken, to a slow disk."""
+    with _scenario(folder, sync_s=0.05, **settings) as bookie:
+        sockets = connect(bookie.port, count)
+        idle = bookie.resident_mib()
+        frames = adds_of(2, range(1000), bytes(1000))
+        push(sockets, lambda _: frames, for_s, take_answers=True)
+        modest_ms = ask(bookie.port, add_of(1, 1))
+        result = _finish("slow disk", bookie, count, idle, modest_ms)
+        for sock in sockets:
+            sock.close()
+    return result
+
+
+def slow_readers(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+    """Everybody asks for entries of 5 MiB, and takes none."""
+    with _scenario(folder, **settings) as bookie:
+        for entry_id in range(8):
+            ask(bookie.port, add_of(2, entry_id, bytes(ENTRY_BYTES)))
+        sockets = connect(bookie.port, count)
+        idle = bookie.resident_mib()
+        requests = b"".join(
+            read_request(2, entry_id) + batch_read_request(2, entry_id, 1, 8, 1 << 20)
+            for entry_id in range(8)
+        )
+        push(sockets, lambda _: requests, for_s)
+        time.sleep(for_s)
+        modest_ms = ask(bookie.port, add_of(1, 1))
+        result = _finish("slow readers", bookie, count, idle, modest_ms)
+        for sock in sockets:
+            sock.close()
+    return result
+
+
+SCENARIOS = (half_frames, long_entries, slow_disk, slow_readers)
+
+
+def caches_mib(write_cache_mib: int = 32, read_cache_mib: int = 16) -> int:
+    """The caches as configured: two halves, and what was read back."""
+    return 2 * write_cache_mib + read_cache_mib
