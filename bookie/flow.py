@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
@@ -72,6 +73,10 @@ class Flow:
         self._held_since = 0.0
         self._written_bytes = 0
         self._counted_bytes = 0
+        self._batches: deque[tuple[int, int]] = deque()
+        """Where each write ends and how long it is, of those that the socket has not taken whole:
+        so long all of it is held, however much of it has gone out."""
+        self._batch_bytes = 0
         self._stall: asyncio.TimerHandle | None = None
         self._looked_at = (0, 0.0)
 
@@ -172,10 +177,12 @@ class Flow:
         self._answers.change(size)
 
     def written(self, size: int) -> None:
-        """All that was made, `size` bytes, is with the transport: count what it has not sent."""
+        """All that was made, `size` bytes, is with the transport: count what it still holds."""
         self._written_bytes += size
+        self._batches.append((self._written_bytes, size))
+        self._batch_bytes += size
         unsent = self.unsent_bytes
-        self._count(unsent)
+        self._count_batches()
         if not unsent or self.is_held:
             return
         if unsent > min(self._config.connection_answer_bytes_max, self._answers.share()):
@@ -190,10 +197,16 @@ class Flow:
     def sent(self) -> None:
         """The socket took everything."""
         self._cancel_stall()
-        self._count(self.unsent_bytes)
+        self._count_batches()
         if self.is_held:
             self.resume(Pause.ANSWERS)
             self._on_hold(False)
+
+    def _count_batches(self) -> None:
+        sent = self._sent_bytes()
+        while self._batches and self._batches[0][0] <= sent:
+            self._batch_bytes -= self._batches.popleft()[1]
+        self._count(self._batch_bytes)
 
     def _count(self, size: int) -> None:
         if size != self._counted_bytes:

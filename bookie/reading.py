@@ -127,6 +127,7 @@ class Reading:
             if run is None or (sought.entries and self._answers.is_spent):
                 break
             if self._answers.is_spent:
+                run = None  # not to be held while this waits: the cache may have dropped it
                 continue
             newer, last = self._write_cache.find(ledger_id, sought.next_entry)
             if newer is not None:
