@@ -92,6 +92,7 @@ class LogWalk:
         self._whole = end is None
         self._starts = starts
         self._uncached = uncached
+        self._map_fault = DamageKind.LEDGERS_MAP
 
     def step(self, bytes_max: int) -> list[Walked]:
         """The next records, of about `bytes_max` bytes.
@@ -138,6 +139,7 @@ class LogWalk:
             offset, crc = footer
             body = _pread(file, size - FOOTER.size - offset, offset)
         except DiskError:
+            self._map_fault = DamageKind.UNREADABLE
             return 0
         held = decode_map(body, crc)
         if held is None:
@@ -155,7 +157,7 @@ class LogWalk:
         if record is None:
             if self._whole and self.ledgers is None and front.startswith(MAP_MAGIC):
                 self.offset = self.end
-                return self._bad(DamageKind.LEDGERS_MAP, at, self.end - at)
+                return self._bad(self._map_fault, at, self.end - at)
             short = len(front) < RECORD_BYTES
             return self._skip(DamageKind.TRUNCATED if short else DamageKind.RECORD_HEADER)
         location = Location(self.log_id, at, record.total_bytes)

@@ -15,6 +15,7 @@ the next one begins at the oldest log.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
@@ -115,6 +116,10 @@ class LogScrub:
                 self._damages.clear_range(self._walk.path, start, walked.location.offset, *_AT_REST)
                 start = walked.location.offset + walked.location.length
         self._damages.clear_range(self._walk.path, start, self._walk.offset, *_AT_REST)
+        if self._walk.ledgers is not None:  # a good map, and so nothing wrong behind the records
+            self._damages.clear_range(
+                self._walk.path, self._walk.end, sys.maxsize, DamageKind.LEDGERS_MAP, *_AT_REST
+            )
 
     def _report(self, fault: Damage, walked: Walked) -> None:
         """With the entries that the index still finds in the damaged bytes."""

@@ -106,6 +106,8 @@ async def test_a_damaged_map_loses_no_entry(bench: Bench, from_end: int) -> None
     assert size > end + 40
     flip(bench.disk, path, size - from_end)
     assert await scrubbed(bench) == [Damage(KINDS.LEDGERS_MAP, path, end, size - end)]
+    flip(bench.disk, path, size - from_end)
+    assert await scrubbed(bench) == []
 
 
 async def test_a_log_cut_within_a_record(bench: Bench) -> None:
