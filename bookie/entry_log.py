@@ -365,14 +365,15 @@ class EntryLogs:
 
     def ledgers_of(self, log_id: int) -> dict[int, int]:
         """Bytes by ledger of a log: from its map when sealed, else by stepping through it."""
+        held = self._bytes_of  # taken first: a log may be begun meanwhile
         if self._current is not None and log_id == self._current_id:
-            return dict(self._bytes_of)
-        file = self._reader(log_id)
-        size = file.size()
-        footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
+            return dict(held)
+        size = self.size_of(log_id)
+        footer = decode_footer(self.read_bytes(log_id, max(0, size - FOOTER.size), FOOTER.size))
         if footer is not None:
             offset, crc = footer
-            found = decode_map(file.pread(size - FOOTER.size - offset, offset), crc)
+            body = self.read_bytes(log_id, offset, size - FOOTER.size - offset)
+            found = decode_map(body, crc)
             if found is not None:
                 return found
         sums: dict[int, int] = {}
@@ -405,27 +406,28 @@ class EntryLogs:
         """Where the records of a log end; `found` is up to where they could be read."""
         if self._current is not None and log_id == self._current_id:
             return self._offset
-        file = self._reader(log_id)
-        size = file.size()
-        footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
+        size = self.size_of(log_id)
+        footer = decode_footer(self.read_bytes(log_id, max(0, size - FOOTER.size), FOOTER.size))
         if footer is not None:
             return footer[0]
-        if ends_at(file, found):
-            return found
+        try:
+            if ends_at(self._reader(log_id), found):
+                return found
+        except DiskError as error:
+            raise self._unreadable(error, log_id, found, 0) from error
         return size + 1  # whatever was behind it is lost: each log but the current one is sealed
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
         """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""
-        file = self._reader(log_id)
-        its_id = decode_file_header(file.pread(FILE_HEADER_BYTES, 0))
+        its_id = decode_file_header(self.read_bytes(log_id, 0, FILE_HEADER_BYTES))
         if its_id != log_id:
-            raise BookieIOError(f"entry log {file.path}: {its_id}")
+            raise BookieIOError(f"entry log {self.path_of(log_id)}: {its_id}")
         offset = max(offset, FILE_HEADER_BYTES)
         data, base = b"", offset
         while True:
             record = decode_record(data, offset - base)
             if record is None:
-                data, base = file.pread(_SCAN_BYTES, offset), offset
+                data, base = self.read_bytes(log_id, offset, _SCAN_BYTES), offset
                 record = decode_record(data, 0)
             if record is None:
                 return
