@@ -25,8 +25,9 @@ moved; the next round finds both and goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import ParamSpec, TypeVar
@@ -38,6 +39,7 @@ from bookie.ledger_state import LedgerStates, StateFile
 from bookie.log_slice import Stored, live_parts
 from bookie.mark import Mark, Position, write_mark
 from bookie.write_cache import Half, LogRun, WriteCache, log_runs
+from protocol.codes import BookieIOError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +78,8 @@ class Checkpointer:
         self._states = states
         self._state_file = state_file
         self._lock = asyncio.Lock()
+        self._dead: BaseException | None = None
+        """What ended all this: a sync that failed says nothing when it is tried again."""
         self._pending: tuple[Half, tuple[Position, ...]] | None = None
         self._removed: list[int] = []
         self._index_behind = False
@@ -92,6 +96,20 @@ class Checkpointer:
         """A ledger was deleted: the next checkpoint removes it from the index."""
         self._removed.append(ledger_id)
 
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """One change at a time, and none behind an error that is final."""
+        async with self._lock:
+            if self._dead is not None:
+                raise self._dead
+            try:
+                yield
+            except (DiskFull, BookieIOError, asyncio.CancelledError):
+                raise
+            except BaseException as error:
+                self._dead = error
+                raise
+
     async def run(
         self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Half], None]
     ) -> Mark:
@@ -100,7 +118,7 @@ class Checkpointer:
         `on_flushed` is told, on the loop, when a half is in log and index. Raises what the disk
         raises; then nothing is lost and `run` may be called again.
         """
-        async with self._lock:
+        async with self._alone():
             where = positions()
             # What came after a failed attempt is in the active half: the mark may only move to
             # where the half that is left over from that attempt ends.
@@ -161,7 +179,7 @@ class Checkpointer:
         older copies: an index rebuilt from the logs comes out the same. Raises `DiskFull`: what
         was appended by then is in no index. Afterwards the index is not flushed yet: see `retire`.
         """
-        async with self._lock:
+        async with self._alone():
             self._check_whole()
             assert self.mark is not None
             runs = iter(await self._call(live_parts, self._index, found))
@@ -178,7 +196,7 @@ class Checkpointer:
 
     async def retire(self, log_id: int) -> None:
         """Remove a log from which the caller has read every record and found none live."""
-        async with self._lock:
+        async with self._alone():
             assert self.mark is not None
             assert log_id < self.mark.log_id, "the log that the mark names stays"
             await self._call(self._unlink, log_id)
@@ -189,7 +207,7 @@ class Checkpointer:
         Only one whose deletion is in the ledger state on the disk may go: what stands there of its
         life would else be believed once the mark has passed the journal's record of its end.
         """
-        async with self._lock:
+        async with self._alone():
             gone = [
                 ledger_id
                 for ledger_id in self._states.deleted_ids(before_ms)
@@ -201,7 +219,7 @@ class Checkpointer:
 
     async def roll(self) -> None:
         """Begin a new entry log, so that the current one can be compacted. Raises `DiskFull`."""
-        async with self._lock:
+        async with self._alone():
             self._check_whole()
             assert self.mark is not None
             await self._call(self._logs.roll)

@@ -61,7 +61,13 @@ class Flushing:
         """Flush all that is durable in the journals, move the mark, remove old journal files."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        mark = await self._checkpointer.run(self._positions, self._flushed)
+        try:
+            mark = await self._checkpointer.run(self._positions, self._flushed)
+        except (DiskFull, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            self._on_fatal(error)
+            raise
         safe = self._safe_bytes = self._written_at.get(mark.journals, self._safe_bytes)
         self._written_at = {at: size for at, size in self._written_at.items() if size > safe}
         self._journals.figures.on_flush(self._flushed_bytes, loop.time() - began)
