@@ -322,10 +322,9 @@ class Journal:
                 self.written_bytes += length
                 took = self._loop.time() - started
                 self._on_group(Group(length, len(group), started - oldest, took))
-            except SyncFailed as error:
-                self._die(error)
-                failure = error
-            except DiskError as error:
+            except Exception as error:
+                if isinstance(error, SyncFailed) or not isinstance(error, DiskError):
+                    self._die(error)  # and those of this group are told, as all others
                 failure = error
         self.pending_bytes -= length
         self.pending_buffers -= len(buffers)
