@@ -245,6 +245,8 @@ class RocksIndex:
         found: list[IndexRun] = []
         cursor = self._db.iter()
         cursor.seek_for_prev(KEY.pack(ledger_id, first))
+        if not cursor.valid():
+            cursor.status()  # the next seek would forget that this one met a damaged block
         if not cursor.valid() or self._decode(cursor).ledger_id != ledger_id:
             cursor.seek(KEY.pack(ledger_id, first))
         while cursor.valid():
