@@ -1,4 +1,4 @@
-"""`python -m tests.crash_states [--length N] [--kills N] [--journals N] [--jobs N]`.
+"""`python -m tests.crash_states [--length N] [--kills N] [--journals N] [--jobs N] [--json]`.
 
 Crash states of the storage: all sequences of at most N operations, all crash points, all that a
 crash may leave; the same with two journals; and the same after every kill and every failed sync.
@@ -8,10 +8,14 @@ Ends with 1 at the first state that breaks a promise.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+from typing import Any
 
-from tests.crash_states.explore import CrashStateFailed, be_quiet, explore_all
+from tests.crash_states.explore import CrashStateFailed, Explored, be_quiet, explore_all
+from tests.crash_states.lives import OPERATIONS, WITH_TWO_JOURNALS
+from tests.kit.progress import progress
 
 
 def main() -> int:
@@ -25,27 +29,56 @@ def main() -> int:
         "--journals", type=int, default=3, help="operations in a life with two journals, at most"
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--json", action="store_true", help="the counts as one JSON object")
     options = parser.parse_args()
     be_quiet()
+    counts: dict[str, dict[str, Any]] = {}
+    broken: str | None = None
     try:
         for what, length, how in (
-            ("", options.length, {}),
-            ("with two journals ", options.journals, {"two_journals": True}),
-            ("second lives after ", options.kills, {"kills": True}),
+            ("lives", options.length, {}),
+            ("lives with two journals", options.journals, {"two_journals": True}),
+            ("second lives", options.kills, {"kills": True}),
         ):
             started = time.monotonic()
-            found = explore_all(length, options.jobs, **how)
-            print(
-                f"{what}{found.sequences:,} sequences of ≤ {length} "
-                f"operations: {found.points:,} crash points ({found.incomplete:,} with too much "
-                f"unsynced for every combination), {found.images:,} crash states, {found.states:,} "
-                f"of them different and checked, 0 broken, {time.monotonic() - started:.0f} s",
-                flush=True,
-            )
+            names = len(WITH_TWO_JOURNALS if "two_journals" in how else OPERATIONS)
+            with progress(what, sum(names**n for n in range(length + 1))) as advance:
+                found = explore_all(length, options.jobs, **how, on_sequences=advance)
+            seconds = time.monotonic() - started
+            counts[what] = _counts(found, length, seconds)
+            if not options.json:
+                print(_line(what, found, length, seconds), flush=True)
     except CrashStateFailed as error:
-        print(f"BROKEN: {error}")
-        return 1
-    return 0
+        broken = str(error)
+    if options.json:
+        print(json.dumps({"broken": broken, **counts}))
+    elif broken:
+        print(f"BROKEN: {broken}")
+    else:
+        states = sum(one["states"] for one in counts.values())
+        print(f"{states:,} different crash states checked, 0 broken")
+    return 1 if broken else 0
+
+
+def _line(what: str, found: Explored, length: int, seconds: float) -> str:
+    return (
+        f"{what}: {found.sequences:,} sequences of ≤ {length} operations, {found.points:,} crash "
+        f"points ({found.incomplete:,} with too much unsynced for every combination), "
+        f"{found.images:,} crash states, {found.states:,} of them different and checked, 0 broken, "
+        f"{seconds:.0f} s"
+    )
+
+
+def _counts(found: Explored, length: int, seconds: float) -> dict[str, Any]:
+    return {
+        "length_max": length,
+        "sequences": found.sequences,
+        "crash_points": found.points,
+        "incomplete": found.incomplete,
+        "images": found.images,
+        "states": found.states,
+        "seconds": round(seconds, 1),
+    }
 
 
 if __name__ == "__main__":

@@ -39,7 +39,11 @@ _PIECE, _KILLS_PIECE = 144, 4
 class CheckLoop(SimLoop):
     """Blocking calls happen at once: for checks, in which nothing races."""
 
-    def run_in_executor(
+    def __init__(self, seed: int = 1, *, trace: Trace | None = None) -> None:
+        super().__init__(seed, trace=trace or Trace())
+        self.run_in_executor = self._call_at_once  # type: ignore[method-assign]
+
+    def _call_at_once(
         self,
         executor: Any,
         func: Callable[..., Any],
@@ -70,6 +74,8 @@ class Explored:
     """Crash states, equal ones counted each time they were come by."""
     digests: set[bytes] = field(default_factory=set)
     """The different ones: each was opened and checked."""
+    known: set[bytes] = field(default_factory=set)
+    """What this process has checked, also before: once is enough."""
 
     @property
     def states(self) -> int:
@@ -94,35 +100,55 @@ def sequences(
         yield from product(names, repeat=length)
 
 
-def explore(wanted: Iterable[Sequence[str]], config: BookieConfig = TINY) -> Explored:
-    """Check every crash state of these sequences. Raises `CrashStateFailed`."""
-    explored = Explored()
+def explore(
+    wanted: Iterable[Sequence[str]],
+    config: BookieConfig = TINY,
+    known: set[bytes] | None = None,
+) -> Explored:
+    """Check every crash state of these sequences that is not `known`. Raises `CrashStateFailed`."""
+    explored = Explored(known=set() if known is None else known)
     for sequence in wanted:
         explore_one(sequence, explored, config)
     return explored
 
 
 def explore_all(
-    length_max: int, jobs: int, *, kills: bool = False, two_journals: bool = False
+    length_max: int,
+    jobs: int,
+    *,
+    kills: bool = False,
+    two_journals: bool = False,
+    on_sequences: Callable[[int], None] = lambda _: None,
 ) -> Explored:
     """Check every crash state of all sequences of at most `length_max` operations.
 
-    With `kills` those of second lives instead; or of a bookie with two journals.
+    With `kills` those of second lives instead; or of a bookie with two journals. `on_sequences` is
+    told how many more are done.
     """
     wanted = list(sequences(length_max, WITH_TWO_JOURNALS if two_journals else OPERATIONS))
     look: Callable[..., Explored] = explore_kills if kills else explore
     if two_journals:
         look = partial(explore, config=TWO_JOURNALS)
     size = _KILLS_PIECE if kills else _PIECE
-    if jobs == 1:
-        return look(wanted)
     whole = Explored()
-    # Neighbours share most of their states: in pieces of one first operation few are done twice.
-    pieces = [wanted[at : at + size] for at in range(0, len(wanted), size)]
+    # Neighbours share most of their states: in pieces of the same first operations few are done by
+    # several processes.
+    pieces = [wanted[at : at + size] for at in range(0, len(wanted), size)][::-1]
     with multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool:
-        for part in pool.imap_unordered(look, pieces[::-1]):
+        for part in pool.imap_unordered(partial(_explore_piece, look), pieces):
             whole.join(part)
+            on_sequences(part.sequences)
     return whole
+
+
+_known: set[bytes] = set()
+"""What this process of `explore_all` has checked."""
+
+
+def _explore_piece(look: Callable[..., Explored], piece: list[tuple[str, ...]]) -> Explored:
+    found = look(piece, known=_known)
+    found.known = set()  # nobody else needs it
+    return found
 
 
 def be_quiet() -> None:
@@ -135,9 +161,9 @@ def be_quiet() -> None:
     structlog.configure(wrapper_class=level, processors=[drop])
 
 
-def explore_kills(wanted: Iterable[Sequence[str]]) -> Explored:
+def explore_kills(wanted: Iterable[Sequence[str]], known: set[bytes] | None = None) -> Explored:
     """Check every crash state of second lives, after every end of the first. See kills.py."""
-    explored = Explored()
+    explored = Explored(known=set() if known is None else known)
     for sequence in wanted:
         explored.sequences += 1
         loop = CheckLoop(1, trace=Trace())
@@ -175,8 +201,9 @@ def _explore_point(
     for number, image in enumerate(images(point.moment)):
         explored.images += 1
         digest = image.digest(point.facts)
-        if digest in explored.digests:
+        if digest in explored.known:
             continue
+        explored.known.add(digest)
         explored.digests.add(digest)
         try:
             with tinier():

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import bookie.checkpoint
 import bookie.compaction
 import bookie.ledger_state
+import bookie.scrub
+import bookie.storage
 from bookie.add_run import AddRun
 from bookie.config import BookieConfig
 from bookie.journals import journal_of
@@ -41,14 +43,30 @@ TINY = replace(
     gc_deleted_keep_ms=1,
 )
 TWO_JOURNALS = replace(TINY, journal_directories=("/j", "/k"))
+
+
+class NoThreads:
+    """Stands where a thread pool would; a simulated loop starts none, and making one takes time."""
+
+    def __init__(self, workers: int, name: str = "") -> None:
+        self._max_workers = workers
+        self._shutdown = False
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Take no more calls."""
+        self._shutdown = True
+
+
 # So that a checkpoint of two entries writes twice, and a log rolls between; states are rewritten,
 # and a log is emptied in several pieces.
-_TINIER: dict[tuple[Any, str], int] = {
+_TINIER: dict[tuple[Any, str], object] = {
     (bookie.checkpoint, "_SLICE_RUNS_MAX"): 1,
     (bookie.checkpoint, "LOG_RUN_BYTES_MAX"): 400,
     (bookie.ledger_state, "_REWRITE_ABOVE_BYTES"): 100,
     (bookie.compaction, "_SLICE_BYTES"): 500,
     (bookie.compaction, "_BATCH_BYTES"): 400,
+    (bookie.storage, "ThreadPoolExecutor"): NoThreads,
+    (bookie.scrub, "ThreadPoolExecutor"): NoThreads,
 }
 PAYLOAD_BYTES, BIG_BYTES = 300, 1000
 OTHER = next(n for n in range(50, 99) if journal_of(n, 2) != journal_of(1, 2))
