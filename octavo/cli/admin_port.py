@@ -63,4 +63,4 @@ def _reason(error: urllib.error.HTTPError) -> str:
             return f"{said['error']}; it answers {', '.join(said['paths'])}"
         return str(said.get("reason") or said["error"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{error.code} {error.reason}"
+        return f"{error.code} {error.reason}; is that a bookie's admin_port?"

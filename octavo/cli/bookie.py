@@ -30,7 +30,7 @@ app.callback(invoke_without_command=True)(nodes.bookie)
 
 Folders = Annotated[
     list[Path],
-    typer.Argument(metavar="DIR…", help="The bookie's data folder, or all of its folders."),
+    typer.Argument(metavar="DIR", help="The bookie's data folder, or all of its folders."),
 ]
 Limit = Annotated[int, typer.Option("--limit", min=0, help="Rows shown; 0: all.")]
 
@@ -39,7 +39,7 @@ Limit = Annotated[int, typer.Option("--limit", min=0, help="Rows shown; 0: all."
 def sizes(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR…]", help="The bookie's data folder; or use --url."),
+        typer.Argument(metavar="DIR", help="The bookie's data folder; or use --url."),
     ] = None,
     url: AdminUrl = None,
     limit: Limit = 50,
@@ -151,8 +151,8 @@ def rebuild_index(folders: Folders, as_json: AsJson = False) -> None:
 
 @contextmanager
 def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
-    """Hold the folders' locks. Raises `FolderUnusable` when a bookie runs, naming its process."""
-    from bookie.cookies import lock_folders
+    """Hold the folders' locks. Raises `FolderUnusable`, naming the process, when a bookie runs."""
+    from bookie.cookies import FolderUnusable, lock_folders
     from octavo.inspect.folders import NoBookieHere
 
     if not bookie.ledgers:
@@ -160,6 +160,11 @@ def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
     if bookie.missing:
         raise NoBookieHere(
             f"folder {bookie.missing[0]}, which the cookie names, is not there: mount it first"
+        )
+    if bookie.running is not None:
+        raise FolderUnusable(
+            f"{bookie.all[0]} is held by process {bookie.running}, which runs this bookie: stop it "
+            "first"
         )
     locks = lock_folders(disk, bookie.all)
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LIMIT = 200
 _ROWS = 500
-_wide = Console(width=140, highlight=False)
+_wide = Console(width=140, highlight=False, emoji=False)
 """For tables that go into a file or a pipe."""
 _STYLE = {"damage": "bold red", "torn": "yellow", "free": "dim", "entry": "cyan"}
 _FIELDS_ONLY = ("cookie", "mark", "limbo")
@@ -133,7 +133,7 @@ class Shown:
         parts = [f"{count:,} × {kind}" for kind, count in sorted(self._lines.items())]
         if self._entries:
             parts.append(f"{self._entries:,} entries")
-        say(" · ".join(parts))
+        say(" · ".join(parts) or "nothing is in there yet")
         if self._verify and self._unknown_digests:
             say(
                 f"{self._unknown_digests:,} entries carry no digest that can be judged here (hmac "

@@ -18,8 +18,8 @@ from rich.table import Table
 
 QUIET_S = 2.0
 """Take-overs end within seconds; nobody needs to hear of them."""
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def emit_json(value: Any) -> None:

@@ -25,6 +25,7 @@ from octavo.inspect.entries import Broken, StoredEntry, digest_of, entry_line, r
 from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, entries_of, spans
 
 _SCAN_BYTES = 4 * 1024 * 1024
+_UNVOUCHED = "behind the journal mark: torn, or just being written. The journal has it too"
 
 Lookup = Callable[[int, int], list[tuple[int, int, int]]]
 """(from byte, to byte) of this log → the index's (ledger, first, last) there."""
@@ -56,6 +57,7 @@ class EntryLogWalk:
         self._size = file.size()
         self.sums: dict[int, int] = {}
         self._has_gaps = False
+        self._sealed = False
 
     def lines(self) -> Iterator[Line]:
         """Header, runs, map; damage where it lies."""
@@ -75,11 +77,12 @@ class EntryLogWalk:
         footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
         if footer is not None and FILE_HEADER_BYTES <= footer[0] <= size - FOOTER.size:
             end = footer[0]
-        yield from self._runs(end, sealed=end < size)
+        self._sealed = end < size
+        yield from self._runs(end)
         if end < size:
             yield self._map(end, footer[1] if footer else 0)
 
-    def _runs(self, end: int, *, sealed: bool) -> Iterator[Line]:
+    def _runs(self, end: int) -> Iterator[Line]:
         offset = FILE_HEADER_BYTES
         while offset < end:
             record = decode_record(self._file.pread(RECORD_BYTES, offset))
@@ -88,7 +91,7 @@ class EntryLogWalk:
                 offset += record.total_bytes
                 continue
             following = self._next_record(offset, end)
-            vouched = end if sealed else self._vouched
+            vouched = end if self._sealed else self._vouched
             self._has_gaps = True
             line = self._gap(offset, end if following is None else following, vouched, record)
             if line is not None:
@@ -103,7 +106,8 @@ class EntryLogWalk:
         """What to say of bytes that are no run."""
         path, length = self._file.path, end - offset
         open_ended = end == self._size
-        if open_ended and self._file.pread(len(MAP_MAGIC), offset) == MAP_MAGIC:
+        is_map = open_ended and self._file.pread(len(MAP_MAGIC), offset) == MAP_MAGIC
+        if is_map and vouched is not None and offset < vouched:
             note = "a ledgers map without a good footer: the log was not sealed to its end"
             line = Line("damage", offset, length, note=note)
             line.damage = [Damage(DamageKind.RECORD_HEADER, path, offset, length)]
@@ -111,8 +115,7 @@ class EntryLogWalk:
         if open_ended and (vouched is None or offset >= vouched) and self._is_blank(offset, end):
             return Line("free", offset, length, note="reserved, nothing written yet")
         if open_ended and vouched is not None and offset >= vouched:
-            note = "behind the journal mark: torn, or just being written. The journal has it too"
-            return Line("torn", offset, length, note=note)
+            return Line("torn", offset, length, note=_UNVOUCHED)
         if open_ended and vouched is None:
             note = "no good run: torn or damaged, the journal mark would tell"
             return Line("torn", offset, length, note=note)
@@ -174,7 +177,9 @@ class EntryLogWalk:
         digests = [digest_of(one, wish)[1] for one in found] if wish.verify else []
         line.fields["digests_unknown"] = digests.count(None)
         bad = [one.entry_id for one, good in zip(found, digests, strict=False) if good is False]
-        if not whole:
+        if not whole and self._vouched is not None and offset >= self._vouched and not self._sealed:
+            line.kind, line.note = "torn", _UNVOUCHED
+        elif not whole:
             line.damage = [Damage(DamageKind.RUN_CHECKSUM, path, offset, line.length, *ids)]
             line.note = "the run's checksum does not hold: all its entries are answered as unknown"
             if wish.verify and (bad or len(found) < record.entries):

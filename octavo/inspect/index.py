@@ -67,8 +67,10 @@ class IndexReader:
             for name in sorted(os.listdir(self.path)):
                 if name not in _NOT_LINKED and not name.startswith("LOG.old"):
                     os.symlink(os.path.abspath(f"{self.path}/{name}"), f"{folder}/{name}")
+            options = rocks_options()
+            options.set_max_open_files(-1)  # all at once: a running bookie may remove some later
             try:
-                database = Rdict(folder, rocks_options(), access_type=AccessType.read_only())
+                database = Rdict(folder, options, access_type=AccessType.read_only())
             except Exception as error:
                 raise BookieIOError(
                     f"index {self.path} cannot be opened: {_first_line(error, folder, self.path)}. "

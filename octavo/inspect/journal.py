@@ -81,7 +81,9 @@ def _blocks(file: File, wish: Wish, file_id: int, newer: bool, marked: int) -> I
         block = decode_block_header(file.pread(BLOCK_HEADER_BYTES, offset), 0, file_id, offset)
         body = _body(file, block) if block is not None else None
         if block is None or body is None:
-            later = later or _LaterBlocks(file, file_id, offset, size)
+            if later is None:
+                later = _LaterBlocks(file, file_id, offset, size)
+                continue  # a running bookie may have written here before what was found behind
             bad = _BadPlace(file, offset, size, block, later, newer)
             yield _harmless(bad.line(wish), marked)
             if bad.vouched_by is None or bad.next is None:

@@ -65,7 +65,9 @@ def walk_state(file: File, wish: Wish, *, file_id: int, end: int | None) -> Iter
     front = file.pread(FILE_HEADER_BYTES, 0)
     header = Line("header", 0, len(front), {"file_id": file_id, "file_bytes": size})
     header.note = f"ledger state {file_id}, version {VERSION}"
-    if front != encode_file_header(file_id):
+    if front != encode_file_header(file_id) and end == 0:
+        header.note = "no good header; the mark names another file"
+    elif front != encode_file_header(file_id):
         header.note = f"no good header of ledger state {file_id}, version {VERSION}"
         header.damage = [Damage(DamageKind.FILE_HEADER, path, 0, len(front))]
     else:
@@ -79,9 +81,11 @@ def walk_state(file: File, wish: Wish, *, file_id: int, end: int | None) -> Iter
             offset += BLOCK_BYTES + len(body)
             continue
         following = _next_state_block(file, offset, size)
+        if _state_body(file, offset, size) is not None:
+            continue  # a running bookie has written it meanwhile
         until = size if following is None else following
         if (end is not None and offset >= end) or (end is None and following is None):
-            yield Line("torn", offset, until - offset, note="of a checkpoint that did not end")
+            yield Line("torn", offset, until - offset, note="behind what the mark counts on")
         else:
             line = Line("damage", offset, until - offset)
             line.note = "no good block: fences, keys and deletions of ledgers are lost here"
@@ -131,7 +135,7 @@ def _state_lines(body: bytes, wish: Wish, offset: int, end: int | None) -> Itera
     if end is not None:
         line.fields["counts"] = offset < end
         if offset >= end:
-            line.note += "; behind the mark: of a checkpoint that did not end"
+            line.note += "; behind what the mark counts on"
     inside: list[Line] = []
     for start in range(0, len(body), RECORD.size):
         ledger_id, state = decode_record(body, start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +28,22 @@ from octavo.inspect.small import mark_fields, walk_cookie, walk_limbo, walk_mark
 from protocol.codes import BookieIOError, OctavoError
 
 KINDS = ("journal", "entrylog", "index", "cookie", "mark", "state", "limbo")
+_IS_OF_KIND: dict[str, Callable[[str], bool]] = {
+    "journal": lambda name: journal_id_of(name) is not None,
+    "entrylog": lambda name: log_id_of(name) is not None,
+    "state": lambda name: state_id_of(name) is not None,
+    "mark": lambda name: name == MARK_NAME,
+    "limbo": lambda name: name == LIMBO_NAME,
+    "cookie": lambda name: name == VERSION_FILE,
+}
+_MISSING = {
+    "journal": "journal file",
+    "entrylog": "entry log: the first flush makes one",
+    "state": "ledger state: the first flush makes one",
+    "mark": "journal mark: the first flush makes one",
+    "limbo": "limbo file: there is one only after data was lost",
+    "cookie": f"cookie, that is, no file {VERSION_FILE}",
+}
 
 
 @dataclass(slots=True)
@@ -57,9 +74,10 @@ def walks_of(disk: Disk, kind: str, path: str, wish: Wish) -> tuple[list[Walk], 
     running = folders.running
     if kind == "index":
         return [_index_walk(_index_path(folders, path), wish)], running
-    files = [path] if os.path.isfile(path) else _files(disk, kind, folders, path)
+    is_file = os.path.isfile(path)
+    files = [_of_kind(kind, path)] if is_file else _files(disk, kind, folders, path)
     if not files:
-        raise NothingToInspect(f"{path} holds no {kind} file")
+        raise NothingToInspect(f"{path} holds no {_MISSING[kind]}")
     context = _Context(disk, folders, wish)
     return [context.walk(kind, one) for one in files], running
 
@@ -85,22 +103,23 @@ def _index_path(folders: BookieFolders, path: str) -> str:
     return found
 
 
+def _of_kind(kind: str, path: str) -> str:
+    """The file at `path`, unless its name says that it is of another kind."""
+    name = path.rpartition("/")[2]
+    for other, is_it in _IS_OF_KIND.items():
+        if other != kind and is_it(name):
+            raise NothingToInspect(f"{path} is none of this kind: octavo inspect {other} {path}")
+    return path
+
+
 def _files(disk: Disk, kind: str, folders: BookieFolders, path: str) -> list[str]:
     """The files of one kind: of `path` alone when it is one of the folders, else of all."""
     where = [path] if path in folders.all else folders.all
-    chosen: dict[str, Callable[[str], bool]] = {
-        "journal": lambda name: journal_id_of(name) is not None,
-        "entrylog": lambda name: log_id_of(name) is not None,
-        "state": lambda name: state_id_of(name) is not None,
-        "mark": lambda name: name == MARK_NAME,
-        "limbo": lambda name: name == LIMBO_NAME,
-        "cookie": lambda name: name == VERSION_FILE,
-    }
     found = [
         f"{folder}/{name}"
         for folder in where
         for name in disk.list_directory(folder)
-        if chosen[kind](name)
+        if _IS_OF_KIND[kind](name)
     ]
     if kind == "entrylog":  # the logs of all folders are one sequence
         found.sort(key=lambda one: one.rpartition("/")[2])
@@ -114,9 +133,12 @@ class _Context:
         self._disk = disk
         self._wish = wish
         self._mark: dict[str, Any] = {}
+        self._unmarked: int | None = None
+        """What counts without a mark: nothing yet in a bookie that runs, else nobody knows."""
         try:
             mark = read_mark(disk, folders.ledgers)
             self._mark = mark_fields(mark) if mark is not None else {}
+            self._unmarked = 0 if folders.running is not None else None
         except OctavoError:
             pass  # `inspect mark` says what is wrong with it
         self._index = folders.index
@@ -125,9 +147,10 @@ class _Context:
     def walk(self, kind: str, path: str) -> Walk:
         """The walk over one file."""
         name = path.rpartition("/")[2]
-        file = self._disk.open(path)
-        size = file.size()
-        file.close()
+        try:
+            size = os.path.getsize(path)
+        except FileNotFoundError:
+            size = 0  # the bookie has removed it since it was listed
         lines: Callable[[File], Iterator[Line]]
         if kind == "journal":
             found = journal_id_of(name) or 0
@@ -156,14 +179,23 @@ class _Context:
         return size if file_id < position[0] else position[1]
 
     def _opened(self, path: str, lines: Callable[[File], Iterator[Line]]) -> Iterator[Line]:
-        file = self._disk.open(path)
+        gone = Line("gone", 0, 0, note="the bookie has removed it meanwhile")
         try:
-            yield from lines(file)
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            yield gone
+            return
+        try:
+            for line in lines(file):
+                if line.damage and not self._disk.exists(path):
+                    yield gone  # its space may hold another journal file by now
+                    return
+                yield line
         finally:
             file.close()
 
     def _entry_log(self, file: File, log_id: int) -> Iterator[Line]:
-        vouched: int | None = None
+        vouched = self._unmarked
         if self._mark:
             marked = (self._mark["log_id"], self._mark["log_offset"])
             vouched = marked[1] if log_id == marked[0] else file.size() * (log_id < marked[0])
@@ -178,9 +210,9 @@ class _Context:
         yield from walk.lines()
 
     def _state(self, file: File, file_id: int) -> Iterator[Line]:
-        end: int | None = None
-        if self._mark and self._mark["state_id"] == file_id:
-            end = self._mark["state_offset"]
+        end = self._unmarked
+        if self._mark:  # no other file counts than the one that the mark names
+            end = self._mark["state_offset"] if self._mark["state_id"] == file_id else 0
         yield from walk_state(file, self._wish, file_id=file_id, end=end)
 
 
@@ -205,5 +237,8 @@ def _positions(mark: dict[str, Any], folders: list[str]) -> dict[str, tuple[int,
 
 
 def _index_walk(path: str, wish: Wish) -> Walk:
-    size = sum(one.stat().st_size for one in os.scandir(path) if one.is_file())
+    size = 0
+    for one in os.scandir(path):
+        with suppress(FileNotFoundError):  # a running bookie removes files of its index
+            size += one.stat().st_size
     return Walk(path, size, lambda: walk_index(IndexReader(path), wish))

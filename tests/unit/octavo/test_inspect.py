@@ -5,9 +5,12 @@ The files are those of tests/fixtures/formats: a bookie killed with records in i
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +24,10 @@ from bookie.journal_format import BlockKind, encode_block_header
 from bookie.journal_format import encode_file_header as encode_journal_header
 from octavo.cli.main import run
 from octavo.inspect.line import Line, Wish, spans
-from octavo.inspect.walks import KINDS, walks_of
+from octavo.inspect.walks import KINDS, NothingToInspect, walks_of
 from protocol.frames import PREFIX
 from tests.fixtures.formats import make
+from tests.raw_bookie import RawClient, adds_of, running_bookie
 
 WHOLE = sorted((make.HERE / "bookie").iterdir())[-1]
 VERIFY = Wish(verify=True, entries=True)
@@ -325,6 +329,31 @@ def test_a_running_bookie_is_said_to_be(bookie: Path, capsys: pytest.CaptureFixt
     assert "runs this bookie" not in shown(["entrylog", str(bookie)], capsys)[2]
 
 
+async def test_a_running_bookie_under_load_is_never_called_damaged(tmp_path: Path) -> None:
+    """Looking while it writes, flushes, rolls and trims: torn places at most."""
+    small = {"journal_file_bytes_max": 64 * 1024, "entry_log_bytes_max": 64 * 1024}
+    small |= {"journal_preallocate_bytes": 16 * 1024, "flush_interval_ms": 20}
+    async with running_bookie(tmp_path, **small) as node:
+        client = await RawClient.connect(node)
+
+        async def write() -> None:
+            for first in range(0, 4000, 20):
+                client.send(adds_of(7, range(first, first + 20), b"x" * 100))
+                await client.acked(20)
+
+        writer = asyncio.create_task(write())
+        looks: Counter[str] = Counter()
+        while not writer.done():
+            for kind in KINDS:
+                with contextlib.suppress(NothingToInspect):  # before its first flush
+                    found = await asyncio.to_thread(lines, kind, tmp_path)
+                    assert not [line for line in found if line.damage], kind
+                    looks[kind] += len(found) > 0
+        await writer
+        client.close()
+        assert all(looks[kind] > 2 for kind in KINDS if kind != "limbo"), looks
+
+
 def test_folders_that_were_moved_are_found_beside_each_other(bookie: Path) -> None:
     assert lines("mark", bookie)
     assert len(lines("mark", bookie / "ledgers-2")) == 1, "one folder of several: that one alone"
@@ -336,7 +365,8 @@ def test_folders_that_were_moved_are_found_beside_each_other(bookie: Path) -> No
         (["journal", "{tmp}/none"], "does not exist"),
         (["journal", "{tmp}"], "no bookie's folder is there"),
         (["index", "{tmp}/b/journal"], "holds no index"),
-        (["entrylog", "{tmp}/b/journal"], "holds no entrylog file"),
+        (["entrylog", "{tmp}/b/journal"], "holds no entry log"),
+        (["entrylog", "{tmp}/b/journal/VERSION"], "octavo inspect cookie"),
         (["entrylog", "{tmp}/b", "--digest", "md5"], "use crc32c, crc32, hmac or dummy"),
         (["mark", "{tmp}/two"], "folders of 2 bookies (bookie-1, bookie-2)"),
     ],
