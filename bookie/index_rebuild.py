@@ -70,11 +70,13 @@ def fill(
 
     Until then the index says that it is complete up to `start`, so that an end in between is made
     good by the next start. Raises `BookieIOError` when a record cannot be found, or tells `lost`,
-    with the log's id, when that loss is accepted.
+    with the log's id, when that loss is accepted; the index then says so until a checkpoint, which
+    comes when limbo is durable: a start that ends before finds the loss again.
     """
     _log.info("index_rebuild_started", from_log=start[0], from_offset=start[1])
     runs: list[IndexRun] = []
     count = logs_read = 0
+    covered = end
     for log_id in logs.log_ids:
         if not start[0] <= log_id <= end[0]:
             continue
@@ -96,10 +98,11 @@ def fill(
             if lost is None:
                 raise
             lost(log_id, error)
-    index.put(runs, end)
+            covered = start
+    index.put(runs, covered)
     index.flush()
     _log.info("index_rebuilt", runs=count)
-    return Rebuilt(count, logs_read, end)
+    return Rebuilt(count, logs_read, covered)
 
 
 def settle(disk: Disk, directory: str) -> None:

@@ -1,0 +1,62 @@
+"""An accepted loss was forgotten when the start ended before limbo was durable.
+
+The index is made anew from the entry logs before the bookie goes into limbo, for only then it is
+known what was lost. A damaged log was passed over, and the index said at once that it was complete.
+Then metadata did not answer, so limbo was not written and the start ended. The next start saw a
+complete index, no damage and no limbo, and denied the entries. Found by reading the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookie.entry_log_format import FILE_HEADER_BYTES
+from metadata.store import MetadataUnavailable
+from protocol.codes import BookieIOError, Code
+from tests.storage_support import CONFIG, Bench, abandon, entry_bytes
+
+SMALL = replace(CONFIG, entry_log_bytes_max=4096)
+
+
+async def test_the_next_start_finds_it_again() -> None:
+    bench = Bench(SMALL)
+    async with bench:
+        for ledger_id in range(3):
+            assert await bench.add(ledger_id, 0, b"x" * 3000) is Code.OK
+            await bench.storage.checkpoint()
+    path = bench.storage.logs.path_of(bench.storage.logs.log_ids[0])
+    file = bench.disk.open(path, write=True)
+    file.pwritev([b"damaged!"], FILE_HEADER_BYTES)
+    file.datasync()
+    bench.indexes.clear()
+
+    async def silent(why: str) -> None:
+        raise MetadataUnavailable("no answer")
+
+    bench.storage = bench._new()
+    bench.storage.on_loss = silent
+    with pytest.raises(MetadataUnavailable):
+        await bench.storage.start()
+    await abandon(bench.storage)
+
+    bench.storage = bench._new()
+    with pytest.raises(BookieIOError, match="damaged"):
+        await bench.storage.start()
+    await abandon(bench.storage)
+
+    told: list[str] = []
+
+    async def tell(why: str) -> None:
+        told.append(why)
+
+    bench.storage = bench._new()
+    bench.storage.on_loss = tell
+    async with bench:
+        assert len(told) == 1
+        assert await bench.storage.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
+
+    bench.storage = bench._new()  # told once, durably: it is for limbo to say so from now on
+    async with bench:
+        assert await bench.storage.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
