@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import socket
@@ -118,7 +119,7 @@ class Result(NamedTuple):
     idle_mib: float
     peak_mib: float
     modest_ms: float
-    """The longest that a client which asks for little had to wait."""
+    """How long a client which asks for little had to wait; NaN when none was asked."""
     figures: dict[str, dict[str, float]]
 
 
@@ -188,54 +189,57 @@ def _scenario(folder: str, **settings: Any) -> Iterator[Bookie]:
         bookie.close()
 
 
-def _finish(name: str, bookie: Bookie, count: int, idle: float, modest_ms: float) -> Result:
+def _finish(
+    name: str, bookie: Bookie, sockets: list[socket.socket], idle: float, *, asks: bool
+) -> Result:
+    modest_ms = ask(bookie.port, add_of(1, 1)) if asks else math.nan
+    figures = bookie.figures()
     peak = bookie.resident_mib("VmHWM")
-    return Result(name, count, idle, peak, modest_ms, bookie.figures())
+    result = Result(name, len(sockets), idle, peak, modest_ms, figures)
+    for sock in sockets:
+        sock.close()
+    return result
 
 
-def half_frames(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+def half_frames(
+    folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
+) -> Result:
     """Everybody sends half of a frame of 5 MiB, and nothing more."""
     with _scenario(folder, **settings) as bookie:
         sockets = connect(bookie.port, count)
         idle = bookie.resident_mib()
         half = add_of(2, 0, bytes(ENTRY_BYTES))[: ENTRY_BYTES // 2]
         push(sockets, lambda _: half, for_s)
-        modest_ms = ask(bookie.port, add_of(1, 1))
-        result = _finish("half frames", bookie, count, idle, modest_ms)
-        for sock in sockets:
-            sock.close()
-    return result
+        return _finish("half frames", bookie, sockets, idle, asks=asks)
 
 
-def long_entries(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+def long_entries(
+    folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
+) -> Result:
     """Everybody adds entries of 5 MiB to a slow disk."""
-    with _scenario(folder, sync_s=0.05, **settings) as bookie:
+    with _scenario(folder, **{"sync_s": 0.05, **settings}) as bookie:
         sockets = connect(bookie.port, count)
         idle = bookie.resident_mib()
         frames = add_of(2, 0, bytes(ENTRY_BYTES)) * 2
         push(sockets, lambda _: frames, for_s, take_answers=True)
-        modest_ms = ask(bookie.port, add_of(1, 1))
-        result = _finish("entries of 5 MiB", bookie, count, idle, modest_ms)
-        for sock in sockets:
-            sock.close()
-    return result
+        return _finish("entries of 5 MiB", bookie, sockets, idle, asks=asks)
 
 
-def slow_disk(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+def slow_disk(
+    folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
+) -> Result:
     """Everybody adds entries of 1 KB as fast as they are taken, to a slow disk."""
-    with _scenario(folder, sync_s=0.05, **settings) as bookie:
+    with _scenario(folder, **{"sync_s": 0.05, **settings}) as bookie:
         sockets = connect(bookie.port, count)
         idle = bookie.resident_mib()
         frames = adds_of(2, range(1000), bytes(1000))
         push(sockets, lambda _: frames, for_s, take_answers=True)
-        modest_ms = ask(bookie.port, add_of(1, 1))
-        result = _finish("slow disk", bookie, count, idle, modest_ms)
-        for sock in sockets:
-            sock.close()
-    return result
+        return _finish("slow disk", bookie, sockets, idle, asks=asks)
 
 
-def slow_readers(folder: str, count: int, for_s: float, **settings: Any) -> Result:
+def slow_readers(
+    folder: str, count: int, for_s: float, *, asks: bool = True, **settings: Any
+) -> Result:
     """Everybody asks for entries of 5 MiB, and takes none."""
     with _scenario(folder, **settings) as bookie:
         for entry_id in range(8):
@@ -248,11 +252,7 @@ def slow_readers(folder: str, count: int, for_s: float, **settings: Any) -> Resu
         )
         push(sockets, lambda _: requests, for_s)
         time.sleep(for_s)
-        modest_ms = ask(bookie.port, add_of(1, 1))
-        result = _finish("slow readers", bookie, count, idle, modest_ms)
-        for sock in sockets:
-            sock.close()
-    return result
+        return _finish("slow readers", bookie, sockets, idle, asks=asks)
 
 
 SCENARIOS = (half_frames, long_entries, slow_disk, slow_readers)

@@ -1,0 +1,61 @@
+"""What a bookie occupies under more load than it can take, in the short form of bench/overload.py.
+
+The bookie is a process of its own: its peak is what the kernel counted. Each scenario is shown to
+fire: without the budgets that bound it, the same load goes past the goal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.overload import (
+    RESIDENT_MIB_MAX,
+    Result,
+    caches_mib,
+    half_frames,
+    long_entries,
+    slow_disk,
+    slow_readers,
+)
+
+CONNECTIONS = 300
+SECONDS = 1.0
+GOAL_MIB = caches_mib() + RESIDENT_MIB_MAX
+UNBOUNDED = 1 << 40
+ADDS = {
+    "journal_queue_bytes_max": UNBOUNDED,
+    "add_bytes_max": UNBOUNDED,
+    "connection_add_bytes_max": UNBOUNDED,
+}
+FRAMES = {"receive_bytes_max": UNBOUNDED}
+ANSWERS = {"answer_bytes_max": UNBOUNDED, "connection_answer_bytes_max": UNBOUNDED}
+
+Scenario = Callable[..., Result]
+
+
+@pytest.mark.parametrize("scenario", [half_frames, long_entries, slow_disk, slow_readers])
+def test_memory_stays_within_the_caches_and_150_mib(scenario: Scenario, tmp_path: Path) -> None:
+    result = scenario(str(tmp_path), CONNECTIONS, SECONDS)
+    assert result.peak_mib <= GOAL_MIB, result
+    assert result.modest_ms < 5_000, f"who asks for little waits long: {result}"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "connections", "without"),
+    [
+        (half_frames, 200, FRAMES),
+        (long_entries, 80, {**FRAMES, **ADDS, "sync_s": 1.0}),
+        (slow_disk, 300, {**ADDS, "sync_s": 1.0}),
+        (slow_readers, 16, ANSWERS),
+    ],
+    ids=["half_frames", "long_entries", "slow_disk", "slow_readers"],
+)
+def test_without_its_budgets_far_less_load_goes_past_the_goal(
+    scenario: Scenario, connections: int, without: dict[str, Any], tmp_path: Path
+) -> None:
+    result = scenario(str(tmp_path), connections, SECONDS, asks=False, **without)
+    assert result.peak_mib > GOAL_MIB, result
