@@ -89,7 +89,11 @@ class ReadLine:
     def task_ended(self) -> None:
         """A request has run to its end: another one may."""
         self.tasks -= 1
-        if self._blocked:
+        self._unblock()
+
+    def _unblock(self) -> None:
+        """Whoever waits longest for a task may try again."""
+        if self._blocked and self.has_task:
             member = next(iter(self._blocked))
             self._ready[member] = self._blocked.pop(member)
             self._soon()
@@ -126,6 +130,7 @@ class ReadLine:
                 size += answered
                 if member.wants_turn:
                     ready[member] = now
+        self._unblock()  # who had a turn may have needed no task
         if ready and not self._answers.is_spent:
             self._soon()
         if (ready or self._blocked) and self._expiry is None:
