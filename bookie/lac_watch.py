@@ -9,7 +9,7 @@ class LacWatches:
     """Used on the loop only. The caller bounds how many there are."""
 
     def __init__(self) -> None:
-        self._parked: dict[int, list[tuple[int, asyncio.Future[int]]]] = {}
+        self._parked: dict[int, dict[asyncio.Future[int], int]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._parked.values()))
@@ -17,25 +17,24 @@ class LacWatches:
     def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`. Cancel it to give it up."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._parked.setdefault(ledger_id, []).append((after, future))
+        self._parked.setdefault(ledger_id, {})[future] = after
         future.add_done_callback(lambda done: self._leave(ledger_id, done))
         return future
 
     def moved(self, ledger_id: int, lac: int) -> None:
         """The LAC of a ledger went up."""
-        for after, future in self._parked.get(ledger_id, ()):
+        for future, after in self._parked.get(ledger_id, {}).items():
             if lac > after and not future.done():
                 future.set_result(lac)
 
     def cancel_all(self) -> None:
         """The bookie stops."""
         for parked in list(self._parked.values()):
-            for _, future in parked:
+            for future in parked:
                 future.cancel()
 
     def _leave(self, ledger_id: int, done: asyncio.Future[int]) -> None:
-        left = [item for item in self._parked.get(ledger_id, ()) if item[1] is not done]
-        if left:
-            self._parked[ledger_id] = left
-        else:
+        parked = self._parked.get(ledger_id, {})
+        parked.pop(done, None)
+        if not parked:
             self._parked.pop(ledger_id, None)
