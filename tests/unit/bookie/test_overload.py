@@ -49,7 +49,7 @@ def test_memory_stays_within_the_caches_and_150_mib(scenario: Scenario, tmp_path
     [
         (half_frames, 200, FRAMES),
         (long_entries, 80, {**FRAMES, **ADDS, "sync_s": 1.0}),
-        (slow_disk, 300, {**ADDS, "sync_s": 1.0}),
+        (slow_disk, 450, {**ADDS, "sync_s": 1.0}),
         (slow_readers, 16, ANSWERS),
     ],
     ids=["half_frames", "long_entries", "slow_disk", "slow_readers"],
