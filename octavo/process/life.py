@@ -10,9 +10,11 @@ Exit codes: 0 stopped as asked, 1 could not start or failed while serving, 2 sto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -105,8 +107,20 @@ class Life:
 Main = Callable[[ProcessSpec, Life], Awaitable[None]]
 
 
+def allow_open_files() -> None:
+    """Let this process open as many files as the system lets it, instead of the customary 1,024.
+
+    Each connection is one, and each entry log that is read.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # macOS grants less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run_process(main: Main, spec: ProcessSpec, control_fd: int | None = None) -> int:
     """Run `main` on uvloop until it is stopped; return the exit code."""
+    allow_open_files()
     service = "bookie" if "bookie" in spec.sections else "broker"
     configure_logging(
         service=service,
