@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from bookie.add_run import AddRun
+from bookie.disk import DiskFull
 from bookie.storage import Storage
 from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
 from tests.crash_states.check import promises
+from tests.crash_states.garbage import collect
 from tests.crash_states.lives import TINY, Fact, entry_of, payload
 from tests.io_errors.faults import FailingCalls
 from tests.sim.disk import SimDisk
@@ -39,7 +41,8 @@ class FailingLife:
         self.facts: tuple[Fact, ...] = ()
         self.fatal: list[BaseException] = []
         self.ended: BaseException | None = None
-        """What a start or a close came to grief with: the process ends with it."""
+        """What a start, a close or the collector came to grief with: the process ends with it."""
+        self.ended_by = "refused to start, or ended in its close"
         self.storage: Storage
         self._fenced: set[int] = set()
 
@@ -139,6 +142,19 @@ class FailingLife:
         if await self._told(self.storage.delete_ledger(ledger_id)):
             self.note("deleted", ledger_id)
 
+    async def compact(self) -> None:
+        """Rounds of the collector, everything rewritten; what leaves it ends the process."""
+        try:
+            await collect(self.storage, CONFIG, compact=True)
+        except (OctavoError, OSError) as error:
+            if isinstance(error, DiskFull):
+                raise Broken(f"a full disk ended the collector: {error}") from error
+            if not self.fatal:
+                self.ended, self.ended_by = error, "ended by its collector"
+        for what, ledger_id, _ in self.facts:
+            if what == "deleted" and self.storage._states.get(ledger_id) is None:
+                self.note("forgotten", ledger_id)
+
     async def _told(self, call: Awaitable[None]) -> bool:
         try:
             await call
@@ -180,6 +196,7 @@ def _step(name: str, *args: int, **how: int) -> Step:
 
 _FLUSH = _step("settle")
 _READ = _step("read_all")
+_COMPACT = _step("compact")
 STEPS: tuple[Step, ...] = (
     _step("start"),
     _step("add", 1, 0, 1),
@@ -202,8 +219,11 @@ STEPS: tuple[Step, ...] = (
     _step("fence", 4),
     _FLUSH,
     _step("delete", 3),
+    _COMPACT,  # logs are emptied, renewed and removed, the marker of a deletion goes
+    _READ,
     _step("add", 1, 4, size=1000),
     _FLUSH,
+    _COMPACT,
     _READ,
     _step("add", 5, 0),
     _step("restart"),

@@ -103,7 +103,7 @@ async def _after(life: FailingLife, fault: Fault) -> str:
     if fault.error == "ENOSPC" and life.fatal and not calls.sync_failed:
         raise Broken(f"a full disk ended it: {life.fatal[0]} at {calls.failed[0]}")
     if life.ended is not None:
-        found = "refused to start, or ended in its close"
+        found = life.ended_by
     elif life.fatal:
         await _promises_nothing(life)
         found = "stopped the process"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bookie.checkpoint
+from bookie.compaction import Cleared, Compactor
 from bookie.disk import DiskError, DiskFull, SyncFailed
 from bookie.journal import Journal, JournalWriter
 from bookie.ledger_state import StateFile
@@ -17,7 +18,7 @@ from tests.io_errors.faults import KINDS
 from tests.io_errors.life import Broken
 from tests.io_errors.sweep import ENDS, all_faults, count_calls, sweep
 
-STRIDE = 9
+STRIDE = 17
 """`python -m tests.io_errors` lets every call fail."""
 
 
@@ -26,7 +27,7 @@ def test_no_failing_call_breaks_a_promise() -> None:
     for fault in all_faults(STRIDE):
         ends += sweep([fault])
     calls, space_calls = count_calls()
-    assert calls > 400
+    assert calls > 800, "garbage is collected and compacted as well"
     assert ends.total() > 2 * (calls + space_calls) // STRIDE * len(ENDS) - 4 * len(KINDS)
     for kind in ("EIO once", "EIO for long", "ENOSPC once", "ENOSPC for long"):
         assert ends[f"{kind}: went on"] > 0, ends
@@ -80,6 +81,15 @@ def a_full_disk_is_fatal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bookie.checkpoint, "write_mark", write_mark)
 
 
+def a_full_disk_ends_the_collector(patch: pytest.MonkeyPatch) -> None:
+    async def clear(self: Compactor, log_id: int, *, copy: bool) -> Cleared:
+        self._read = self._copied = 0
+        await self._pass(log_id, copy=copy)
+        return Cleared(log_id, True, "", self._read, self._copied)
+
+    patch.setattr(Compactor, "clear", clear)
+
+
 def a_file_follows_the_one_in_use(patch: pytest.MonkeyPatch) -> None:
     # The bug of tests/issues/test_written_behind_a_newer_journal.py.
     patch.setattr(
@@ -97,6 +107,7 @@ def a_file_follows_the_one_in_use(patch: pytest.MonkeyPatch) -> None:
         groups_that_failed_are_acked,
         a_failed_journal_goes_on,
         a_full_disk_is_fatal,
+        a_full_disk_ends_the_collector,
         a_file_follows_the_one_in_use,
     ],
 )

@@ -10,18 +10,15 @@ of a checkpoint. Ends with 1 at the first wrong answer.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import multiprocessing
 import sys
-import tempfile
 import time
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 from tests.crash_states.explore import be_quiet
 from tests.single_fault.sweep import WrongAnswer, cases, cut_short, faults_of, sweep
-from tests.single_fault.three_bookies import sweep_cluster
+from tests.single_fault.three_bookies import sweep_part
 
 
 def main() -> int:
@@ -47,7 +44,7 @@ def _cluster(jobs: int) -> None:
     started = time.monotonic()
     whole: Counter[tuple[str, str]] = Counter()
     with multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool:
-        for ends in pool.imap_unordered(partial(_part, jobs), range(jobs)):
+        for ends in pool.imap_unordered(partial(sweep_part, jobs), range(jobs)):
             whole += ends
     for (kind, end), count in sorted(whole.items()):
         print(f"{kind:28} {end:40} {count:6,}")
@@ -56,11 +53,6 @@ def _cluster(jobs: int) -> None:
         f"{time.monotonic() - started:.0f} s",
         flush=True,
     )
-
-
-def _part(parts: int, part: int) -> Counter[tuple[str, str]]:
-    with tempfile.TemporaryDirectory(prefix="octavo-faults-") as folder:
-        return asyncio.run(sweep_cluster(Path(folder), part=part, parts=parts))
 
 
 def _storage(stride: int) -> None:

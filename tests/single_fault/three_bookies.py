@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -285,3 +286,9 @@ async def sweep_cluster(
                     raise WrongAnswer(f"{fault}: {type(error).__name__}: {error}") from error
                 ends[kind_of(fault.path), end] += 1
     return ends
+
+
+def sweep_part(parts: int, part: int) -> Counter[tuple[str, str]]:
+    """`sweep_cluster` for a process of its own; what a pool calls must not lie in `__main__`."""
+    with tempfile.TemporaryDirectory(prefix="octavo-faults-") as folder:
+        return asyncio.run(sweep_cluster(Path(folder), part=part, parts=parts))
