@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ class Filler:
             self._in_flight += len(run.frames)
             self._storage.add([run], self._acked)
 
-    def _acked(self, results: list[tuple[AddRun, Code]]) -> None:
+    def _acked(self, results: Sequence[tuple[AddRun, Code]]) -> None:
         for run, code in results:
             assert code is Code.OK, code
             self._in_flight -= len(run.frames)
@@ -262,7 +262,6 @@ def start_once(folder: str, last: tuple[int, int], *, stop: bool) -> dict[str, f
 
 def forget(folder: str) -> None:
     """Let the system forget what it keeps of the files in memory."""
-    os.sync()
     for path in Path(folder).rglob("*"):
         if path.is_file():
             handle = os.open(path, os.O_RDONLY)
@@ -286,6 +285,7 @@ def measure(
     starts = []
     for _ in range(args.rounds):
         folder = prepared()
+        os.sync()  # what is still to be written of the copy is no part of the start
         if args.cold:
             forget(folder)
         starts.append(start_once(folder, last, **how))

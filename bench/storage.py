@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 import uvloop
 
@@ -68,7 +69,7 @@ class Feeder:
             self.in_flight += run_bytes
             self.storage.add([run], self.done)
 
-    def done(self, results: list[tuple[AddRun, Code]]) -> None:
+    def done(self, results: Sequence[tuple[AddRun, Code]]) -> None:
         for run, code in results:
             assert code is Code.OK, code
             self.acked += run.count

@@ -182,3 +182,21 @@ def test_a_broken_rocks_folder_says_what_to_do(tmp_path: Path) -> None:
             (path / name).write_bytes(b"junk")
     with pytest.raises(BookieIOError, match="remove the folder, and it is rebuilt"):
         RocksIndex(str(path))
+
+
+def test_an_index_of_single_entries_stays_below_a_hundredth_of_1_kb_each(tmp_path: Path) -> None:
+    """The worst case: so many ledgers that no flush finds two neighbouring entries of one."""
+    ledgers, flushes, record_bytes = 5_000, 8, 1_100
+    index = RocksIndex(str(tmp_path / "index"))
+    offset = 0
+    for entry_id in range(flushes):
+        runs = []
+        for ledger_id in range(ledgers):
+            at = Location(1, offset, record_bytes)
+            runs.append(IndexRun(ledger_id, entry_id, entry_id, at))
+            offset += record_bytes
+        index.put(runs, (1, offset))
+        index.flush()
+    index.close()
+    size = sum(file.stat().st_size for file in tmp_path.glob("index/*.sst"))
+    assert size <= offset / 100
