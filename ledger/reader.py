@@ -13,7 +13,8 @@ close come by a watch on its record. The LAC of a reader never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -110,6 +111,13 @@ class LedgerReader:
 
     async def entries(self, first: int, last: int) -> AsyncIterator[Entry]:
         """The same, one by one: the next batch is under way while one is being consumed."""
+        async with contextlib.aclosing(self.batches(first, last)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
+        """The same, as they come: at most `read_batch_bytes_max` at a time, the next under way."""
         self._check_range(first, last)
         if last < first:
             return
@@ -120,8 +128,7 @@ class LedgerReader:
                 first += len(batch)
                 if first <= last:
                     ahead = self._client.spawn(self._fetch(first, last))
-                for entry in batch:
-                    yield entry
+                yield batch
         finally:
             ahead.cancel()
 
