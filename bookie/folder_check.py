@@ -192,7 +192,7 @@ class _FolderCheck:
         try:
             index = self._index_opener(path)
         except OctavoError as error:
-            report.notes.append(f"{error} A start makes the index anew from the entry logs")
+            report.notes.append(f"{error}. A start makes the index anew from the entry logs")
             logs.close()
             return
         try:

@@ -170,7 +170,15 @@ class Identity:
                 raise
             await self.data_lost(str(error))
             return
-        if record is None or record.unsure_through > self._config.limbo_ended_through:
+        ended = self._config.limbo_ended_through
+        if record is None or record.unsure_through > ended:
+            if record is not None and ended >= 0:
+                log.warning(
+                    "limbo_not_ended",
+                    bookie=self._bookie_id,
+                    unsure_through=record.unsure_through,
+                    ended_through=ended,
+                )
             return
         await self._blocking(remove_limbo, self._disk, self._config.ledger_directories)
         log.warning("limbo_ended", bookie=self._bookie_id, unsure_through=record.unsure_through)

@@ -220,6 +220,9 @@ def gc(
         )
         for one in found.get("logs", [])
     ]
+    if not found.get("rounds"):
+        say("no round since the start; --start begins one")
+        return
     emit_table(("log", "bytes", "live bytes", "live", "action", "why"), rows)
     total = found.get("total", {})
     say(

@@ -165,6 +165,8 @@ def _span(fields: dict[str, Any]) -> str:
 
 def _flat(line: Line) -> dict[str, object]:
     """A line's fields for a list of names and values."""
+    from octavo.inspect.line import time_of
+
     found: dict[str, object] = {}
     for name, value in line.fields.items():
         if name == "journals":
@@ -173,8 +175,10 @@ def _flat(line: Line) -> dict[str, object]:
                 for one in value
             ]
             value = "\n".join(places)
+        elif name.endswith("_ms"):
+            name, value = name.removesuffix("_ms"), time_of(value)
         elif isinstance(value, list | tuple):
-            value = ", ".join(map(str, value))
+            value = ", ".join(map(str, value)) or "none"
         found[name.replace("_", " ")] = value
     if line.note:
         found["DAMAGED" if line.damage else "note"] = line.note

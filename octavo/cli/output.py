@@ -19,6 +19,8 @@ from rich.table import Table
 QUIET_S = 2.0
 """Take-overs end within seconds; nobody needs to hear of them."""
 out = Console(highlight=False, soft_wrap=True, emoji=False)
+_pipe = Console(width=1000, highlight=False, emoji=False)
+"""For tables in a pipe or a file: nothing is folded, paths and reasons stay in one piece."""
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
@@ -43,7 +45,7 @@ def emit_table(
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in body:
         table.add_row(*(_cell(value) for value in row))
-    out.print(table)
+    (out if out.is_terminal else _pipe).print(table)
 
 
 def emit_fields(fields: Mapping[str, object]) -> None:
@@ -53,7 +55,7 @@ def emit_fields(fields: Mapping[str, object]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields.items():
         table.add_row(name, _cell(value))
-    out.print(table)
+    (out if out.is_terminal else _pipe).print(table)
 
 
 def say(text: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bookie.cookies import LOCK_FILE
 from bookie.damage import Damage
 from bookie.disk import Disk
 from bookie.folder_check import Report, check_folders
@@ -38,9 +39,11 @@ def check_bookie(disk: Disk, folders: BookieFolders, on_bytes: Callable[[int], N
     """Look at everything; `on_bytes` is told how many bytes were read since it was told last."""
     exact: list[Damage] = []
     problems: list[str] = []
+    empty = [one for one in folders.all if set(disk.list_directory(one)) <= {LOCK_FILE}]
+    problems += [f"{folder} is empty: is its disk mounted?" for folder in empty]
     for kind in ("cookie", "limbo", "journal", "state"):
         where = {"cookie": folders.all, "journal": folders.journals}.get(kind, folders.ledgers)
-        for folder in where:
+        for folder in (one for one in where if one not in empty):
             try:
                 walks, _ = walks_of(disk, kind, folder, Wish(verify=True))
                 exact += [one for walk in walks for line in walk.lines() for one in line.damage]

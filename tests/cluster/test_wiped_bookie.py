@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bookie.cookies import CookieRefused
 from bookie.disk import RealDisk
@@ -205,7 +206,10 @@ async def test_limbo_lasts_until_the_operator_ends_it(cluster: Cluster) -> None:
     ):
         await cluster.stop_bookie("b1")
         node = new_life(cluster.folder, cluster.store, "b1", **how)
-        await node.start()
+        with capture_logs() as logs:
+            await node.start()
+        said = [one["unsure_through"] for one in logs if one["event"] == "limbo_not_ended"]
+        assert said == [through] * (how.get("limbo_ended_through") == through - 1)
         cluster.nodes["b1"] = node
         assert (node.storage.limbo.record is not None) == still, how
 
