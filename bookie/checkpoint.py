@@ -104,9 +104,9 @@ class Checkpointer:
                 raise self._dead
             try:
                 yield
-            except (DiskFull, BookieIOError, asyncio.CancelledError):
+            except (DiskFull, BookieIOError):
                 raise
-            except BaseException as error:
+            except Exception as error:
                 self._dead = error
                 raise
 

@@ -63,9 +63,9 @@ class Flushing:
         began = loop.time()
         try:
             mark = await self._checkpointer.run(self._positions, self._flushed)
-        except (DiskFull, asyncio.CancelledError):
+        except DiskFull:
             raise
-        except BaseException as error:
+        except Exception as error:
             self._on_fatal(error)
             raise
         safe = self._safe_bytes = self._written_at.get(mark.journals, self._safe_bytes)

@@ -33,14 +33,14 @@ def test_a_cut_log_says_itself_where_it_ends() -> None:
     again.open()
     with pytest.raises(SyncFailed):
         again.cut_abandoned(mark, journaled=True)
-    disk.hook = None
+    disk.hook = lambda call, path: None
     third = EntryLogs(disk, ["/a", "/b"], 4000)
     third.open()
     written: list[str] = []
     disk.hook = lambda call, path: written.append(call) if path.endswith(".log") else None
     third.cut_abandoned(mark, journaled=True)
     assert written[-1] == "datasync", "what a failed sync left in the page cache is written anew"
-    disk.hook = None
+    disk.hook = lambda call, path: None
     third.append([log_run(1, 3)])
     assert [record.first_entry for record, _ in third.scan_all(first.log_id)] == [0]
 
