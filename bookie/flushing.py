@@ -132,6 +132,8 @@ class Flushing:
             return
         try:
             await self.checkpoint()
+            if self._cache.is_full:  # adds that would say so may be waiting for just this
+                self.wanted.set()
             if self.disk_full:
                 await self._journals.reserve()
                 self.disk_full = False
