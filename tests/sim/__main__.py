@@ -29,6 +29,10 @@ SITUATIONS = (
     *("topic.state_roll", "topic.state_compared", "topic.duplicate", "topic.publish_unknown"),
     *("topic.redelivered", "topic.stale_lease", "topic.seek"),
     *("bookie.log_removed", "bookie.log_rewritten", "bookie.marker_dropped"),
+    *("bookie.read_only", "bookie.writable", "bookie.limbo", "damage.folder_lost"),
+    *("bookie.loss_accepted.CookieRefused", "bookie.loss_accepted.JournalDamaged"),
+    *("bookie.scrubbed", "bookie.found_damage", "judge.damage_was_known"),
+    "bookie.unknown_in_limbo",
 )
 """Probes that some thousand seeds must reach: where one is not, the simulator has gone blind."""
 

@@ -45,6 +45,8 @@ class Atlas:
     def damaged(self, bookie: SimBookie, how: str) -> None:
         """This bookie has lost something."""
         self._damaged[bookie.name] = how
+        if how == "wiped":
+            self._cluster.audit.disk_lost(bookie.name)
 
     def whole_again(self, bookie: SimBookie) -> None:
         """What was taken from it came back."""
@@ -77,9 +79,15 @@ class Atlas:
     def must_close(self, history: LedgerHistory) -> bool:
         """Whether a recovery has all it needs: answers from each write set, and room to write back.
 
-        A bookie that refused to start is gone for good; whoever serves takes its place if it can.
+        A bookie that refused to start is gone for good, and one that lost what it held of this
+        ledger denies nothing; whoever serves takes its place if it can.
         """
-        up = [b.name for b in self._cluster.bookies.values() if b.refused is None]
+        lost_by = self._cluster.audit.lost
+        up = [
+            b.name
+            for b in self._cluster.bookies.values()
+            if b.refused is None and history.ledger_id not in lost_by.get(b.name, ())
+        ]
         ensemble, quorum = history.record.fragments[-1].bookies, history.quorum
         live = [p for p, bookie in enumerate(ensemble) if bookie in up]
         spares = len(set(up) - set(ensemble))

@@ -16,12 +16,19 @@ from bookie.damage import DamageKind
 from bookie.disk import DiskError
 from bookie.journal_format import JournalDamaged
 from bookie.ledger_state import LedgerStateDamaged
-from bookie.mark import Mark, MarkRefused, read_mark
+from bookie.mark import Mark, MarkRefused, Position, read_mark
 from bookie.node import BookieNode, BookieStartTimeout
 from bookie.pressure import Pressure
 from bookie.storage import Done, Storage
 from metadata.store import MetadataUnavailable
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError, TooManyRequests
+from protocol.codes import (
+    Code,
+    NoSuchEntry,
+    NoSuchLedger,
+    OctavoError,
+    TooManyRequests,
+    UnknownState,
+)
 from tests.sim.clocks import Clocks
 from tests.sim.disk import SimDisk
 from tests.sim.events import Events
@@ -69,6 +76,8 @@ class SimBookie:
         """Share of the requests that are answered TooManyRequests."""
         self.held_down = False
         """Nobody restarts it at present."""
+        self.accepts_loss = False
+        """It is started with --accept-loss until it serves again."""
         self._mark: Mark | None = None
         self._failed_starts = 0
         self._first_file = self._first_mark = 0
@@ -82,8 +91,9 @@ class SimBookie:
             host=self.name,
             port=_PORT,
             bookie_id=self.name,
-            journal_directories=("/j",),
+            journal_directories=self.cluster.options.journal_directories,
             ledger_directories=self.cluster.options.ledger_directories,
+            accept_data_loss=self.accepts_loss,
             **self.limits,
         )
 
@@ -139,10 +149,10 @@ class SimBookie:
             probe("bookie.log_rewritten", done.copied_bytes)
             probe("bookie.collected", done.ledgers_deleted)
         mark = storage._checkpointer.mark
-        file_id = storage._journals.durable_positions[0].file_id
-        probe("bookie.journal_rolled", file_id - self._first_file)
+        files = _files(storage._journals.durable_positions)
+        probe("bookie.journal_rolled", files - self._first_file)
         if mark is not None:
-            probe("bookie.journal_trimmed", mark.journals[0].file_id - self._first_mark)
+            probe("bookie.journal_trimmed", _files(mark.journals) - self._first_mark)
         probe("bookie.entry_log_closed", len(storage._logs.log_ids))
         for place, count in storage.read_stats.lookups.items():
             probe(f"bookie.found_in_{place}", count)
@@ -174,6 +184,7 @@ class SimBookie:
                 index_opener=handle.open_index,
             )
             self._watch(node.storage)
+            self._watch_mode(node)
             await node.start()
         except OctavoError as error:
             self._exit(process, error)
@@ -181,16 +192,21 @@ class SimBookie:
         self.node = node
         storage: Any = node.storage
         mark = storage._checkpointer.mark
-        self._first_file = storage._journals.durable_positions[0].file_id
-        self._first_mark = mark.journals[0].file_id if mark is not None else 0
+        self._first_file = _files(storage._journals.durable_positions)
+        self._first_mark = _files(mark.journals) if mark is not None else 0
         self._failed_starts = 0
         storage.pressure.on_change(self._pressure)
         self.serving = self.was_ready = True
         cluster.events.add("bookie up", self.name)
         lost = cluster.audit.damaged.get(self.name, "")
         cluster.audit.check(
-            lost not in ("wiped", "swapped"), f"P42 bookie {self.name} serves, its disk was {lost}"
+            lost != "swapped" and (lost != "wiped" or cluster.options.accepts_loss),
+            f"P42 bookie {self.name} serves, its disk was {lost}",
         )
+        cluster.audit.serves(self.name, storage.limbo.covers)
+        if storage.limbo.record is not None:
+            cluster.trace.probe("bookie.limbo")
+        self.accepts_loss = False
         self._check_reopened(node.storage)
         try:
             await node.failed
@@ -204,7 +220,9 @@ class SimBookie:
         """The process ends by itself, as a supervisor sees it: it is started again."""
         self._failed_starts += 1
         helpless = self._failed_starts >= _FAILED_STARTS_MAX and not isinstance(error, _PATIENCE)
-        if isinstance(error, _REFUSALS) or (helpless and self.name in self.cluster.audit.damaged):
+        if isinstance(error, _REFUSALS) and self._is_accepted():
+            self.cluster.trace.probe(f"bookie.loss_accepted.{type(error).__name__}")
+        elif isinstance(error, _REFUSALS) or (helpless and self.name in self.cluster.audit.damaged):
             self.refused = error
             self.cluster.refused(self, error)
         elif not isinstance(error, OctavoError):
@@ -213,6 +231,16 @@ class SimBookie:
         self.cluster.trace.probe(f"bookie.ends.{type(error).__name__}")
         self.kill()
         self.start_later(0.1 + self.rng.random() * 0.2)
+
+    def _is_accepted(self) -> bool:
+        """Whether the operator accepts now what was lost; once, until it serves."""
+        audit = self.cluster.audit
+        lost = audit.damaged.get(self.name, "swapped")
+        if not self.cluster.options.accepts_loss or self.accepts_loss or lost == "swapped":
+            return False
+        self.accepts_loss = True
+        audit.disk_lost(self.name)
+        return True
 
     async def _stop(self, process: Process) -> None:
         node = self.node
@@ -269,6 +297,9 @@ class SimBookie:
                 if held and audit.holds(name, ledger_id, first):
                     audit.fail(f"P41 bookie {name} denies what it held: {error}")
                 raise
+            except UnknownState:
+                self.cluster.trace.probe("bookie.unknown_in_limbo")
+                raise
 
         def watched_read_now(
             ledger_id: int, first: int, count_max: int, bytes_max: int
@@ -306,6 +337,18 @@ class SimBookie:
         put(storage, "delete_ledger", watched_delete)
         watch_garbage(self, storage)
 
+    def _watch_mode(self, node: Any) -> None:
+        """See it become read-only, and writable again."""
+        apply_mode = node._apply_mode
+
+        def watched(**why: object) -> None:
+            before = node.server.read_only
+            apply_mode(**why)
+            if node.server.read_only is not before:
+                self.cluster.trace.probe(f"bookie.{'writable' if before else 'read_only'}")
+
+        node._apply_mode = watched
+
     def _check_reopened(self, storage: Storage) -> None:
         """A bookie that has just started holds all that it ever promised."""
         try:
@@ -319,6 +362,11 @@ class SimBookie:
             )
             self._mark = mark
         self.cluster.audit.reopened(self.name, storage)
+
+
+def _files(positions: Sequence[Position]) -> int:
+    """How many files all journals have come to."""
+    return sum(position.file_id for position in positions)
 
 
 class Cluster:

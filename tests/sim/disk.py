@@ -239,12 +239,16 @@ class SimDisk(SimHandle):
             if at < len(data):
                 data[at] ^= mask
 
-    def wipe(self) -> None:
-        """Everything is gone: a new, empty disk under the same paths."""
-        self.names, self.durable_names, self.unsynced_names = {}, {}, {}
-        self.folders = {"/": None}
-        self.indexes = SimIndexStore()
-        self.used = 0
+    def wipe(self, folder: str = "") -> None:
+        """Everything below `folder` is gone: a new, empty disk under the same path."""
+        for held in (
+            *(self.names, self.durable_names, self.unsynced_names, self.folders),
+            self.indexes.kept,
+        ):
+            for name in [name for name in held if f"{name}/".startswith(f"{folder}/")]:
+                del held[name]
+        self.folders["/"] = None
+        self.recount()
         self.note("disk: wiped")
         self.damaged(Damage("wiped", self.name, ""))
 

@@ -93,6 +93,8 @@ class LedgerAudit:
         """What some bookie holds of an entry: all have to hold the same."""
         self.damaged: dict[str, str] = {}
         """Bookies whose disk lost something that was durable, through no fault of theirs."""
+        self.lost: dict[str, dict[int, None]] = {}
+        """Bookie → ledgers of which it had promised something when it lost a disk."""
         self.failure: str | None = None
 
     def fail(self, what: str) -> None:
@@ -246,6 +248,8 @@ class LedgerAudit:
             return
         what = f"bookie {bookie} took an ordinary add of ledger {ledger_id} entry {first}…{last}"
         self.check(ledger_id not in self.fenced[bookie], f"P24 fenced, {what}")
+        unsure = ledger_id in self.lost.get(bookie, ())
+        self.check(not unsure, f"P42 its disk lost, unsure whether it is fenced, {what}")
         denied = history.denied.get(bookie)
         if denied is not None:
             self.check(last < denied, f"P28 having denied {denied} to a recovery, {what}")
@@ -277,15 +281,16 @@ class LedgerAudit:
 
     def reopened(self, bookie: str, storage: Any) -> None:
         """A bookie started: what it ever reported as durable has to be there (P38, P24)."""
-        if bookie in self.damaged:
+        if not self.must_keep(bookie):
             return
+        lost = self.lost.get(bookie, {})
         for ledger_id, entries in self.held[bookie].items():
-            if self.is_deleted(ledger_id):
+            if self.is_deleted(ledger_id) or ledger_id in lost:
                 continue
             missing = entries - covered(storage, ledger_id)
             if missing:
                 self.fail(f"P38 bookie {bookie} lost ledger {ledger_id} entries {sorted(missing)}")
-        dropped = self.dropped[bookie]
+        dropped = {**self.dropped[bookie], **lost}
         for ledger_id in [found for found in self.fenced[bookie] if found not in dropped]:
             state = storage._states.get(ledger_id)
             if state is None or not (state.fenced or state.deleted):
@@ -300,6 +305,28 @@ class LedgerAudit:
             state = storage._states.get(ledger_id)
             if state is None or not state.deleted:
                 self.fail(f"P40 bookie {bookie} holds ledger {ledger_id} again, which was deleted")
+
+    def disk_lost(self, bookie: str) -> None:
+        """All that a bookie promised so far it may have lost."""
+        lost = self.lost.setdefault(bookie, {})
+        for promised in (self.held, self.fenced, self.lacs):
+            lost.update(dict.fromkeys(promised[bookie]))
+        self.dropped[bookie].update(self.forgot.pop(bookie, {}))
+
+    def serves(self, bookie: str, is_unsure: Callable[[int], bool]) -> None:
+        """A bookie serves: of what it may have lost it has to be unsure."""
+        sure = [
+            ledger_id
+            for ledger_id in self.lost.get(bookie, ())
+            if not (self.is_deleted(ledger_id) or is_unsure(ledger_id))
+        ]
+        self.check(not sure, f"P42 bookie {bookie} lost its disk and is sure of ledgers {sure}")
+
+    def must_keep(self, bookie: str, ledger_id: int | None = None) -> bool:
+        """Whether a bookie has all it promised; one that lost a disk, of ledgers since then."""
+        if self.damaged.get(bookie) == "wiped":
+            return ledger_id not in self.lost[bookie]
+        return bookie not in self.damaged
 
     def is_deleted(self, ledger_id: int) -> bool:
         """Whether its record is gone."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
+from bookie.damage import DamagedRead
 from bookie.storage import Storage
 from ledger.errors import LedgerNotFound
 from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
@@ -78,8 +79,20 @@ class Judge:
             await self._write(client)
         for history in list(self.audit_of.ledgers.values()):
             await self._read_all(client, history)
+        await self._writable()
         await self._clean()
         self.settled = True
+
+    async def _writable(self) -> None:
+        """A bookie takes adds again, by itself, once its disk has room."""
+        loop = self.cluster.loop
+        healed_s = loop.time()
+        for bookie in self.cluster.bookies.values():
+            while bookie.node is not None and bookie.node.read_only:
+                if loop.time() - healed_s > _WRITES_AGAIN_S_MAX:
+                    self.audit_of.fail(f"S8 {bookie.name} has room and is read-only still")
+                    return
+                await asyncio.sleep(_PAUSE_S)
 
     async def _clean(self) -> None:
         """What was deleted leaves the disks of every bookie that lost nothing."""
@@ -190,6 +203,7 @@ class Judge:
         """Each entry that a bookie ever reported durable, as it is on its disk."""
         assert bookie.node is not None
         audit, storage = self.audit_of, bookie.node.storage
+        scrubbed = await self._scrubbed(bookie, storage)
         for ledger_id, entries in list(audit.held[bookie.name].items()):
             history = audit.ledgers.get(ledger_id)
             if history is None or history.deleted:
@@ -203,18 +217,31 @@ class Judge:
                     audit.check(history.deleted, f"P41 {bookie.name}: {error}")
                     break
                 except OctavoError as error:
-                    damaged = bookie.name in audit.damaged
+                    damaged = not audit.must_keep(bookie.name, ledger_id)
                     audit.check(damaged, f"P38 {bookie.name} cannot read what it holds: {error}")
+                    if isinstance(error, DamagedRead):
+                        known = scrubbed is None or error.damage.path in scrubbed
+                        audit.check(known, f"P41 {bookie.name} scrubs over damage: {error}")
+                        self.cluster.trace.probe("judge.damage_was_known")
                     continue
                 self._check_bytes(bookie, history, entry_id, data)
+
+    async def _scrubbed(self, bookie: SimBookie, storage: Storage) -> set[str] | None:
+        """The files with damage that a whole pass of the scrubber has found; None: without one."""
+        if self.audit_of.damaged.get(bookie.name) != "rotten" or storage.scrubber is None:
+            return None
+        storage.damages._found.clear()  # what readers met; the scrubber has to find it by itself
+        passes = storage.scrubber.passes
+        await self._until(lambda: storage.scrubber is None or storage.scrubber.passes > passes + 1)
+        return {damage.path for damage in storage.damages.current()}
 
     def _check_bytes(
         self, bookie: SimBookie, history: LedgerHistory, entry_id: int, data: bytes
     ) -> None:
         """All copies are the same bytes, and what was sent is in them."""
-        if bookie.name in self.audit_of.damaged:
-            return
         ledger_id = history.ledger_id
+        if not self.audit_of.must_keep(bookie.name, ledger_id):
+            return
         what = f"{bookie.name} ledger {ledger_id} entry {entry_id}"
         known = self.audit_of.bytes.setdefault((ledger_id, entry_id), data)
         self.audit_of.check(data == known, f"S4 {what}: not the bytes of another copy")
@@ -257,7 +284,7 @@ class Judge:
             if found is not None and found.last_add_confirmed > image.last_add_confirmed:
                 # A writer tells its idle ledger's LAC to a bookie that came back.
                 image = image._replace(last_add_confirmed=found.last_add_confirmed)
-            if found != image and bookie.name not in self.audit_of.damaged:
+            if found != image and self.audit_of.must_keep(bookie.name, ledger_id):
                 self.audit_of.fail(
                     f"P40 {bookie.name} came back ({how}power lost) with ledger {ledger_id} "
                     f"{found}, was {image}"

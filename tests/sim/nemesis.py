@@ -308,12 +308,12 @@ class Nemesis:
         return self._start_again(bookie)
 
     def _disk_full(self) -> str:
-        bookie, s = self._bookie(), self._some_s()
+        bookie, s = self._bookie(), 0.2 + self._some_s()
         disk = bookie.disk
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.4:
             disk.faults.fill(self.rng, skip=self.rng.randrange(5), times=self.rng.randint(1, 3))
             return f"{bookie.name} once"
-        disk.capacity = disk.used + self.rng.choice((0, 500, 5_000, 30_000))
+        disk.capacity = disk.used + self.rng.choice((0, 5_000, 30_000, 35_000))
         self._later(s, self._give_space, bookie)
         return f"{bookie.name} for {s:.3f} s"
 
@@ -331,13 +331,19 @@ class Nemesis:
         bookie = self._bookie()
         if not self.atlas.may_damage(bookie):
             return ""
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.4:
+            folder = self.rng.choice(("", "", "", *bookie.config().directories))
             self.atlas.damaged(bookie, "wiped")
             bookie.power_loss()
-            bookie.disk.wipe()
+            bookie.disk.wipe(folder)
+            if folder:
+                self.cluster.trace.probe("damage.folder_lost")
+            if self.rng.random() < 0.7:  # who replaces a disk mostly takes longer than a session
+                self.cluster.metadata.expire(bookie.name)
             self._start_again(bookie)
-            return f"{bookie.name} wiped"
-        path = self.rng.choice(("/j/", "/l/", "/l/", ".log"))
+            return f"{bookie.name} wiped {folder}"
+        journal = self.rng.choice(self.cluster.options.journal_directories)
+        path = self.rng.choice((f"{journal}/", "/l/", "/l/", ".log"))
         place = self.atlas.rot_at(bookie, path, self.rng)
         if place is None:
             return ""

@@ -85,7 +85,10 @@ class SimOptions:
     deletes: bool = False
 
     disk_bytes: int = 2_000_000
+    journal_directories: tuple[str, ...] = ("/j",)
     ledger_directories: tuple[str, ...] = ("/l",)
+    accepts_loss: bool = False
+    """Whether an operator starts a bookie with --accept-loss once it refuses what it lost."""
     bookie: Mapping[str, Any] = field(default_factory=dict)
     client: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, float] = field(default_factory=dict)
@@ -129,6 +132,8 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         client=_client_limits(rng),
         metadata=_metadata(rng),
         network=_network(rng),
+        journal_directories=rng.choice((("/j",), ("/j",), ("/j", "/j2"), ("/j", "/j2", "/j3"))),
+        accepts_loss=rng.random() < 0.6,
     )
 
 
@@ -166,7 +171,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
         "disk_free_bytes_min": 40_000,
         "disk_free_bytes_resume": 60_000,
         "disk_free_bytes_reserve": 20_000,
-        "disk_check_interval_ms": rng.choice((400, 2_000)),
+        "disk_check_interval_ms": rng.choice((60, 300, 1_500)),
         "scrub_interval_ms": 700,
         "consistency_check_on_start": True,
         "start_timeout_ms": 5_000,
@@ -186,7 +191,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
 def _garbage_limits(rng: random.Random) -> dict[str, Any]:
     """Drawn from what was drawn before: a seed's other draws stay as they are."""
     return {
-        "gc_interval_ms": rng.choice((60, 200, 200, 600)),
+        "gc_interval_ms": rng.choice((100, 300, 300, 1_000)),
         "gc_quarantine_ms": rng.choice((1, 100, 300)),
         "gc_minor_interval_ms": rng.choice((100, 500)),
         "gc_minor_ratio": rng.choice((0.2, 0.5)),

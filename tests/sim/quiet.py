@@ -21,6 +21,7 @@ from structlog._config import BoundLoggerLazyProxy
 
 import bookie.metrics
 import bookie.node
+import bookie.write_metrics
 
 _COLLECT_EVERY = 60
 """Some hundred megabytes of them; who runs fewer in one process never collects at all."""
@@ -92,14 +93,19 @@ def quiet() -> Iterator[None]:
     # Each log line binds its logger anew, at the price of some steps; ours is one for all.
     proxy: Any = BoundLoggerLazyProxy
     bind, proxy.bind = proxy.bind, _give_mute
-    kept = [(name, getattr(bookie.metrics, name)) for name in _METRICS]
-    for name in _METRICS:
-        setattr(bookie.metrics, name, _NoMetric)
+    kept = [
+        (module, name, getattr(module, name))
+        for module in (bookie.metrics, bookie.write_metrics)
+        for name in _METRICS
+        if hasattr(module, name)
+    ]
+    for module, name, _ in kept:
+        setattr(module, name, _NoMetric)
     try:
         yield
     finally:
-        for name, real in kept:
-            setattr(bookie.metrics, name, real)
+        for module, name, real in kept:
+            setattr(module, name, real)
         proxy.bind = bind
         structlog.configure(**logging)
         _seeds_run += 1

@@ -256,4 +256,89 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "one-journal-trims-all",
+        0,
+        "BookKeeper #3329, of journals",
+        "with several journals all are trimmed by the mark of the first",
+        """Each journal has a position of its own in the mark. The edit removes the files of all of
+        them before the first one's.""",
+        "P38, P39 (S1)",
+        "several journals that roll at different paces",
+        (
+            Edit(
+                "bookie.journals:Journals.remove_below",
+                "position.file_id",
+                "positions[0].file_id",
+            ),
+        ),
+    ),
+    Mutant(
+        "loss-accepted-without-limbo",
+        0,
+        "BookKeeper BP-46",
+        "a bookie starts on a lost disk without remembering that it lost anything",
+        """The operator's word lets the bookie start on an empty folder, and from then on it is sure
+        of everything. The edit does not write down for which ledgers it is not.""",
+        "P42 (S3)",
+        "a disk that is replaced by an empty one, the loss accepted",
+        (
+            Edit(
+                "bookie.identity:Identity.data_lost",
+                "await self._blocking(write_limbo, self._disk, self._config.ledger_directories, "
+                "record)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "limbo-answered-absent",
+        0,
+        "BookKeeper #4812, BP-46",
+        "a bookie in limbo denies what it has lost",
+        """It knows that it lost a disk, and answers: no such entry. Recovery takes that for proof.
+        The edit takes what is not there for what never was.""",
+        "P41, S3 (P29)",
+        "a disk that is replaced by an empty one, the loss accepted, then reads or a recovery",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl.deny",
+                "if self.limbo.covers(ledger_id):",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "read-only-for-ever",
+        0,
+        "S8",
+        "a bookie whose disk was full stays read-only when there is room again",
+        """The edit never takes the mode back.""",
+        "S8",
+        "a disk that fills up and has room again",
+        (
+            Edit(
+                "bookie.node:BookieNode._check_space",
+                "self._short_of_space = free < limit or",
+                "self._short_of_space = was_short or free < limit or",
+            ),
+        ),
+    ),
+    Mutant(
+        "scrubber-overlooks",
+        0,
+        "P43",
+        "the scrubber walks by what is damaged",
+        """The edit drops what the walk has found: nobody knows of the damage before a reader meets
+        it.""",
+        "P41 (damage is reported)",
+        "bit rot in an entry log",
+        (
+            Edit(
+                "bookie.scrub:LogScrub.step",
+                "self._report(fault, walked)",
+                "pass",
+            ),
+        ),
+    ),
 )

@@ -113,6 +113,10 @@ class Story:
     def close(self, last: int) -> Story:
         return self.change(state=CLOSED, last_entry=last, length=2 * (last + 1))
 
+    def hurt(self, bookie: str, how: str) -> Story:
+        self.ledgers.damaged[bookie] = how
+        return self
+
     def then(self, method: str, *args: Any) -> Story:
         getattr(self.ledgers, method)(*args)
         return self
@@ -220,6 +224,19 @@ STORIES: dict[str, Callable[[Story], object]] = {
     ),
     "P40 bookie b1 holds": lambda s: s.then("forgotten", "b1", 1).then(
         "reopened", "b1", storage({})
+    ),
+    "P46 b1 forgets": lambda s: s.change().then("marker_dropped", "b1", 1),
+    "P42 bookie b1 lost its disk": lambda s: (
+        s.written(1).then("disk_lost", "b1").then("serves", "b1", lambda ledger_id: ledger_id > 1)
+    ),
+    "P42 its disk lost": lambda s: s.written(1).then("disk_lost", "b1").add().store(1, "b1"),
+    "P38 bookie b1 lost ledger 1": lambda s: (
+        s.change()
+        .then("disk_lost", "b1")
+        .hurt("b1", "wiped")
+        .add()
+        .store(0, "b1")
+        .then("reopened", "b1", storage({}))
     ),
     "S6 reader r of ledger 1: LAC 1 → 0": lambda s: s.written(2).then("learnt", "r", 1, 1, 0),
     "S6 reader r of ledger 1: LAC -1 → 2, above 1": lambda s: s.written(2).then(
