@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench sim sim-many mutants kills model crash-states fault-sweep io-errors
+.PHONY: help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -11,6 +11,7 @@ help:
 	@echo 'make check     the same without the tests'
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1, B2, B3 of docs/performance.md on this machine'
+	@echo 'make bench-storage  the storage engine: busy, restarts, index; 20 minutes, 45 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2]'
@@ -52,6 +53,11 @@ bench: install
 	$(BIN)/python bench/b1_one_bookie.py
 	$(BIN)/python bench/b2_three_bookies.py
 	$(BIN)/python bench/b3_publish.py
+
+bench-storage: install
+	$(BIN)/python bench/b1_busy.py
+	$(BIN)/python bench/index.py
+	$(BIN)/python bench/restart.py
 
 # Beside a real Apache BookKeeper, fetched by Maven: needs a JDK (17 or newer) and Maven.
 interop: install
