@@ -11,7 +11,7 @@ help:
 	@echo 'make check     the same without the tests'
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1, B2, B3 of docs/performance.md on this machine'
-	@echo 'make bench-storage  the storage engine: busy, restarts, index; 20 minutes, 45 GB of disk'
+	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2]'
