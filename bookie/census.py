@@ -86,9 +86,10 @@ class Census:
                     why = f"damaged from byte {damage.offset} on: {damage.kind.value}"
                 found.append(LogFacts(log_id, 0, 0, log_id >= settled, why_not=why))
                 continue
-            live = 0
+            live = whole = 0
             waiting: list[int] = []
             for number, (ledger_id, count) in enumerate(sums.items()):
+                whole += count
                 if self._fate(ledger_id) is Fate.DELETED:
                     deleted[ledger_id] = None
                 else:
@@ -98,7 +99,8 @@ class Census:
                 if number % _LEDGERS_AT_ONCE == _LEDGERS_AT_ONCE - 1:
                     await asyncio.sleep(0)
             quarantined = longest(waiting, quarantine_left_ms)
-            found.append(LogFacts(log_id, sums.bytes, live, log_id >= settled, "", quarantined))
+            current = log_id >= settled
+            found.append(LogFacts(log_id, sums.bytes, live, current, "", quarantined, whole))
         return Counted(found, deleted, complete)
 
     def _sums(self, log_id: int, settled: bool) -> _Sums:

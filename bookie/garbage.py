@@ -53,10 +53,14 @@ class LogFacts(NamedTuple):
     quarantined: tuple[int, int] | None = None
     """(ledger, ms left) of the ledger in quarantine here that waits longest; None for none."""
 
+    frame_bytes: int = 0
+    """Frames of all ledgers, by the map; 0 counts as `bytes`."""
+
     @property
     def ratio(self) -> float:
-        """The share that is live."""
-        return min(1.0, self.live_bytes / self.bytes) if self.bytes else 0.0
+        """The share that is live, of what can be: headers and map are none of it."""
+        whole = self.frame_bytes or self.bytes
+        return min(1.0, self.live_bytes / whole) if whole else 0.0
 
 
 class Rules(NamedTuple):
