@@ -58,8 +58,10 @@ class Census:
         blocking: Blocking,
         fate: Callable[[int], Fate],
         damages: DamageRegistry,
+        stopping: Callable[[], bool],
     ) -> None:
         self._logs = logs
+        self._stopping = stopping
         self._checkpointer = checkpointer
         self._blocking = blocking
         self._fate = fate
@@ -67,7 +69,7 @@ class Census:
         self._kept: dict[int, _Sums] = {}
 
     async def take(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
-        """Look at every log."""
+        """Look at every log, or as far as it goes until the bookie stops."""
         settled = await self._blocking(self._checkpointer.settled_log_id)
         found: list[LogFacts] = []
         deleted: dict[int, None] = {}
@@ -76,6 +78,8 @@ class Census:
         for log_id in [kept for kept in self._kept if kept not in log_ids]:
             del self._kept[log_id]
         for log_id in log_ids:
+            if self._stopping():
+                return Counted(found, deleted, complete=False)
             try:
                 sums = await self._blocking(self._sums, log_id, log_id < settled)
             except BookieIOError as error:

@@ -187,6 +187,8 @@ class Collector:
         left_ms = self._quarantine.left_ms(int(now_s * 1000))
         self.status.quarantined = len(left_ms)
         counted = await compactor.census(left_ms)
+        if self._stopping:
+            return
         rules = Rules(
             config.gc_minor_ratio,
             config.gc_major_ratio,

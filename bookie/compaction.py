@@ -104,8 +104,10 @@ class Compactor:
         self._damages = damages
         self._pace = pace
         self._on_fatal = on_fatal
-        self._census = Census(logs, checkpointer, self._blocking, control.fate, damages)
         self._stopping = False
+        self._census = Census(
+            logs, checkpointer, self._blocking, control.fate, damages, lambda: self._stopping
+        )
         self.progress: tuple[int, int, int] | None = None
         """(log id, bytes read, bytes to read) of the pass under way."""
 
