@@ -171,7 +171,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
         "disk_free_bytes_min": 40_000,
         "disk_free_bytes_resume": 60_000,
         "disk_free_bytes_reserve": 20_000,
-        "disk_check_interval_ms": rng.choice((60, 300, 1_500)),
+        "disk_check_interval_ms": rng.choice((200, 600, 2_000)),
         "scrub_interval_ms": 700,
         "consistency_check_on_start": True,
         "start_timeout_ms": 5_000,
@@ -191,7 +191,7 @@ def _bookie_limits(rng: random.Random) -> dict[str, Any]:
 def _garbage_limits(rng: random.Random) -> dict[str, Any]:
     """Drawn from what was drawn before: a seed's other draws stay as they are."""
     return {
-        "gc_interval_ms": rng.choice((100, 300, 300, 1_000)),
+        "gc_interval_ms": rng.choice((100, 300, 600, 1_000)),
         "gc_quarantine_ms": rng.choice((1, 100, 300)),
         "gc_minor_interval_ms": rng.choice((100, 500)),
         "gc_minor_ratio": rng.choice((0.2, 0.5)),
