@@ -72,8 +72,14 @@ async def open_files(
     check_journals(mark, config.journal_directories)
     await blocking(logs.open)
     journals = [
-        JournalReader(
-            disk, directory, mark.journals[index] if mark else None, accept_loss=accept_loss
+        await blocking(
+            partial(
+                JournalReader,
+                disk,
+                directory,
+                mark.journals[index] if mark else None,
+                accept_loss=accept_loss,
+            )
         )
         for index, directory in enumerate(config.journal_directories)
     ]
