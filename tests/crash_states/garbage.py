@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 from bookie.collector import Collector
@@ -26,7 +27,11 @@ class _AllThere(Proofs):
 
 
 async def collect(storage: Storage, config: BookieConfig, *, compact: bool) -> None:
-    """Remove what holds nothing live; with `compact` rewrite what holds little, at any share."""
+    """Remove what holds nothing live; with `compact` rewrite every log, also what is all live."""
+    if compact:
+        config = copy.copy(config)
+        for name in ("gc_minor_ratio", "gc_major_ratio"):
+            object.__setattr__(config, name, 1.0)  # which no bookie may be told
     collector = Collector(config, storage, _AllThere(), clock=lambda: LATER_MS)
     if compact:
         collector.start_now(minor=True, major=True)
