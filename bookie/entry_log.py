@@ -116,11 +116,7 @@ class EntryLogs:
         file = self._disk.open(self._paths[log_id], write=True)
         self._readers[log_id] = LogHandle(file)
         size = file.size()
-        try:
-            header = decode_file_header(self.read_bytes(log_id, 0, FILE_HEADER_BYTES))
-        except DamagedRead as error:
-            header = str(error)
-        if header != log_id:
+        if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
             return max(size, vouched)
         end = max(FILE_HEADER_BYTES, vouched)
         if not journaled:
@@ -141,13 +137,12 @@ class EntryLogs:
         """
         bytes_of: dict[int, int] = {}
         found = FILE_HEADER_BYTES
-        with contextlib.suppress(DamagedRead):  # what the disk refuses to read is damage too
-            for record, location in self.scan(log_id):
-                if location.offset >= end:
-                    break
-                held = bytes_of.get(record.ledger_id, 0)
-                bytes_of[record.ledger_id] = held + record.frames_bytes
-                found = location.offset + location.length
+        for record, location in self.scan(log_id):
+            if location.offset >= end:
+                break
+            held = bytes_of.get(record.ledger_id, 0)
+            bytes_of[record.ledger_id] = held + record.frames_bytes
+            found = location.offset + location.length
         if found == end:
             write_tail(file, bytes_of, end)
 

@@ -17,7 +17,7 @@ from bookie.disk import DiskError
 from bookie.ledger_sizes import ledger_sizes
 from bookie.salvage import restore_states
 from protocol.codes import BookieIOError, Code
-from tests.storage_support import CONFIG, Bench, entry_bytes
+from tests.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 
@@ -65,27 +65,3 @@ async def test_stepping_through_it_is_an_unknown_not_an_end() -> None:
         for ledger_id in range(3):
             states._all.pop(ledger_id)
         assert restore_states(logs, states, (first, 0)) == 2, f"of {first} and {third}"
-
-
-async def test_a_start_leaves_the_newest_log_alone_when_it_cannot_be_read() -> None:
-    """As it does with one whose bytes are damaged: its entries are unknown, the rest is served."""
-    async with Bench(SMALL) as bench:
-        logs = await sealed_logs(bench)
-        await bench.storage.close()
-        path = bench.storage.logs.path_of(logs[-1])
-        before = bytes(bench.disk.names[path].data)
-        refuse(bench, path)
-        bench.storage = bench._new()
-        await bench.storage.start()
-        assert await bench.storage.read(0, 0) == entry_bytes(0, 0, b"x" * 3000)
-        with pytest.raises(BookieIOError):
-            await bench.storage.read(2, 0)
-        assert await bench.add(2, 1, b"goes on") is Code.OK
-        await bench.storage.checkpoint()
-        await bench.storage.close()
-        bench.disk.hook = lambda call, path: None
-        assert bytes(bench.disk.names[path].data) == before
-        bench.storage = bench._new()
-        await bench.storage.start()
-        assert await bench.storage.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
-        assert await bench.storage.read(2, 1) == entry_bytes(2, 1, b"goes on")
