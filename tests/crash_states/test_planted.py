@@ -192,6 +192,25 @@ def last_journal_not_sealed_before_the_next(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JournalReader, "seal", seal)
 
 
+@planted("add", "checkpoint", "compact", "compact")
+def log_removed_before_the_index_knows_its_copies(patch: pytest.MonkeyPatch) -> None:
+    # BookKeeper #1534 with its effect: the index on the disk says that it knows all up to the
+    # copies, and does not know them, when the log that they were copied from goes.
+    async def relocate(self: Checkpointer, found: Any) -> int:
+        with patch.context() as meanwhile:
+            meanwhile.setattr(Checkpointer, "_put", put)
+            return await real(self, found)
+
+    def put(self: Checkpointer, runs: Any, covered: Any) -> None:
+        self._index.put([], covered)
+        self._index.flush()
+        self._index.put(runs, covered)
+        self._index_behind = False
+
+    real = Checkpointer.relocate
+    patch.setattr(Checkpointer, "relocate", relocate)
+
+
 def test_a_replay_that_stays_in_the_page_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def replay(
         readers: Sequence[JournalReader], control: LedgerControl, cache: WriteCache, *_: Any

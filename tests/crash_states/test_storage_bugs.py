@@ -36,7 +36,8 @@ def test_a_crash_state_shows_it(name: str) -> None:
 
 def test_an_index_flushed_too_late_is_made_up_for() -> None:
     """BookKeeper #1534: here no crash shows it. An index behind the mark is brought up at the start
-    from the logs that are there, the copies among them; nobody asks what is in the old log."""
+    from the logs that are there, the copies among them; nobody asks what is in the old log. The
+    bug with its effect, an index that vouches for copies it lost, is planted in test_planted.py."""
     life = ("add", "checkpoint", "compact", "compact")
     with planted("log-unlinked-before-the-index-flush"):
         explore([life[:length] for length in range(len(life) + 1)])
