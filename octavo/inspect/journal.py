@@ -47,7 +47,7 @@ _LEDGERS_SHOWN = 4
 def walk_journal(
     file: File, wish: Wish, *, file_id: int, newer: bool, marked: int = 0
 ) -> Iterator[Line]:
-    """The lines of journal file `file_id`.
+    """The lines of journal file `file_id`; 0: its name does not say which one it is.
 
     `newer`: a later file is there, so this one ended. `marked`: what lies before that byte is safe
     in entry logs, index and ledger state.
@@ -59,10 +59,10 @@ def walk_journal(
         _, its_id = decode_file_header(front)
         header.fields["version"] = VERSION
         header.note = f"journal file {its_id}, version {VERSION}"
-        if its_id != file_id:
+        if file_id and its_id != file_id:
             header.note = f"says that it is journal file {its_id}"
             header.damage.append(Damage(DamageKind.FILE_HEADER, path, 0, len(front)))
-        file_id = its_id
+        file_id = header.fields["file_id"] = its_id
     except JournalDamaged as error:
         header.note = str(error)
         if front.strip(b"\0") or newer:

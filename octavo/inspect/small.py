@@ -14,6 +14,7 @@ from bookie.ledger_state import (
     BLOCK,
     BLOCK_BYTES,
     BLOCK_MAGIC,
+    FILE_HEADER,
     FILE_HEADER_BYTES,
     RECORD,
     VERSION,
@@ -63,6 +64,8 @@ def walk_state(file: File, wish: Wish, *, file_id: int, end: int | None) -> Iter
     """The blocks of a ledger state file; `end`: up to where the mark counts on it, if known."""
     path, size = file.path, file.size()
     front = file.pread(FILE_HEADER_BYTES, 0)
+    if not file_id and len(front) == FILE_HEADER_BYTES:  # a copy under another name
+        file_id = FILE_HEADER.unpack(front)[2]
     header = Line("header", 0, len(front), {"file_id": file_id, "file_bytes": size})
     header.note = f"ledger state {file_id}, version {VERSION}"
     if front != encode_file_header(file_id) and end == 0:

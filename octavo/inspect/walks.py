@@ -11,7 +11,7 @@ from typing import Any
 
 from bookie.cookies import VERSION_FILE
 from bookie.disk import Disk, File
-from bookie.entry_log_format import log_id_of
+from bookie.entry_log_format import FILE_HEADER_BYTES, decode_file_header, log_id_of
 from bookie.journal_format import file_id_of as journal_id_of
 from bookie.journal_reader import journal_files
 from bookie.ledger_state import file_id_of as state_id_of
@@ -174,7 +174,7 @@ class _Context:
     def _marked(self, folder: str, file_id: int, size: int) -> int:
         """Up to which byte of a journal file everything is safe elsewhere."""
         position = self._positions.get(folder)
-        if position is None or file_id > position[0]:
+        if position is None or not file_id or file_id > position[0]:
             return 0
         return size if file_id < position[0] else position[1]
 
@@ -195,6 +195,9 @@ class _Context:
             file.close()
 
     def _entry_log(self, file: File, log_id: int) -> Iterator[Line]:
+        if not log_id:  # a copy under another name
+            front = decode_file_header(file.pread(FILE_HEADER_BYTES, 0))
+            log_id = front if isinstance(front, int) else 0
         vouched = self._unmarked
         if self._mark:
             marked = (self._mark["log_id"], self._mark["log_offset"])
@@ -211,7 +214,7 @@ class _Context:
 
     def _state(self, file: File, file_id: int) -> Iterator[Line]:
         end = self._unmarked
-        if self._mark:  # no other file counts than the one that the mark names
+        if self._mark and file_id:  # no other file counts than the one that the mark names
             end = self._mark["state_offset"] if self._mark["state_id"] == file_id else 0
         yield from walk_state(file, self._wish, file_id=file_id, end=end)
 

@@ -331,7 +331,7 @@ def test_a_running_bookie_is_said_to_be(bookie: Path, capsys: pytest.CaptureFixt
 
 async def test_a_running_bookie_under_load_is_never_called_damaged(tmp_path: Path) -> None:
     """Looking while it writes, flushes, rolls and trims: torn places at most."""
-    small = {"journal_file_bytes_max": 64 * 1024, "entry_log_bytes_max": 64 * 1024}
+    small: dict[str, Any] = {"journal_file_bytes_max": 64 * 1024, "entry_log_bytes_max": 64 * 1024}
     small |= {"journal_preallocate_bytes": 16 * 1024, "flush_interval_ms": 20}
     async with running_bookie(tmp_path, **small) as node:
         client = await RawClient.connect(node)
@@ -352,6 +352,21 @@ async def test_a_running_bookie_under_load_is_never_called_damaged(tmp_path: Pat
         await writer
         client.close()
         assert all(looks[kind] > 2 for kind in KINDS if kind != "limbo"), looks
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("journal", JOURNAL_1), ("entrylog", LOG_2), ("state", STATE)]
+)
+def test_a_copy_may_have_another_name(kind: str, name: str, bookie: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "looked-at"
+    shutil.copy(bookie / name, copy)
+    assert not damage(kind, copy)
+    copies = [line.kind for line in lines(kind, copy)]
+    shutil.copy(bookie / name, tmp_path / name.rpartition("/")[2])
+    assert copies == [line.kind for line in lines(kind, tmp_path / name.rpartition("/")[2])]
+    wrong = tmp_path / name.rpartition("/")[2].replace("1.", "7.").replace("2.", "7.")
+    shutil.copy(copy, wrong)
+    assert damage(kind, wrong), "a name that says otherwise is damage"
 
 
 def test_folders_that_were_moved_are_found_beside_each_other(bookie: Path) -> None:
