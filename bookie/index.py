@@ -158,8 +158,7 @@ def rocks_options() -> Options:
     """Small: an index is far below 1 % of the data, and three bookies share a laptop.
 
     Compressed, because neighbouring records are much alike: it makes an index of single entries
-    of 1 KB, the largest there can be for its data, three to four times smaller, and its lookups
-    no slower, for more of it is in the cache of the system.
+    of 1 KB, the largest there can be for its data, three to four times smaller.
     """
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -171,6 +170,9 @@ def rocks_options() -> Options:
     options.set_max_log_file_size(1024 * 1024)
     options.set_stats_dump_period_sec(0)
     options.set_compression_type(DBCompressionType.zstd())
+    # A file's own index has to fit into one of eight parts of the cache: else each lookup would
+    # read and unpack all of it again.
+    options.set_target_file_size_base(4 * 1024 * 1024)
     table = BlockBasedOptions()
     table.set_block_cache(Cache(4 * 1024 * 1024))
     table.set_cache_index_and_filter_blocks(True)
