@@ -17,15 +17,17 @@ from collections import Counter
 from functools import partial
 
 from tests.crash_states.explore import be_quiet
-from tests.single_fault.sweep import WrongAnswer, cases, cut_short, faults_of, sweep
+from tests.single_fault.sweep import LIVES, WrongAnswer, sweep_case, sweep_cut_short
 from tests.single_fault.three_bookies import sweep_part
+
+_CUT_PARTS = 8
 
 
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.single_fault", description=__doc__)
     parser.add_argument("--stride", type=int, default=1, help="flip a bit in every N-th byte")
-    parser.add_argument("--jobs", type=int, default=2, help="processes for the cluster's part")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--only", choices=("cluster", "storage"), help="one part alone")
     options = parser.parse_args()
     be_quiet()
@@ -33,7 +35,7 @@ def main() -> int:
         if options.only != "storage":
             _cluster(options.jobs)
         if options.only != "cluster":
-            _storage(options.stride)
+            _storage(options.stride, options.jobs)
     except WrongAnswer as error:
         print(f"WRONG: {error}")
         return 1
@@ -55,16 +57,18 @@ def _cluster(jobs: int) -> None:
     )
 
 
-def _storage(stride: int) -> None:
+def _storage(stride: int, jobs: int) -> None:
     started = time.monotonic()
     whole: Counter[str] = Counter()
-    for case in cases():
-        ends = sweep(case, faults_of(case, stride=stride))
-        whole += ends
-        print(f"{case.name:40} {dict(sorted(ends.items()))}", flush=True)
     cut: Counter[str] = Counter()
-    for number, case in enumerate(cut_short()):
-        cut += sweep(case, faults_of(case, number % (40 * stride), 40 * stride))
+    with multiprocessing.get_context("spawn").Pool(jobs, be_quiet) as pool:
+        parts = range(_CUT_PARTS)
+        later = pool.imap_unordered(partial(sweep_cut_short, 40 * stride, _CUT_PARTS), parts)
+        for name, ends in pool.imap(partial(sweep_case, stride), range(len(LIVES) * 2)):
+            whole += ends
+            print(f"{name:40} {dict(sorted(ends.items()))}", flush=True)
+        for ends in later:
+            cut += ends
     whole += cut
     print(f"{'cut short in a checkpoint':40} {dict(sorted(cut.items()))}")
     print(f"{whole.total():,} single faults, 0 wrong answers, {time.monotonic() - started:.0f} s")

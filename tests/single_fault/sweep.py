@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from bookie.config import BookieConfig
@@ -141,6 +142,21 @@ def sweep(case: Case, faults: Iterator[Fault]) -> Counter[str]:
         assert not loop.errors, loop.errors
     finally:
         loop.close()
+    return ends
+
+
+def sweep_case(stride: int, number: int) -> tuple[str, Counter[str]]:
+    """`sweep` of the so manieth case, for a process of its own."""
+    case = next(islice(cases(), number, None))
+    return case.name, sweep(case, faults_of(case, stride=stride))
+
+
+def sweep_cut_short(stride: int, parts: int, part: int) -> Counter[str]:
+    """`sweep` of one of so many parts of the cases cut short; flips every `stride`-th byte."""
+    ends: Counter[str] = Counter()
+    for number, case in enumerate(cut_short()):
+        if number % parts == part:
+            ends += sweep(case, faults_of(case, number % stride, stride))
     return ends
 
 
