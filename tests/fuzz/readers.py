@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -23,7 +24,7 @@ from bookie.ledger_state import LedgerState, LedgerStateDamaged, StateFile, enco
 from bookie.limbo import LimboDamaged, LimboRecord, decode_limbo, encode_limbo
 from bookie.log_slice import log_end, read_slice
 from bookie.log_walk import LogWalk
-from bookie.mark import Mark, decode_mark, encode_mark
+from bookie.mark import Mark, MarkRefused, Position, decode_mark, encode_mark
 from bookie.record_check import frame_faults
 from bookie.replay import records_of
 from bookie.write_cache import Half, log_runs
@@ -52,6 +53,8 @@ from protocol.records import build_batch, read_records
 from tests.sim.disk import SimDisk
 from tests.storage_support import KEY, make_run
 
+FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
+"""Files that earlier versions wrote."""
 FRAME_BYTES_MAX = 64 * 1024
 UNPACKED_BYTES_MAX = 4096
 _U32 = struct.Struct(">I")
@@ -98,7 +101,7 @@ def _groups() -> list[bytes]:
 def _read_journal(data: bytes) -> None:
     disk = SimDisk()
     _put(disk, "/j/0000000000000001.journal", data)
-    for mark in (None, Mark(1, 24)):
+    for mark in (None, Position(1, 24)):
         reader = JournalReader(disk, "/j", mark)
         for block in reader.blocks():
             deque(records_of(block.body), 0)
@@ -214,6 +217,12 @@ def _sealed_limbo(data: bytes) -> bytes:
     return _sealed_at_the_end(data[:12] + _U32.pack(len(body)) + body + b"0000")
 
 
+def _marks() -> list[bytes]:
+    """Of two journals, and what the first version wrote."""
+    mark = Mark((Position(3, 99), Position(4, 1)), 2, 88, 1, 77, ("/j", "/k"))
+    return [encode_mark(mark), *(one.read_bytes() for one in sorted(FORMATS.glob("mark/v*/*")))]
+
+
 # The network
 
 
@@ -304,7 +313,7 @@ READERS: dict[str, Reader] = {
     "ledgers map": Reader([encode_map({1: 5, 9: 2**40}, 100)], _read_map, ()),
     "frames of a record": Reader(_requests(), _check_frames, ()),
     "ledger state": Reader([_STATE], _read_state, (LedgerStateDamaged,)),
-    "mark": Reader([encode_mark(Mark(3, 99, 2, 88, 1, 77))], decode_mark, (), _sealed_at_the_end),
+    "mark": Reader(_marks(), decode_mark, (MarkRefused,), _sealed_at_the_end),
     "limbo": Reader([encode_limbo(_LIMBO)], decode_limbo, (LimboDamaged,), _sealed_limbo),
     "cookie": Reader([encode_cookie(_COOKIE)], decode_cookie, (BadRecord,), bytes_max=256 * 1024),
     "adds": Reader(
