@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors
+.PHONY: help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -20,6 +20,7 @@ help:
 	@echo 'make crash-states   every disk that a power failure may leave; minutes to an hour'
 	@echo 'make fault-sweep    every block of a bookie'"'"'s disk damaged in turn, alone and among three'
 	@echo 'make io-errors      EIO and ENOSPC at every call to the disk'
+	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 
 $(VENV)/installed: pyproject.toml
@@ -99,3 +100,7 @@ fault-sweep: install
 
 io-errors: install
 	$(BIN)/python -m tests.io_errors
+
+# Any history of the storage engine, with deaths at any moment, against a model of 60 lines.
+engine-model: install
+	$(BIN)/python -m tests.engine_model --jobs $(JOBS)
