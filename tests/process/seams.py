@@ -117,6 +117,10 @@ def kind_of(path: str) -> str:
         return "cookie"
     if name.startswith("journal."):
         return "spare" if name == "journal.spare" else "mark"
+    if name.startswith("limbo"):
+        return "limbo"
+    if name.startswith("index"):
+        return "index-folder"
     suffix = name.rpartition(".")[2]
     assert suffix in ("journal", "log", "state"), f"{path}: what file is this?"
     return suffix
