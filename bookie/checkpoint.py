@@ -2,18 +2,19 @@
 
     1. on the loop, in one step: journal position, swap of the write cache, changed ledger states
     2. entry logs: append the sorted runs, slice by slice; sync
-    3. index: forget deleted ledgers; ledger state: append the changed records; sync
+    3. ledger state: append the changed records; sync
     4. mark, in every ledger folder
-    5. index: put the runs; flush; only now may reads stop looking at the flushed half
+    5. index: forget deleted ledgers; put the runs; flush; only now may reads stop looking at the
+       flushed half
     6. journal files before the mark go
 
 The index comes after the mark, for a start cuts the logs behind the mark and an index that was
-ahead of it would name what is no longer there; one that is behind is brought up from the logs. A
-deletion comes before it: nothing would repeat it later. Steps 3 and 4 are done whether or not there
-were entries: a fence alone moves the mark too (BookKeeper PR #4843 forgot it when the write cache
-was empty, and lost fences). A step that fails leaves the half in memory and the states dirty; the
-next attempt repeats all of it, and repeating does no harm. A crash anywhere replays the journal
-from the mark that stands.
+ahead of it would name what is no longer there, or lack a ledger whose deletion was not durable. One
+that is behind is brought up from the logs, and from the ledger state, which remembers who was
+deleted (`forget_deleted`). Steps 3 and 4 are done whether or not there were entries: a fence alone
+moves the mark too (BookKeeper PR #4843 forgot it when the write cache was empty, and lost fences).
+A step that fails leaves the half in memory and the states dirty; the next attempt repeats all of
+it, and repeating does no harm. A crash anywhere replays the journal from the mark that stands.
 
 Compaction goes through here too, so that the index and the logs change in one order and nowhere
 else. `relocate` copies records to the end of the logs: append → sync → mark (the same journal
@@ -25,6 +26,7 @@ moved; the next round finds both and goes on.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -96,6 +98,11 @@ class Checkpointer:
         """A ledger was deleted: the next checkpoint removes it from the index."""
         self._removed.append(ledger_id)
 
+    async def forget_deleted(self) -> None:
+        """Once at a start: the last life may have ended before the index forgot who was deleted."""
+        async with self._alone():
+            await self._call(self._forget_deleted, self._states.deleted_ids(sys.maxsize))
+
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
         """One change at a time, and none behind an error that is final."""
@@ -153,8 +160,6 @@ class Checkpointer:
             indexed += batch
         covered = self._logs.position
         await self._call(self._logs.sync)
-        if removed:
-            await self._call(self._forget_in_index, removed)
         if rewrite:
             await self._call(self._state_file.rewrite, records)
         elif records:
@@ -162,7 +167,7 @@ class Checkpointer:
         state = self._state_file.file_id, self._state_file.offset
         mark = Mark(where, *covered, *state, self._journals)
         await self._move_mark(mark)
-        await self._call(self._flush_index, indexed, covered)
+        await self._call(self._flush_index, removed, indexed, covered)
         return mark
 
     async def _move_mark(self, mark: Mark) -> None:
@@ -257,12 +262,19 @@ class Checkpointer:
             for run, location in zip(batch, locations, strict=True)
         ]
 
-    def _forget_in_index(self, removed: list[int]) -> None:
-        for ledger_id in removed:
+    def _forget_deleted(self, deleted: list[int]) -> None:
+        left = [ledger_id for ledger_id in deleted if self._index.runs(ledger_id)]
+        for ledger_id in left:
             self._index.delete_ledger(ledger_id)
-        self._index.flush()
+        if left:
+            self._index.flush()
 
-    def _flush_index(self, runs: list[IndexRun], covered: tuple[int, int]) -> None:
+    def _flush_index(
+        self, removed: list[int], runs: list[IndexRun], covered: tuple[int, int]
+    ) -> None:
+        for ledger_id in removed:
+            self._index_behind = True
+            self._index.delete_ledger(ledger_id)
         if runs or self._index.covered != covered:
             self._put(runs, covered)
         if self._index_behind:

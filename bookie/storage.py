@@ -158,6 +158,7 @@ class Storage:
         )
         parties = self._control, self._cache, self._checkpointer
         await replay(opened.journals, *parties, self._flushed, blocking)
+        await self._checkpointer.forget_deleted()
         if config.consistency_check_on_start:
             await blocking(
                 check_at_start,

@@ -91,7 +91,7 @@ def mark_before_the_logs_are_synced(patch: pytest.MonkeyPatch) -> None:
 @planted("add", "checkpoint")
 def mark_before_the_index_is_flushed(patch: pytest.MonkeyPatch) -> None:
     # The index alone may be old: it is rebuilt. With `covered` it says that it is complete.
-    def flush_index(self: Checkpointer, runs: Any, covered: Any, removed: Any) -> None:
+    def flush_index(self: Checkpointer, removed: Any, runs: Any, covered: Any) -> None:
         self._index.put([], covered)
         self._index.flush()
         self._index.put(runs, covered)
