@@ -113,12 +113,12 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
     for node in cluster.nodes.values():
         add, read = node.storage.add, node.storage.read
 
-        def moody_add(runs, done, add=add) -> None:  # type: ignore[no-untyped-def]
+        def moody_add(runs, done, lane, add=add) -> None:  # type: ignore[no-untyped-def]
             for run in runs:
                 if busy.random() < 0.5:
                     done([(run, Code.TOO_MANY_REQUESTS)])
                 else:
-                    add([run], done)
+                    add([run], done, lane)
 
         async def moody_read(ledger_id: int, entry_id: int, read=read) -> bytes:  # type: ignore[no-untyped-def]
             if busy.random() < 0.5:
@@ -127,6 +127,7 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
 
         node.storage.add = moody_add  # type: ignore[method-assign]
         node.storage.read = moody_read  # type: ignore[method-assign]
+        node.storage.read_now = lambda *_: None  # type: ignore[method-assign]
     assert (await other.recover(writer.ledger_id)).last_entry == 29
     reader = await other.open(writer.ledger_id)
     for entry_id in range(30):

@@ -325,7 +325,7 @@ class Moody:
         self._add = node.storage.add
         node.storage.add = self._moody_add  # type: ignore[method-assign, assignment]
 
-    def _moody_add(self, runs, done) -> None:  # type: ignore[no-untyped-def]
+    def _moody_add(self, runs, done, lane) -> None:  # type: ignore[no-untyped-def]
         taken = []
         for run in runs:
             if self.left > 0:
@@ -335,7 +335,7 @@ class Moody:
             else:
                 taken.append(run)
         if taken:
-            self._add(taken, done)
+            self._add(taken, done, lane)
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
@@ -401,6 +401,7 @@ async def test_a_damaged_replica_is_reported_and_another_serves(cluster: Cluster
 
     storage.read = damaged_read  # type: ignore[method-assign]
     storage.read_many = damaged_read_many  # type: ignore[method-assign]
+    storage.read_now = lambda *_: None  # type: ignore[method-assign]
     damaged = 0
     for _ in range(6):
         reader = await client.open(writer.ledger_id)

@@ -22,7 +22,7 @@ class FailFile:
         self._armed = armed
         self.kind = kind
         self.size, self.pread, self.preallocate = file.size, file.pread, file.preallocate
-        self.close = file.close
+        self.close, self.uncache = file.close, file.uncache
 
     @property
     def path(self) -> str:

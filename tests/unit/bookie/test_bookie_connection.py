@@ -83,6 +83,9 @@ class NoEntries:
     def now(self, request: ReadRequest, since: float) -> bytes:
         return read_answer(Code.NO_ENTRY, request.ledger_id, request.entry_id)
 
+    def refusal(self, request: ReadRequest, cause: str) -> bytes:
+        raise AssertionError(f"too many {cause} are under way")
+
 
 async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[Any]]:
     """What is stored, and answered, when `stream` comes in chunks of these sizes, repeated."""
@@ -97,7 +100,7 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[An
         read_only=False,
         takes_recovery_adds=True,
         answers=answers,
-        reads=ReadLine(answers, METRICS, waiting_max=9, tasks_max=9, wait_ms_max=9),
+        reads=ReadLine(answers, METRICS, waiting_max=9999, tasks_max=9999, wait_ms_max=9999),
         frames=FrameRoom(CONFIG.receive_bytes_max, Flow.granted),
         next_lane=lambda: 1,
         admit=lambda connection, transport: True,
