@@ -107,6 +107,9 @@ async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
     partition = await owned(running.broker, name)
     for number in range(20):
         await partition.publish(batch(1, tag=f"t{number}", time_ms=brokers.clock.now_ms))
+        async with asyncio.timeout(20):
+            while len(partition.stats().ledgers) < 1 + (number + 1) // 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
     before = [ledger for ledger, _ in partition.stats().ledgers]
     await partition.upkeep()
     assert [ledger for ledger, _ in partition.stats().ledgers] == before
