@@ -6,12 +6,8 @@ one raises. `KeyboardInterrupt` gives up the call.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -26,70 +22,18 @@ from octavo.client import subscription as async_subscription
 from octavo.client.client import DEFAULT_URL, AsyncClient
 from octavo.client.subscription import Handed
 from octavo.client.types import Delivery, Message, Position, Topic, Value
+from octavo.loop_thread import LoopThread
 from protocol.compression import Compression
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 10.0
 HANDED_OVER_MAX = 1_000
 """Messages on their way from the caller's thread to the loop's."""
-
-
-class _LoopThread:
-    """An event loop that runs on its own thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="octavo-client", daemon=True
-        )
-        self._thread.start()
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop and wait."""
-        future = self.start(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run on the loop; do not wait."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call on the loop; do not wait."""
-        self._loop.call_soon_threadsafe(call)
-
-    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """An asynchronous iterator as an ordinary one."""
-        try:
-            while True:
-                try:
-                    yield self.call(_next(source))
-                except StopAsyncIteration:
-                    return
-        finally:
-            close = getattr(source, "aclose", None)
-            if close is not None:
-                self.call(close())
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-
-async def _next(source: AsyncIterator[T]) -> T:
-    return await source.__anext__()
 
 
 class Producer:
     """The synchronous face of a producer."""
 
-    def __init__(self, inner: async_producer.Producer, thread: _LoopThread) -> None:
+    def __init__(self, inner: async_producer.Producer, thread: LoopThread) -> None:
         self._inner = inner
         self._thread = thread
         self._handed_over = threading.Semaphore(HANDED_OVER_MAX)
@@ -158,7 +102,7 @@ def _settle(future: Future[Position], found: Position | BaseException) -> None:
 class Subscription:
     """The synchronous face of a subscription's consumer."""
 
-    def __init__(self, inner: async_subscription.Subscription, thread: _LoopThread) -> None:
+    def __init__(self, inner: async_subscription.Subscription, thread: LoopThread) -> None:
         self._inner = inner
         self._thread = thread
 
@@ -218,7 +162,7 @@ class Client:
         retry_s: float = 60.0,
     ) -> None:
         self._inner = AsyncClient(urls, attempt_s=attempt_s, retry_s=retry_s)
-        self._thread = _LoopThread()
+        self._thread = LoopThread("octavo-client")
 
     def __enter__(self) -> Client:
         """Ready for use as it is."""

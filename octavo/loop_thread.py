@@ -1,0 +1,62 @@
+"""An event loop on a thread of its own, for callers that are not asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 10.0
+
+
+class LoopThread:
+    """Runs until `stop`, or the end of the process. Calls may come from any thread but its own."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run on the loop and wait."""
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run on the loop; do not wait."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call on the loop; do not wait."""
+        self._loop.call_soon_threadsafe(call)
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """An asynchronous iterator as an ordinary one."""
+        try:
+            while True:
+                try:
+                    yield self.call(_next(source))
+                except StopAsyncIteration:
+                    return
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                self.call(close())
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _next(source: AsyncIterator[T]) -> T:
+    return await source.__anext__()

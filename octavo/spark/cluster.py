@@ -1,0 +1,287 @@
+"""What the Spark source asks of a cluster: which partitions there are, where they end, their bytes.
+
+Names and chains come from the metadata; bytes straight from the bookies, through the ledger client
+and without fencing anything. An open ledger is read up to its last confirmed entry. Used on the
+driver with the real metadata store, in tasks with a copy of the few records they need
+(metadata/frozen.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import re
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+
+import aiohttp
+import structlog
+
+from ledger.errors import LedgerNotFound
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from ledger.reader import LedgerReader
+from metadata.bookies import encode_service_info
+from metadata.ledger_codec import encode_ledger_metadata
+from metadata.ledger_ids import ledger_path
+from metadata.ledgers import LEDGERS_ROOT
+from metadata.opening import open_store
+from metadata.paths import join
+from metadata.store import MetadataStore, RecordNotFound
+from metadata.topics import PartitionLedger, PartitionRecord, TopicStore
+from octavo.spark.options import InvalidOption, Selection
+from octavo.spark.splits import DataLost, Piece, Span, View
+from protocol.batch import BatchHeader, read_header
+from protocol.codes import OctavoError
+from protocol.entry import Entry
+from protocol.records import read_records
+
+_ANSWER_S = 30.0
+
+
+class ServiceUnavailable(OctavoError):
+    """The cluster that `service` names does not answer."""
+
+    name = "service-unavailable"
+    retryable = True
+
+
+async def metadata_url(service: str) -> str:
+    """The metadata's URL: a broker tells it. Raises `ServiceUnavailable`, `InvalidOption`."""
+    if not service.startswith(("http://", "https://")):
+        return service
+    url = service.rstrip("/") + "/v1/cluster"
+    try:
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+            answer.raise_for_status()
+            found = (await answer.json())["metadata"]["url"]
+            assert isinstance(found, str)
+            return found
+    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+        raise ServiceUnavailable(
+            f"no broker answers at {service}: {str(error) or 'no answer in 30 s'}. Option service "
+            "is the URL of a broker, or of the metadata store"
+        ) from error
+
+
+class Cluster:
+    """Open with `async with connected(service)`, or over a copy of records."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        _keep_quiet()
+        self._store = store
+        self._topics = TopicStore(store)
+        self.ledgers = LedgerClient(store, rng=random.Random(), options=LedgerOptions())
+        self._open: dict[int, LedgerReader] = {}
+
+    async def start(self) -> None:
+        """Raises `MetadataUnavailable`, `MetadataUnusable`."""
+        await self._store.start()
+        await self.ledgers.bookies.start()
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        for reader in self._open.values():
+            await reader.close()
+        await self.ledgers.close()
+        await self._store.close()
+
+    # ------------------------------------------------------------------ which partitions
+
+    async def partitions(self, selection: Selection) -> dict[str, list[int]]:
+        """By topic. Raises `InvalidOption` for a topic or partition that does not exist."""
+        if selection.pattern is not None:
+            return await self._matching(re.compile(selection.pattern))
+        names = selection.topics or tuple(selection.partitions)
+        found = {}
+        for name in names:
+            count = await self._count(name)
+            if count is None:
+                raise InvalidOption(f"there is no topic {name}")
+            wanted = selection.partitions.get(name)
+            if wanted is not None and wanted[-1] >= count:
+                raise InvalidOption(
+                    f"option assign: topic {name} has partitions 0 to {count - 1}, not {wanted[-1]}"
+                )
+            found[name] = list(wanted if wanted is not None else range(count))
+        return found
+
+    async def _matching(self, pattern: re.Pattern[str]) -> dict[str, list[int]]:
+        """As in Kafka an expression fits a whole name: here `namespace/topic`, or `topic` of
+        `public`."""
+        found = {}
+        for namespace in await self._topics.list_namespaces():
+            for topic in await self._topics.list_topics(namespace):
+                name = f"{namespace}/{topic}"
+                fits = pattern.fullmatch(name) or (
+                    namespace == "public" and pattern.fullmatch(topic)
+                )
+                if fits and (count := await self._count(name)) is not None:
+                    found[name] = list(range(count))
+        return found
+
+    async def _count(self, name: str) -> int | None:
+        """How many partitions a topic has; None when there is no such topic (any more)."""
+        try:
+            record, _ = await self._topics.read_topic(*_parts(name))
+        except RecordNotFound:
+            return None
+        return None if record.deleting else record.settings.partitions
+
+    # ------------------------------------------------------------------ where a partition ends
+
+    async def view(self, topic: str, partition: int) -> View:
+        """The partition up to the last confirmed message. Empty when nobody has used it yet.
+
+        Raises `ReadFailed` when no bookie of the open ledger says how far it has come.
+        """
+        record = PartitionRecord()
+        with contextlib.suppress(RecordNotFound):
+            record, _ = await self._topics.read_partition(*_parts(topic), partition)
+        spans = []
+        for link in record.ledgers:
+            if link.count is not None:
+                end, size = link.base_offset + link.count, link.bytes
+            else:
+                end, size = await self._end_of(link), 0
+            spans.append(Span(link.ledger_id, link.base_offset, end, size, link.last_ms))
+        return View(topic, partition, tuple(spans), record.trimmed_offset)
+
+    async def _end_of(self, link: PartitionLedger) -> int:
+        """One past the last confirmed offset of a ledger that was open."""
+        reader = await self.reader(link.ledger_id)
+        lac = await reader.refresh()
+        if lac < 0:
+            return link.base_offset
+        header = await header_of(reader, lac)
+        return link.base_offset + header.base_offset + header.record_count
+
+    async def reader(self, ledger_id: int) -> LedgerReader:
+        """The ledger, open for reading; kept while this lives. Raises `LedgerNotFound`."""
+        reader = self._open.get(ledger_id)
+        if reader is None:
+            reader = self._open[ledger_id] = await self.ledgers.open(ledger_id)
+        return reader
+
+    async def release(self, ledger_id: int) -> None:
+        """It is needed no more."""
+        reader = self._open.pop(ledger_id, None)
+        if reader is not None:
+            await reader.close()
+
+    async def offset_at(self, view: View, time_ms: int) -> int | None:
+        """The first offset with a message as new as `time_ms`; None when all are older.
+
+        By the newest timestamp of each batch: exact as far as these ascend, as in Kafka.
+        """
+        for span in view.spans:
+            if span.end == span.base or 0 <= span.newest_ms < time_ms:
+                continue
+            reader = await self.reader(span.ledger_id)
+            last = await reader.refresh()
+            entry_id = await first_entry(
+                reader, last, lambda header: header.max_timestamp >= time_ms
+            )
+            if entry_id is not None:
+                (entry,) = await reader.read(entry_id, entry_id)
+                batch = bytes(entry.payload)
+                base = span.base + read_header(batch).base_offset
+                for record in read_records(batch):
+                    if record.timestamp_ms >= time_ms:
+                        return base + record.offset_delta
+                return base
+        return None
+
+    # ------------------------------------------------------------------ records for the tasks
+
+    async def records_for(self, ledger_ids: Iterable[int]) -> dict[str, bytes]:
+        """A copy of what reading these ledgers needs: their records and the bookies' addresses.
+
+        A ledger that is gone is left out: whoever reads it finds out, and asks why.
+        """
+        records = {
+            join(LEDGERS_ROOT, "available", info.bookie_id): encode_service_info(info)
+            for info in self.ledgers.bookies.available.values()
+        }
+        for ledger_id in ledger_ids:
+            with contextlib.suppress(LedgerNotFound):
+                found = await self.ledgers.metadata(ledger_id)
+                records[ledger_path(LEDGERS_ROOT, ledger_id)] = encode_ledger_metadata(found)
+        return records
+
+    # ------------------------------------------------------------------ bytes
+
+    async def entries(self, piece: Piece) -> AsyncGenerator[list[Entry]]:
+        """The entries that hold the piece, about a megabyte at a time, the next under way.
+
+        Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`.
+        """
+        reader = await self.reader(piece.ledger_id)
+        last = await reader.refresh()
+        start = piece.start - piece.base
+        first = 0
+        if start > 0:
+            found = await first_entry(
+                reader, last, lambda header: header.base_offset + header.record_count > start
+            )
+            if found is None:
+                raise DataLost(
+                    f"ledger {piece.ledger_id} of topic {piece.topic} partition {piece.partition} "
+                    f"ends before offset {piece.start}"
+                )
+            first = found
+        async with contextlib.aclosing(reader.batches(first, last)) as batches:
+            async for batch in batches:
+                yield batch
+                header = read_header(batch[-1].payload)
+                if piece.base + header.base_offset + header.record_count >= piece.end:
+                    return
+
+
+def _keep_quiet() -> None:
+    """In Spark's processes nobody has set the logs up: warnings only, on standard error."""
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )
+
+
+def _parts(topic: str) -> tuple[str, str]:
+    namespace, _, name = topic.partition("/")
+    return namespace, name
+
+
+@contextlib.asynccontextmanager
+async def connected(service: str) -> AsyncIterator[Cluster]:
+    """The cluster that `service` names, for the driver."""
+    cluster = Cluster(open_store(await metadata_url(service)))
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def header_of(reader: LedgerReader, entry_id: int) -> BatchHeader:
+    """The header of the batch in an entry; its base offset is relative to the ledger."""
+    (entry,) = await reader.read(entry_id, entry_id)
+    return read_header(entry.payload)
+
+
+async def first_entry(
+    reader: LedgerReader, last: int, fits: Callable[[BatchHeader], bool]
+) -> int | None:
+    """The first entry up to `last` whose batch fits, when all after it fit too; by halving."""
+    if last < 0 or not fits(await header_of(reader, last)):
+        return None
+    low, high = 0, last
+    while low < high:
+        middle = (low + high) // 2
+        if fits(await header_of(reader, middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,189 @@
+"""The columns of a topic as Spark sees them, and stored batches turned into Arrow batches.
+
+Names and types are those of Spark's Kafka source, so that a query can move. A batch's records are
+taken apart by the compiled codec of aiokafka, column by column, only for the columns wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from octavo.spark.options import InvalidOption, SourceOptions
+from protocol.batch import BatchHeader
+from protocol.records import open_batch
+
+_HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+PLAIN: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+}
+HEADERS: dict[str, DataType] = {"headers": _HEADERS}
+METADATA: dict[str, DataType] = {
+    "ledger": LongType(),
+    "entry": LongType(),
+    "index": IntegerType(),
+    "producer": LongType(),
+    "sequence": LongType(),
+}
+"""Where a message lies, and which of its producer's it is; null without an idempotent producer."""
+EVERY = {**PLAIN, **HEADERS, **METADATA}
+
+_ARROW: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    "ledger": pa.int64(),
+    "entry": pa.int64(),
+    "index": pa.int32(),
+    "producer": pa.int64(),
+    "sequence": pa.int64(),
+}
+_APPEND_TIME = 0x08
+
+
+def schema_of(options: SourceOptions) -> StructType:
+    """What the query reads unless it brings a schema of its own. Raises `InvalidOption`."""
+    if options.columns is not None:
+        return _struct(options.columns, "option columns names")
+    names = list(PLAIN)
+    if options.headers:
+        names += HEADERS
+    if options.metadata:
+        names += METADATA
+    return _struct(tuple(names), "")
+
+
+def _struct(names: tuple[str, ...], what: str) -> StructType:
+    unknown = [name for name in names if name not in EVERY]
+    if unknown:
+        raise InvalidOption(f"{what} {', '.join(unknown)}; the columns are {', '.join(EVERY)}")
+    return StructType([StructField(name, EVERY[name]) for name in names])
+
+
+def checked_schema(schema: StructType) -> tuple[str, ...]:
+    """The names of a projection by schema. Raises `InvalidOption` for another name or type."""
+    _struct(tuple(schema.names), "the schema names")
+    for field in schema.fields:
+        if field.dataType != EVERY[field.name]:
+            raise InvalidOption(
+                f"the schema gives column {field.name} the type {field.dataType.simpleString()}; "
+                f"it is {EVERY[field.name].simpleString()}"
+            )
+    return tuple(schema.names)
+
+
+class StoredBatch(NamedTuple):
+    """One RecordBatch and where it lies. `base` is its first offset in the partition."""
+
+    topic: str
+    partition: int
+    ledger_id: int
+    entry_id: int
+    base: int
+    header: BatchHeader
+    data: bytes
+
+
+class ArrowBuilder:
+    """Gathers messages until there are enough for an Arrow batch."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._schema = pa.schema([(name, _ARROW[name]) for name in names])
+        self._lists: dict[str, list[Any]] = {name: [] for name in names}
+        self._fills: list[tuple[list[Any], Callable[[StoredBatch, list[Any], int], Iterable[Any]]]]
+        self._fills = [(self._lists[name], _FILL[name]) for name in names]
+        self.rows = 0
+        self.bytes = 0
+
+    def add(self, batch: StoredBatch, start: int, end: int) -> None:
+        """The messages of the batch that lie in offsets `start` to `end` (not in it)."""
+        first = max(0, start - batch.base)
+        last = min(batch.header.record_count, end - batch.base)
+        if first >= last:
+            return
+        records = list(open_batch(batch.data))[first:last]
+        for column, fill in self._fills:
+            column.extend(fill(batch, records, first))
+        self.rows += last - first
+        self.bytes += len(batch.data) * (last - first) // batch.header.record_count
+
+    def take(self) -> pa.RecordBatch:
+        """What was gathered; the builder is empty afterwards."""
+        arrays = []
+        for name in self._names:
+            column = self._lists[name]
+            if name == "timestamp":
+                array = pa.array(column, pa.timestamp("ms", tz="UTC")).cast(_ARROW[name])
+            else:
+                array = pa.array(column, _ARROW[name])
+            arrays.append(array)
+            column.clear()
+        found = (
+            pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            if arrays
+            else pa.RecordBatch.from_struct_array(pa.array([{}] * self.rows, pa.struct([])))
+        )
+        self.rows = self.bytes = 0
+        return found
+
+
+def _headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in headers]
+
+
+def _sequences(batch: StoredBatch, first: int, count: int) -> list[int | None]:
+    sequence = batch.header.base_sequence
+    if batch.header.producer_id < 0 or sequence < 0:
+        return [None] * count
+    return [(sequence + first + number) % 2**31 for number in range(count)]
+
+
+_FILL: dict[str, Callable[[StoredBatch, list[Any], int], Iterable[Any]]] = {
+    "key": lambda _, records, __: [one.key for one in records],
+    "value": lambda _, records, __: [one.value for one in records],
+    "topic": lambda batch, records, __: [batch.topic] * len(records),
+    "partition": lambda batch, records, __: [batch.partition] * len(records),
+    "offset": lambda batch, records, first: range(
+        batch.base + first, batch.base + first + len(records)
+    ),
+    "timestamp": lambda _, records, __: [one.timestamp for one in records],
+    "timestampType": lambda batch, records, __: (
+        [int(bool(batch.header.attributes & _APPEND_TIME))] * len(records)
+    ),
+    "headers": lambda _, records, __: [_headers(one.headers) for one in records],
+    "ledger": lambda batch, records, __: [batch.ledger_id] * len(records),
+    "entry": lambda batch, records, __: [batch.entry_id] * len(records),
+    "index": lambda _, records, first: range(first, first + len(records)),
+    "producer": lambda batch, records, __: (
+        [batch.header.producer_id if batch.header.producer_id >= 0 else None] * len(records)
+    ),
+    "sequence": lambda batch, records, first: _sequences(batch, first, len(records)),
+}
+assert list(_FILL) == list(_ARROW) == list(EVERY)

@@ -1,0 +1,289 @@
+"""The options of the Spark source, read and checked: Kafka's names and meanings. Pure.
+
+Spark hands them over as a map of text without regard to case. An unknown name or a bad value is an
+error that lists what would be right; nothing is ignored in silence.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.client.types import TopicName
+from protocol.codes import OctavoError
+
+EARLIEST = -2
+LATEST = -1
+"""Offsets with a meaning, as in Kafka's JSON."""
+
+PartitionOffsets = Mapping[str, Mapping[int, int]]
+"""By topic (`namespace/topic`) and partition: an offset, `EARLIEST`, `LATEST`, or a time in ms."""
+
+
+class InvalidOption(OctavoError):
+    """An option that cannot be. The message says what would be right."""
+
+    name = "invalid-option"
+
+
+class ReadFrom(enum.Enum):
+    """Where entries are read."""
+
+    AUTO = "auto"
+    BOOKIES = "bookies"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which topics: exactly one of the three."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where reading begins or ends: at an offset or a time, for all partitions or by partition."""
+
+    offset: int | None = None
+    offsets: PartitionOffsets = field(default_factory=dict)
+    time_ms: int | None = None
+    times_ms: PartitionOffsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a query asks for. Sizes in bytes, times in milliseconds."""
+
+    service: str
+    selection: Selection
+    starting: Bound
+    ending: Bound
+    latest_if_late: bool
+    fail_on_data_loss: bool
+    rows_per_trigger_max: int | None
+    rows_per_trigger_min: int | None
+    trigger_delay_ms_max: int
+    bytes_per_trigger_max: int | None
+    splits_min: int | None
+    rows_per_split_max: int | None
+    split_bytes_max: int
+    columns: tuple[str, ...] | None
+    headers: bool
+    metadata: bool
+    read_from: ReadFrom
+
+
+_KNOWN = (
+    "service", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
+    "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition", "columns",
+    "includeHeaders", "includeMetadata", "readFrom",
+)  # fmt: skip
+_SPARK = ("path", "checkpointlocation", "queryname")
+"""Spark adds these on its own."""
+_TIME = re.compile(r"(\d+)\s*(ms|s|m|h|d)?\Z")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d+)\s*(k|m|g|t)?i?b?\Z", re.IGNORECASE)
+_UNIT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+SPLIT_BYTES = 128 * 2**20
+TRIGGER_DELAY_MS = 15 * 60_000
+
+
+def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a query. Raises `InvalidOption`."""
+    options = {name.lower(): value for name, value in given.items()}
+    _refuse_unknown(options)
+    read = _Reader(options)
+    if read.text("service") is None:
+        raise InvalidOption(
+            "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the "
+            "metadata (zk://host:2181/chroot, file:///path/octavo.db)"
+        )
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if read.text(name) is not None:
+                raise InvalidOption(f"option {name} is for batch queries; a stream has no end")
+    return SourceOptions(
+        service=read.text("service") or "",
+        selection=_selection(read),
+        starting=_bound(read, "starting", LATEST if streaming else EARLIEST),
+        ending=_bound(read, "ending", LATEST),
+        latest_if_late=read.choice(
+            "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
+        )
+        == "latest",
+        fail_on_data_loss=read.flag("failOnDataLoss", default=True),
+        rows_per_trigger_max=read.whole("maxOffsetsPerTrigger"),
+        rows_per_trigger_min=read.whole("minOffsetsPerTrigger"),
+        trigger_delay_ms_max=read.time_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
+        bytes_per_trigger_max=read.size("maxBytesPerTrigger"),
+        splits_min=read.whole("minPartitions"),
+        rows_per_split_max=read.whole("maxRecordsPerPartition"),
+        split_bytes_max=read.size("maxBytesPerPartition") or SPLIT_BYTES,
+        columns=read.names("columns"),
+        headers=read.flag("includeHeaders", default=False),
+        metadata=read.flag("includeMetadata", default=False),
+        read_from=ReadFrom(read.choice("readFrom", tuple(one.value for one in ReadFrom), "auto")),
+    )
+
+
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    known = {name.lower() for name in _KNOWN} | set(_SPARK)
+    unknown = sorted(name for name in options if name not in known)
+    if unknown:
+        raise InvalidOption(
+            f"unknown option {', '.join(unknown)}; the options of this source are "
+            + ", ".join(sorted(_KNOWN, key=str.lower))
+        )
+
+
+def _selection(read: _Reader) -> Selection:
+    ways = ("subscribe", "subscribePattern", "assign")
+    given = [name for name in ways if read.text(name) is not None]
+    if len(given) != 1:
+        raise InvalidOption(
+            f"exactly one of {', '.join(ways)} says which topics to read; "
+            f"given: {', '.join(given) or 'none'}"
+        )
+    if given == ["subscribe"]:
+        return Selection(
+            topics=tuple(_topic("subscribe", one) for one in read.names("subscribe") or ())
+        )
+    if given == ["subscribePattern"]:
+        pattern = read.text("subscribePattern") or ""
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidOption(f"option subscribePattern {pattern!r}: {error}") from error
+        return Selection(pattern=pattern)
+    assigned: dict[str, tuple[int, ...]] = {}
+    for topic, partitions in read.json_object("assign").items():
+        good = isinstance(partitions, list) and all(_is_whole(one) for one in partitions)
+        if not good or not partitions:
+            raise InvalidOption('option assign is JSON such as {"public/flights": [0, 1]}')
+        assigned[_topic("assign", topic)] = tuple(sorted(set(partitions)))
+    return Selection(partitions=assigned)
+
+
+def _bound(read: _Reader, which: str, default: int) -> Bound:
+    """Kafka's precedence: one time for all, times by partition, offsets."""
+    if (time := read.text(f"{which}Timestamp")) is not None:
+        if not time.isdigit():
+            raise InvalidOption(
+                f"option {which}Timestamp is {time!r}; it is milliseconds since 1970 (UTC)"
+            )
+        return Bound(time_ms=int(time))
+    if read.text(f"{which}OffsetsByTimestamp") is not None:
+        return Bound(times_ms=read.by_partition(f"{which}OffsetsByTimestamp", minimum=0))
+    text = read.text(f"{which}Offsets")
+    if text is None:
+        return Bound(offset=default)
+    named = {"earliest": EARLIEST, "latest": LATEST}
+    if text.strip().lower() in named:
+        offset = named[text.strip().lower()]
+        if which == "ending" and offset == EARLIEST:
+            raise InvalidOption("option endingOffsets cannot be earliest: nothing would be read")
+        return Bound(offset=offset)
+    return Bound(offset=default, offsets=read.by_partition(f"{which}Offsets", minimum=EARLIEST))
+
+
+def _topic(option: str, text: str) -> str:
+    try:
+        return str(TopicName.of(text))
+    except OctavoError as error:
+        raise InvalidOption(f"option {option}: {error}") from error
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+class _Reader:
+    """Typed looks at the map of texts. Names as documented; the map's are lower case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def text(self, name: str) -> str | None:
+        value = self._options.get(name.lower())
+        return None if value is None or not value.strip() else value.strip()
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        found = tuple(one.strip() for one in text.split(","))
+        if not all(found):
+            raise InvalidOption(f"option {name} is {text!r}; it is names with commas between")
+        return found
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        text = (self.text(name) or default).lower()
+        if text not in choices:
+            raise InvalidOption(f"option {name} is {text!r}; it is one of {', '.join(choices)}")
+        return text
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def whole(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdigit() or int(text) < 1:
+            raise InvalidOption(f"option {name} is {text!r}; it is a whole number from 1")
+        return int(text)
+
+    def time_ms(self, name: str, default: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        found = _TIME.match(text)
+        if found is None:
+            raise InvalidOption(
+                f"option {name} is {text!r}; it is a time such as 500ms, 30s or 15m"
+            )
+        return int(found[1]) * _UNIT_MS[found[2] or "ms"]
+
+    def size(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        found = _SIZE.match(text)
+        if found is None or int(found[1]) < 1:
+            raise InvalidOption(f"option {name} is {text!r}; it is a size such as 65536, 64k or 1g")
+        return int(found[1]) * _UNIT_BYTES[(found[2] or "").lower()]
+
+    def json_object(self, name: str) -> dict[str, Any]:
+        text = self.text(name) or ""
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise InvalidOption(f"option {name} is no JSON: {error}") from error
+        if not isinstance(found, dict) or not found:
+            raise InvalidOption(f"option {name} is a JSON object by topic, got {text[:100]}")
+        return found
+
+    def by_partition(self, name: str, *, minimum: int) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        for topic, partitions in self.json_object(name).items():
+            try:
+                good = {int(number): partitions[number] for number in partitions}
+            except (TypeError, ValueError):
+                good = {-1: 0}
+            whole = [isinstance(one, int) and one >= minimum for one in good.values()]
+            if not good or not all(whole) or min(good) < 0:
+                raise InvalidOption(
+                    f'option {name} is JSON such as {{"public/flights": {{"0": 23, "1": 42}}}}'
+                    + ("; -2 is earliest, -1 latest" if minimum < 0 else ", milliseconds each")
+                )
+            found[_topic(name, topic)] = good
+        return found

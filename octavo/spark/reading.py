@@ -1,0 +1,131 @@
+"""One split, read by a Spark task: entries from the bookies, as Arrow batches.
+
+A task needs no metadata store: the few records it needs travel with the split. When they have grown
+old (a ledger was moved, trimmed; a bookie has another address) it asks the service for new ones and
+goes on at the offset it had come to. What retention has removed meanwhile is an error, or passed
+over, as `failOnDataLoss` says. The bytes are read on an event loop of their own thread while this
+one makes Arrow of the last ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from ledger.errors import LedgerError, LedgerNotFound
+from metadata.frozen import FrozenStore
+from octavo.loop_thread import LoopThread
+from octavo.spark.cluster import Cluster, connected
+from octavo.spark.columns import ArrowBuilder, StoredBatch
+from octavo.spark.splits import DataLost, Piece, checked_range, pieces
+from protocol.batch import read_header
+from protocol.codes import NoSuchEntry
+from protocol.entry import Entry
+
+ROWS_MAX = 20_000
+BYTES_MAX = 2 * 2**20
+"""An Arrow batch is handed over when it has so many rows, or bytes of batches."""
+_TRIES_MAX = 5
+_PAUSE_S = 0.5
+
+_log = logging.getLogger("octavo.spark")
+
+
+class Split(InputPartition):
+    """Some pieces, and the metadata records that reading them takes."""
+
+    def __init__(self, parts: tuple[Piece, ...], records: dict[str, bytes]) -> None:
+        super().__init__(None)
+        self.parts = parts
+        self.records = records
+
+
+class SplitReader:
+    """Reads splits; pickled to the tasks, so it holds values only."""
+
+    def __init__(self, service: str, names: tuple[str, ...], *, fail_on_data_loss: bool) -> None:
+        self._service = service
+        self._names = names
+        self._fail = fail_on_data_loss
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, in order within each partition."""
+        thread = LoopThread("octavo-spark")
+        builder = ArrowBuilder(self._names)
+        try:
+            for piece, batch in thread.iterate(self._batches(split)):
+                for entry in batch:
+                    builder.add(_stored(piece, entry), piece.start, piece.end)
+                    if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
+                        yield builder.take()
+            if builder.rows:
+                yield builder.take()
+        finally:
+            thread.stop()
+
+    async def _batches(self, split: Split) -> AsyncGenerator[tuple[Piece, list[Entry]]]:
+        cluster = Cluster(FrozenStore(split.records, self._service))
+        await cluster.start()
+        try:
+            for piece in split.parts:
+                rest: list[Piece] = [piece]
+                tries = 0
+                while rest:
+                    at = rest[0]
+                    try:
+                        async with contextlib.aclosing(cluster.entries(at)) as found:
+                            async for batch in found:
+                                yield at, batch
+                                at = at._replace(start=_after(at, batch))
+                                tries = 0
+                        rest = rest[1:]
+                    except (LedgerError, LedgerNotFound, NoSuchEntry) as error:
+                        tries += 1
+                        if tries == _TRIES_MAX:
+                            raise
+                        _log.warning("%s: asks the service again", error)
+                        await asyncio.sleep(_PAUSE_S * (tries - 1))
+                        cluster, rest = await self._planned_anew(cluster, at, rest[1:], error)
+                await cluster.release(piece.ledger_id)
+        finally:
+            await cluster.close()
+
+    async def _planned_anew(
+        self, old: Cluster, at: Piece, rest: list[Piece], error: Exception
+    ) -> tuple[Cluster, list[Piece]]:
+        """The rest of a piece by the metadata of now. Raises `DataLost`."""
+        async with connected(self._service) as service:
+            view = await service.view(at.topic, at.partition)
+            try:
+                start, end = checked_range(view, at.start, at.end, fail=self._fail)
+            except DataLost as lost:
+                raise lost from error
+            again = pieces(view, start, end)
+            records = await service.records_for(one.ledger_id for one in (*again, *rest))
+        await old.close()
+        cluster = Cluster(FrozenStore(records, self._service))
+        await cluster.start()
+        return cluster, [*again, *rest]
+
+
+def _stored(piece: Piece, entry: Entry) -> StoredBatch:
+    header = read_header(entry.payload)
+    return StoredBatch(
+        piece.topic,
+        piece.partition,
+        piece.ledger_id,
+        entry.entry_id,
+        piece.base + header.base_offset,
+        header,
+        bytes(entry.payload),
+    )
+
+
+def _after(piece: Piece, batch: list[Entry]) -> int:
+    header = read_header(batch[-1].payload)
+    return min(piece.end, piece.base + header.base_offset + header.record_count)

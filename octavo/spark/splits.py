@@ -1,0 +1,190 @@
+"""Which offsets a query reads, and how they are shared out over tasks. Pure.
+
+A partition is a row of ledgers with dense offsets (`View`). A query's range of offsets is cut into
+`Piece`s, each within one ledger, and these are packed into splits of a bounded size. A piece is
+named by offsets alone, so the same range always gives the same rows, whoever reads it and whenever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.codes import OctavoError
+
+Offsets = dict[str, dict[int, int]]
+"""By topic (`namespace/topic`) and partition: the next offset."""
+
+_MESSAGE_BYTES_GUESS = 256
+"""Of a message in an open ledger, whose size nobody has written down yet."""
+_COST_BYTES = 64 * 1024
+"""What opening a ledger costs, as if it were so much longer: else thousands made one split."""
+
+
+class DataLost(OctavoError):
+    """Offsets that a query needs are gone. With `failOnDataLoss=false` they are passed over."""
+
+    name = "data-lost"
+
+
+class Span(NamedTuple):
+    """One ledger's share of a partition: offsets `base` to `end` (not in it), `bytes` of payload.
+
+    `bytes` is 0 while the ledger is open, `newest_ms` −1: nobody has written them down yet.
+    """
+
+    ledger_id: int
+    base: int
+    end: int
+    bytes: int
+    newest_ms: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A partition as it was seen at one moment."""
+
+    topic: str
+    partition: int
+    spans: tuple[Span, ...]
+    trimmed_to: int = 0
+
+    @property
+    def earliest(self) -> int:
+        """The first offset that is left."""
+        return self.spans[0].base if self.spans else self.trimmed_to
+
+    @property
+    def end(self) -> int:
+        """One past the last confirmed message."""
+        return self.spans[-1].end if self.spans else self.trimmed_to
+
+
+class Piece(NamedTuple):
+    """Offsets `start` to `end` (not in it) of one ledger, whose first offset is `base`."""
+
+    topic: str
+    partition: int
+    ledger_id: int
+    base: int
+    start: int
+    end: int
+
+
+def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int, int]:
+    """The range as far as it is left. Raises `DataLost` when it is not whole and `fail`."""
+    where = f"topic {view.topic} partition {view.partition}"
+    if end > view.end:
+        _lost(
+            f"{where}: offsets {max(start, view.end)} to {end - 1} are not there; it ends at "
+            f"{view.end}: the topic was deleted and made again",
+            fail=fail,
+        )
+        end = view.end
+    if start < view.earliest < end or start < end <= view.earliest:
+        last = min(view.earliest, end) - 1
+        _lost(
+            f"{where}: offsets {start} to {last} were trimmed by retention; "
+            f"the earliest is {view.earliest}",
+            fail=fail,
+        )
+        start = view.earliest
+    return min(start, end), end
+
+
+def _lost(what: str, *, fail: bool) -> None:
+    if fail:
+        raise DataLost(f"{what}. Set failOnDataLoss=false to go on without them")
+
+
+def pieces(view: View, start: int, end: int) -> list[Piece]:
+    """The range, ledger by ledger. It must lie within the view."""
+    assert view.earliest <= start <= end <= view.end or start == end
+    return [
+        Piece(view.topic, view.partition, span.ledger_id, span.base, first, last)
+        for span in view.spans
+        if (first := max(span.base, start)) < (last := min(span.end, end))
+    ]
+
+
+def bytes_per_row(view: View) -> dict[int, float]:
+    """By ledger: the mean payload of a message; of an open one a guess from those before it."""
+    known = [span for span in view.spans if span.bytes]
+    rows = sum(span.end - span.base for span in known)
+    guess = sum(span.bytes for span in known) / rows if rows else _MESSAGE_BYTES_GUESS
+    return {
+        span.ledger_id: span.bytes / (span.end - span.base) if span.bytes else guess
+        for span in view.spans
+    }
+
+
+def shared_out(
+    wanted: Iterable[Piece],
+    row_bytes: Mapping[int, float],
+    *,
+    split_bytes_max: int,
+    rows_max: int | None = None,
+    splits_min: int | None = None,
+) -> list[list[Piece]]:
+    """The pieces cut and packed into splits, in order. `row_bytes` is by ledger."""
+    every = list(wanted)
+    total = sum((one.end - one.start) * row_bytes[one.ledger_id] for one in every)
+    target = float(split_bytes_max)
+    if splits_min:
+        target = min(target, max(1.0, total / splits_min))
+    splits: list[list[Piece]] = []
+    split: list[Piece] = []
+    filled, rows = 0.0, 0
+    for whole in every:
+        size = max(1e-9, row_bytes[whole.ledger_id])
+        start = whole.start
+        while start < whole.end:
+            room = int((target - filled) / size)
+            if rows_max is not None:
+                room = min(room, rows_max - rows)
+            if room < 1 and split:
+                splits.append(split)
+                split, filled, rows = [], 0.0, 0
+                continue
+            end = min(whole.end, start + max(1, room))
+            split.append(whole._replace(start=start, end=end))
+            filled += (end - start) * size + _COST_BYTES * (start == whole.start)
+            rows += end - start
+            start = end
+    if split:
+        splits.append(split)
+    return splits
+
+
+def admitted(
+    start: Mapping[tuple[str, int], int],
+    end: Mapping[tuple[str, int], int],
+    row_bytes: Mapping[tuple[str, int], float],
+    *,
+    rows_max: int | None,
+    bytes_max: int | None,
+) -> dict[tuple[str, int], int]:
+    """How far to read at once: each partition gets its part of both bounds by its backlog.
+
+    At least one row of some partition, so that a query always goes on.
+    """
+    backlog = {key: max(0, end[key] - start[key]) for key in end}
+    total = sum(backlog.values())
+    size = sum(backlog[key] * row_bytes[key] for key in end)
+    share = 1.0
+    if rows_max is not None and total > rows_max:
+        share = rows_max / total
+    if bytes_max is not None and size * share > bytes_max:
+        share = bytes_max / size
+    if share >= 1.0:
+        return dict(end)
+    reached = {key: start[key] + int(backlog[key] * share) for key in end}
+    spare = max(1, (int(total * share) if total else 0)) - sum(
+        reached[key] - start[key] for key in end
+    )
+    for key in sorted(end):  # what rounding down has left
+        if spare > 0 and reached[key] < end[key]:
+            reached[key] += 1
+            spare -= 1
+    return reached

@@ -1,0 +1,185 @@
+"""Planning of Spark reads: every offset once, in splits of bounded size; options checked."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.spark.options import EARLIEST, LATEST, InvalidOption, source_options
+from octavo.spark.splits import (
+    DataLost,
+    Span,
+    View,
+    admitted,
+    bytes_per_row,
+    checked_range,
+    pieces,
+    shared_out,
+)
+
+
+def view_of(counts: list[int], trimmed: int = 0) -> View:
+    spans, base = [], trimmed
+    for number, count in enumerate(counts):
+        last = number == len(counts) - 1
+        spans.append(Span(10 + number, base, base + count, 0 if last else 100 * count, -1))
+        base += count
+    return View("public/t", 0, tuple(spans), trimmed)
+
+
+@given(
+    st.lists(st.integers(1, 1000), min_size=1, max_size=8),
+    st.integers(0, 50),
+    st.data(),
+)
+def test_a_range_is_read_whole_and_once(
+    counts: list[int], trimmed: int, data: st.DataObject
+) -> None:
+    view = view_of(counts, trimmed)
+    start = data.draw(st.integers(view.earliest, view.end))
+    end = data.draw(st.integers(start, view.end))
+    rows_max = data.draw(st.none() | st.integers(1, 500))
+    splits = shared_out(
+        pieces(view, start, end),
+        bytes_per_row(view),
+        split_bytes_max=data.draw(st.integers(1, 300_000)),
+        rows_max=rows_max,
+        splits_min=data.draw(st.none() | st.integers(1, 5)),
+    )
+    every = [piece for split in splits for piece in split]
+    assert all(split for split in splits)
+    if every:
+        assert (every[0].start, every[-1].end) == (start, end)
+    else:
+        assert start == end
+    assert all(before.end == after.start for before, after in pairwise(every))
+    ledgers = {span.ledger_id: span for span in view.spans}
+    for piece in every:
+        span = ledgers[piece.ledger_id]
+        assert span.base == piece.base <= piece.start < piece.end <= span.end
+    if rows_max is not None:
+        assert all(sum(p.end - p.start for p in split) <= rows_max for split in splits)
+
+
+def test_small_ledgers_share_a_split_and_large_ones_are_cut() -> None:
+    view = view_of([10] * 1000)
+    wanted = pieces(view, 0, view.end)
+    assert len(shared_out(wanted, bytes_per_row(view), split_bytes_max=128 * 2**20)) == 1
+    large = view_of([10_000_000, 1])
+    cut = shared_out(pieces(large, 0, large.end), bytes_per_row(large), split_bytes_max=100_000_000)
+    assert len(cut) == 10 + 1
+
+
+def test_splits_min_cuts_what_would_be_one() -> None:
+    view = view_of([1000, 1])
+    shared = shared_out(
+        pieces(view, 0, view.end), bytes_per_row(view), split_bytes_max=2**30, splits_min=4
+    )
+    assert 4 <= len(shared) <= 5
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "lost"),
+    [
+        (0, 30, "0 to 19 were trimmed"),
+        (5, 10, "5 to 9 were trimmed"),
+        (25, 60, "50 to 59 are not there"),
+        (55, 60, "55 to 59 are not there"),
+    ],
+)
+def test_what_is_lost_is_named_or_passed_over(start: int, end: int, lost: str) -> None:
+    view = view_of([30], trimmed=20)
+    with pytest.raises(DataLost, match=lost):
+        checked_range(view, start, end, fail=True)
+    first, last = checked_range(view, start, end, fail=False)
+    assert max(20, min(start, 50)) <= first <= last <= 50 or first == last
+
+
+def test_a_range_that_is_left_is_not_touched() -> None:
+    view = view_of([30], trimmed=20)
+    for span in ((20, 50), (20, 20), (50, 50), (30, 40)):
+        assert checked_range(view, *span, fail=True) == span
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1000)), min_size=1, max_size=6),
+    st.none() | st.integers(1, 2000),
+    st.none() | st.integers(1, 200_000),
+)
+def test_admission_keeps_both_bounds_and_goes_on(
+    parts: list[tuple[int, int]], rows_max: int | None, bytes_max: int | None
+) -> None:
+    start = {("t", n): first for n, (first, _) in enumerate(parts)}
+    end = {("t", n): first + more for n, (first, more) in enumerate(parts)}
+    size = dict.fromkeys(end, 100.0)
+    reached = admitted(start, end, size, rows_max=rows_max, bytes_max=bytes_max)
+    assert all(start[key] <= reached[key] <= end[key] for key in end)
+    rows = sum(reached[key] - start[key] for key in end)
+    total = sum(end[key] - start[key] for key in end)
+    assert (rows > 0) == (total > 0)
+    if rows_max is not None:
+        assert rows <= rows_max
+    if bytes_max is not None:
+        assert rows <= max(1, bytes_max // 100)
+    if rows_max is None and bytes_max is None:
+        assert reached == end
+
+
+MINIMAL = {"service": "http://x", "subscribe": "flights, ops/logs"}
+
+
+def test_options_with_kafkas_names_and_meanings() -> None:
+    batch = source_options(MINIMAL, streaming=False)
+    assert batch.selection.topics == ("public/flights", "ops/logs")
+    assert (batch.starting.offset, batch.ending.offset) == (EARLIEST, LATEST)
+    assert source_options(MINIMAL, streaming=True).starting.offset == LATEST
+    given = {
+        **MINIMAL,
+        "STARTINGOFFSETS": '{"flights": {"0": 23, "1": -2}}',
+        "maxBytesPerTrigger": "64m",
+        "maxTriggerDelay": "30s",
+        "failOnDataLoss": "FALSE",
+        "columns": "value, offset",
+    }
+    options = source_options(given, streaming=True)
+    assert options.starting.offsets == {"public/flights": {0: 23, 1: EARLIEST}}
+    assert options.bytes_per_trigger_max == 64 * 2**20
+    assert options.trigger_delay_ms_max == 30_000
+    assert not options.fail_on_data_loss
+    assert options.columns == ("value", "offset")
+    time = {**given, "startingTimestamp": "1700000000000"}
+    assert source_options(time, streaming=True).starting.time_ms == 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"service": ""}, "service is missing"),
+        ({"subscribe": ""}, "exactly one of subscribe, subscribePattern, assign"),
+        ({"assign": '{"a": [0]}'}, "exactly one of"),
+        ({"startingOffset": "1"}, "unknown option startingoffset; the options of this source are"),
+        ({"startingOffsets": "first"}, "startingOffsets is no JSON"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "-2 is earliest"),
+        ({"endingOffsets": "earliest"}, "nothing would be read"),
+        ({"maxOffsetsPerTrigger": "0"}, "a whole number from 1"),
+        ({"maxBytesPerTrigger": "many"}, "a size such as"),
+        ({"maxTriggerDelay": "soon"}, "a time such as"),
+        ({"failOnDataLoss": "yes"}, "one of true, false"),
+        ({"readFrom": "tape"}, "one of auto, bookies"),
+        ({"subscribe": "a/b/c"}, "write topic or namespace/topic"),
+        ({"subscribe": "", "subscribePattern": "("}, "subscribePattern"),
+        ({"startingTimestamp": "now"}, "milliseconds since 1970"),
+    ],
+)
+def test_a_bad_option_says_what_would_be_right(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        source_options({**MINIMAL, **given}, streaming=False)
+    assert said in str(refused.value)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(InvalidOption, match="a stream has no end"):
+        source_options({**MINIMAL, "endingOffsets": "latest"}, streaming=True)
