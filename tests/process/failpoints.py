@@ -52,10 +52,10 @@ def _phases(kind: str, operations: str) -> list[str]:
 BOOKIE_FAILPOINTS = (
     *_phases("journal", "write datasync rename sync_directory unlink"),
     *_phases("spare", "create write datasync rename sync_directory"),
-    *_phases("log", "create write datasync truncate sync_directory"),
+    *_phases("log", "create write datasync truncate sync_directory unlink"),
     *_phases("state", "create write datasync sync_directory unlink"),
     *_phases("mark", "create write datasync rename sync_directory"),
-    *_phases("index", "put flush"),
+    *_phases("index", "put flush delete"),
     *_phases("registration", "create"),
     *_phases("folder", "sync_directory"),
 )
@@ -78,7 +78,7 @@ FIRST_START_FAILPOINTS = (
     *_phases("cookie-record", "create"),
 )
 """Of a bookie's first start only."""
-AFTER_A_CRASH = frozenset({"log.unlink", "mark.unlink", "cookie.unlink"})
+AFTER_A_CRASH = frozenset({"mark.unlink", "cookie.unlink"})
 """Steps that clear away what a crash left; they come when a crash hit the right moment before."""
 BROKER_FAILPOINTS = (
     *_phases("ledger-id", "create delete"),

@@ -38,8 +38,12 @@ TINY_BOOKIE = {
     "journal_file_bytes_max": 96 * 1024,
     "journal_preallocate_bytes": 32 * 1024,
     "entry_log_bytes_max": 128 * 1024,
+    "gc_interval_ms": 500,
+    "gc_quarantine_ms": 1000,
+    "gc_minor_interval_ms": 1000,
+    "gc_major_interval_ms": 2000,
 }
-"""Every persist step comes several times a second."""
+"""Every persist step comes several times a second; what was deleted is soon collected."""
 AT_ONCE = 2
 FAILPOINT_TIMEOUT_S = 10.0
 """An armed process that has not come there by then is killed as it is."""
