@@ -15,6 +15,7 @@ from bookie.cookies import CookieRefused
 from bookie.damage import DamageKind
 from bookie.disk import DiskError
 from bookie.journal_format import JournalDamaged
+from bookie.journals import journal_of
 from bookie.ledger_state import LedgerStateDamaged
 from bookie.mark import Mark, MarkRefused, Position, read_mark
 from bookie.node import BookieNode, BookieStartTimeout
@@ -257,6 +258,7 @@ class SimBookie:
     def _watch(self, storage: Storage) -> None:
         """Tell the referee what the storage reports; answer TooManyRequests when told to."""
         name, audit = self.name, self.cluster.audit
+        journals = self.cluster.options.journal_directories
         add, fence = storage.add, storage.fence
         read_many, read_now = storage.read_many, storage.read_now
         set_explicit_lac, delete = storage.set_explicit_lac, storage.delete_ledger
@@ -266,8 +268,9 @@ class SimBookie:
                 for run, code in results:
                     if code is Code.OK:
                         failed = self.disk.failed_sync
-                        audit.check(
-                            not failed.startswith("/j"),
+                        folder = journals[journal_of(run.ledger_id, len(journals))]
+                        audit.check(  # what another journal has synced, it has
+                            not failed.startswith(f"{folder}/"),
                             f"P38 {name} stored an entry after the sync of {failed} had failed",
                         )
                         last = run.first_entry + run.count - 1
