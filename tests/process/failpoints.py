@@ -91,7 +91,8 @@ BROKER_FAILPOINTS = (
 RARE_BROKER_STEPS = frozenset(
     {"topic.create", "namespace.create", "subscription.create", "partition.create"}
     | {"owner.delete", "broker.delete", "owner.put", "broker.put", "ledger-id.put"}
-    | {"registration.delete", "subscription.put", "layout.create", "ledger-folder.delete"}
+    | {"registration.delete", "registration.put", "subscription.put", "layout.create"}
+    | {"ledger-folder.delete"}
 )
 """Of calls that a person makes and of a graceful end: tests of their own."""
 
