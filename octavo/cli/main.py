@@ -20,6 +20,7 @@ from octavo.cli import (
     inspect,
     ledger,
     nodes,
+    pipeline,
     publish,
     standalone,
     topic,
@@ -64,6 +65,7 @@ app.command("consume")(consume.consume)
 app.add_typer(ledger.app, name="ledger")
 app.command("bookies")(bookies.bookies)
 app.add_typer(inspect.app, name="inspect")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(demo.app, name="demo")
 
 

@@ -132,14 +132,18 @@ class Cluster:
 
     # ------------------------------------------------------------------ where a partition ends
 
+    async def record(self, topic: str, partition: int) -> PartitionRecord:
+        """The partition's record; an empty one when nobody has used it yet."""
+        with contextlib.suppress(RecordNotFound):
+            return (await self._topics.read_partition(*_parts(topic), partition))[0]
+        return PartitionRecord()
+
     async def view(self, topic: str, partition: int) -> View:
         """The partition up to the last confirmed message. Empty when nobody has used it yet.
 
         Raises `ReadFailed` when no bookie of the open ledger says how far it has come.
         """
-        record = PartitionRecord()
-        with contextlib.suppress(RecordNotFound):
-            record, _ = await self._topics.read_partition(*_parts(topic), partition)
+        record = await self.record(topic, partition)
         spans = []
         for link in record.ledgers:
             if link.count is not None:

@@ -44,6 +44,7 @@ METADATA: dict[str, DataType] = {
     "entry": LongType(),
     "index": IntegerType(),
     "producer": LongType(),
+    "epoch": IntegerType(),
     "sequence": LongType(),
 }
 """Where a message lies, and which of its producer's it is; null without an idempotent producer."""
@@ -62,6 +63,7 @@ _ARROW: dict[str, pa.DataType] = {
     "entry": pa.int64(),
     "index": pa.int32(),
     "producer": pa.int64(),
+    "epoch": pa.int32(),
     "sequence": pa.int64(),
 }
 _APPEND_TIME = 0x08
@@ -183,6 +185,9 @@ _FILL: dict[str, Callable[[StoredBatch, list[Any], int], Iterable[Any]]] = {
     "index": lambda _, records, first: range(first, first + len(records)),
     "producer": lambda batch, records, __: (
         [batch.header.producer_id if batch.header.producer_id >= 0 else None] * len(records)
+    ),
+    "epoch": lambda batch, records, __: (
+        [batch.header.producer_epoch if batch.header.producer_id >= 0 else None] * len(records)
     ),
     "sequence": lambda batch, records, first: _sequences(batch, first, len(records)),
 }

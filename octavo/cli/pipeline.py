@@ -1,0 +1,160 @@
+"""`octavo pipeline`: jobs over whole topics and ledgers, run by Spark.
+
+Exit codes of every job: 0 ok, 1 findings, 2 usage, 3 failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli.options import BROKER_URL, AsJson, BadOption, Data, broker_urls, metadata_url
+from octavo.cli.output import debugging, emit_fields, emit_json, emit_table, fail, say
+from protocol.codes import OctavoError
+
+if TYPE_CHECKING:
+    from octavo.pipeline.outcome import Outcome
+    from octavo.pipeline.runner import Run
+
+app = typer.Typer(
+    help="Examine and move whole topics with Spark. Exit codes: 0 ok, 1 findings, 2 usage, "
+    "3 failed.",
+    epilog="Needs Java 17 and pip install 'octavo[spark]'. On a cluster: spark-submit "
+    "octavo/pipeline/__main__.py JOB …",
+    no_args_is_help=True,
+)
+
+_USAGE, _FAILED = 2, 3
+
+Topics = Annotated[
+    str | None,
+    typer.Argument(metavar="[TOPICS]", help="topic or namespace/topic; several with commas."),
+]
+Every = Annotated[bool, typer.Option("--all", help="All topics.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="OCTAVO_URL",
+        help=f"A broker's URL, or the metadata store's (zk://…, file:///…). Default: {BROKER_URL}",
+        show_default=False,
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master, e.g. spark://host:7077. Default: here, on all cores."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+
+
+@app.command()
+def verify(
+    topics: Topics = None,
+    every: Every = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what topics promise: offsets dense, producers' sequences whole, keys in order.
+
+    \b
+    Examples:
+      octavo pipeline verify flights
+      octavo pipeline verify --all --json
+    """
+
+    def work(run: Run) -> Outcome:
+        from octavo.pipeline.runner import selection_of
+        from octavo.pipeline.verify import verify
+
+        return verify(run, selection_of(topics, every=every))
+
+    _carry_out("verify", work, url, data, master, conf, as_json)
+
+
+def _carry_out(
+    job: str,
+    work: Callable[[Run], Outcome],
+    url: str | None,
+    data: Path | None,
+    master: str | None,
+    conf: list[str] | None,
+    as_json: bool,
+) -> None:
+    """Run a job, show its outcome, and exit as it says."""
+    try:
+        outcome = _run(job, work, url, data, master, conf)
+    except (OctavoError, OSError) as error:
+        if debugging():
+            raise
+        fail(str(getattr(error, "detail", "") or error))
+        raise typer.Exit(_code(error)) from error
+    if as_json:
+        emit_json(outcome.plain())
+    else:
+        _show(outcome)
+    raise typer.Exit(int(outcome.exit))
+
+
+def _run(
+    job: str,
+    work: Callable[[Run], Outcome],
+    url: str | None,
+    data: Path | None,
+    master: str | None,
+    conf: list[str] | None,
+) -> Outcome:
+    from octavo.pipeline.session import SparkOptions, check_spark
+
+    options = SparkOptions(master, _settings(conf))
+    service = _service(url, data)
+    check_spark()
+    from octavo.pipeline.runner import run_job
+
+    return run_job(job, work, service=service, say=say, options=options)
+
+
+def _service(url: str | None, data: Path | None) -> str:
+    """A broker, or the metadata store itself: no broker need be up."""
+    if url and not url.startswith(("http://", "https://")):
+        return url
+    return broker_urls(url, None)[0] if url or data is None else metadata_url(None, data)
+
+
+def _settings(pairs: list[str] | None) -> dict[str, str]:
+    found = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise BadOption(f"--conf {pair!r}: write --conf spark.name=value")
+        found[name] = value
+    return found
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, BadOption):
+        return _USAGE
+    try:
+        from octavo.pipeline.runner import USAGE
+    except ImportError:  # no pyarrow or pyspark, which the error says
+        return _FAILED
+    return _USAGE if isinstance(error, USAGE) else _FAILED
+
+
+def _show(outcome: Outcome) -> None:
+    emit_fields({name.replace("_", " "): value for name, value in outcome.summary.items()})
+    if outcome.findings:
+        emit_table(("finding", "where", "what"), outcome.findings)
+    for kind, count in outcome.counts.items():
+        shown = sum(one.kind == kind for one in outcome.findings)
+        say(f"{count:,} × {kind}" + (f", the first {shown} shown" if shown < count else ""))
+    if not outcome.findings:
+        say("no findings")

@@ -1,0 +1,145 @@
+"""Runs one job to its end: session, progress, time taken, and every error as one line.
+
+A job is a function of a `Run` that returns an `Outcome`. What goes wrong inside Spark arrives as
+pages of two languages' stack traces; the line of ours within is looked for and shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from metadata.topics import PartitionRecord
+from octavo.client.errors import InvalidCall
+from octavo.client.types import TopicName
+from octavo.pipeline.outcome import Outcome
+from octavo.pipeline.session import SparkOptions, session
+from octavo.spark.cluster import connected
+from octavo.spark.options import InvalidOption, Selection
+from octavo.spark.splits import View
+from protocol.codes import OctavoError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OURS = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
+
+
+class BadUsage(OctavoError):
+    """An argument of a job that cannot be."""
+
+    name = "bad-usage"
+
+
+class JobFailed(OctavoError):
+    """The job could not do its work. The message says why."""
+
+    name = "job-failed"
+
+
+USAGE = (BadUsage, InvalidOption, InvalidCall)
+"""Errors that the person who typed the command can mend."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every job gets. `say` tells a person how far it is."""
+
+    spark: SparkSession
+    service: str
+    say: Callable[[str], None]
+
+
+def run_job(
+    job: str,
+    work: Callable[[Run], Outcome],
+    *,
+    service: str,
+    say: Callable[[str], None],
+    options: SparkOptions | None = None,
+) -> Outcome:
+    """Raises `BadUsage` and its like, `SparkMissing`, `JobFailed`, and errors of the cluster."""
+    started = time.monotonic()
+    with session(job, options or SparkOptions()) as spark:
+        try:
+            outcome = work(Run(spark, service, say))
+        except (OctavoError, OSError):
+            raise
+        except Exception as error:
+            if not type(error).__module__.startswith(("pyspark", "py4j")):
+                raise
+            raise _translated(error) from error
+    outcome.summary["took_s"] = round(time.monotonic() - started, 1)
+    return outcome
+
+
+def _translated(error: Exception) -> OctavoError:
+    name, text = cause_in(str(error))
+    kind = InvalidOption if name == InvalidOption.__name__ else JobFailed
+    return kind(text)
+
+
+def cause_in(said: str) -> tuple[str, str]:
+    """The error's name and text in what Spark says: the last line of the innermost Python trace."""
+    inside = False
+    found = None
+    for line in said.splitlines():
+        if line.startswith("Traceback (most recent call last)"):
+            inside = True
+        elif inside and (match := _OURS.match(line)):
+            found = (match[1], match[2])
+            inside = False
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
+    return found or ("", first)
+
+
+# ---------------------------------------------------------------------- topics
+
+
+def selection_of(topics: str | None, *, every: bool = False) -> Selection:
+    """Names with commas between, or all topics. Raises `BadUsage`, `InvalidCall`."""
+    if every == bool(topics):
+        raise BadUsage("which topics? name them (a,b,namespace/c), or say --all; one of the two")
+    if every:
+        return Selection(pattern=".*")
+    names = [name.strip() for name in (topics or "").split(",")]
+    return Selection(topics=tuple(str(TopicName.of(name)) for name in names))
+
+
+def look(service: str, selection: Selection) -> list[tuple[View, PartitionRecord]]:
+    """The partitions as they are now. Raises `InvalidOption` for a topic that does not exist."""
+
+    async def see() -> list[tuple[View, PartitionRecord]]:
+        async with connected(service) as cluster:
+            found = await cluster.partitions(selection)
+            return [
+                (await cluster.view(topic, one), await cluster.record(topic, one))
+                for topic in sorted(found)
+                for one in found[topic]
+            ]
+
+    return asyncio.run(see())
+
+
+def frame(run: Run, seen: list[View], columns: str, **options: str) -> DataFrame:
+    """The messages of these partitions, and no newer ones: every pass reads the same rows."""
+    start: dict[str, dict[str, int]] = {}
+    end: dict[str, dict[str, int]] = {}
+    for view in seen:
+        start.setdefault(view.topic, {})[str(view.partition)] = view.earliest
+        end.setdefault(view.topic, {})[str(view.partition)] = view.end
+    return (
+        run.spark.read.format("octavo")
+        .option("service", run.service)
+        .option("assign", json.dumps({t: [int(n) for n in by] for t, by in end.items()}))
+        .option("startingOffsets", json.dumps(start))
+        .option("endingOffsets", json.dumps(end))
+        .option("columns", columns)
+        .options(**options)
+        .load()
+    )

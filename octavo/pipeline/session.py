@@ -1,0 +1,88 @@
+"""The Spark session of a job: `spark-submit`'s own, or one in this process.
+
+Under `spark-submit` master and settings are its business. Otherwise Spark runs here (`local[*]`)
+or on the master that is named. What Spark needs and is not there is said in one line.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protocol.codes import OctavoError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+_LOCAL = "local[*]"
+_VERSION = re.compile(r'version "(\d+)')
+
+
+class SparkMissing(OctavoError):
+    """Something that Spark needs is not there. The message says what, and how to get it."""
+
+    name = "spark-missing"
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """Where a job runs. `master` None: here."""
+
+    master: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_spark() -> None:
+    """Raises `SparkMissing`."""
+    for name in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(name) is None:
+            raise SparkMissing(f"jobs need {name}, which is not here: pip install 'octavo[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        where = f"JAVA_HOME is {home}" if home else "no java on the PATH, JAVA_HOME not set"
+        raise SparkMissing(f"jobs need Java {JAVA_MIN} or newer: {where}")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = _VERSION.search(said)
+    if found is not None and int(found[1]) < JAVA_MIN:
+        raise SparkMissing(f"jobs need Java {JAVA_MIN} or newer; {java} is Java {found[1]}")
+
+
+@contextmanager
+def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
+    """The session; stopped at the end unless somebody had started it before."""
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        check_spark()
+    from pyspark.sql import SparkSession
+
+    from octavo.spark import register
+
+    running = SparkSession.getActiveSession()
+    builder = SparkSession.builder.appName(f"octavo {job}")
+    if running is None and not submitted:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.master(options.master or _LOCAL).config("spark.ui.enabled", "false")
+        builder = builder.config("spark.log.level", "ERROR")
+        if sys.stderr.isatty():
+            builder = builder.config("spark.ui.showConsoleProgress", "true")
+    for name, value in options.settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    register(spark)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()

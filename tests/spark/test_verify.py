@@ -1,0 +1,145 @@
+"""`verify` on a live cluster: a topic that keeps its promises, and one made to break each."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ledger.ledgers import LedgerClient
+from metadata.opening import open_store
+from metadata.store import RecordExists
+from metadata.topics import PartitionLedger, PartitionRecord, TopicStore
+from octavo import Client
+from octavo.pipeline.outcome import Exit, Outcome
+from octavo.pipeline.runner import run_job, selection_of
+from octavo.pipeline.verify import verify
+from protocol.batch import with_base_offset
+from protocol.records import Record, build_batch
+from tests.process.cluster import Standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+Verify = Callable[[str], Outcome]
+
+
+@pytest.fixture(scope="module")
+def client(service: str) -> Iterator[Client]:
+    with Client(service) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def verified(spark: SparkSession, service: str) -> Verify:
+    def of(topics: str) -> Outcome:
+        return run_job(
+            "verify",
+            lambda run: verify(run, selection_of(topics)),
+            service=service,
+            say=lambda _: None,
+        )
+
+    return of
+
+
+def test_a_topic_as_published(verified: Verify, client: Client) -> None:
+    client.create_topic("kept", partitions=2, rollover={"entries": 4})
+    for _ in range(2):
+        with client.producer("kept", batch_bytes=500) as producer:
+            for number in range(150):
+                producer.send(b"%d" % number, key=f"k{number % 7}")
+    outcome = verified("kept")
+    assert outcome.findings == []
+    assert outcome.exit is Exit.OK
+    assert (outcome.summary["messages"], outcome.summary["producers"]) == (300, 2)
+    assert outcome.summary["ledgers"] > 4
+
+
+def test_a_topic_that_breaks_each_promise(
+    verified: Verify, client: Client, cluster: Standalone
+) -> None:
+    client.create_topic("broken", partitions=2)
+    asyncio.run(break_promises(cluster.cluster.metadata_url))
+    outcome = verified("broken")
+    found = {(finding.kind, finding.where, finding.what) for finding in outcome.findings}
+    at = "public/broken/0"
+    kinds = {(kind, where) for kind, where, _ in found}
+    assert kinds == {
+        ("offset-missing", at),
+        ("offset-repeated", at),
+        ("sequence-missing", at),
+        ("sequence-repeated", at),
+        ("sequence-begun-again", at),
+        ("epoch-back", at),
+        ("chain", at),
+        ("key-in-several-partitions", at),
+    }
+    said = "\n".join(sorted(what for _, _, what in found))
+    assert "entry 1: offset 5 follows 2" in said
+    assert "entry 3: offset 7 follows 7" in said
+    assert "producer 1 has epoch 0 sequence 6 after 0 sequence 2" in said
+    assert "producer 1 has epoch 0 sequence 0 after 0 sequence 8" in said
+    assert "producer 2 has epoch 4 sequence 0 after 5 sequence 2" in said
+    assert "producer 3 has epoch 0 sequence 1 after 0 sequence 3" in said
+    assert "key k is in partitions 0, 1" in said
+    assert "ends before offset 20, the other begins at 22" in said
+    assert outcome.exit is Exit.FINDINGS
+
+
+def batch(base: int, count: int, producer: int, epoch: int, sequence: int) -> bytes:
+    made = build_batch(
+        [Record(b"k", b"v")] * count,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    return with_base_offset(made, base)
+
+
+async def break_promises(metadata_url: str) -> None:
+    """Write into the ledgers what no broker would, and name them in the topic's records."""
+    store = open_store(metadata_url)
+    await store.start()
+    ledgers = LedgerClient(store, rng=random.Random(7))
+    await ledgers.start()
+
+    async def ledger(*batches: bytes) -> int:
+        writer = await ledgers.create()
+        for one in batches:
+            await writer.append(one)
+        await writer.close()
+        return writer.ledger_id
+
+    try:
+        first = await ledger(
+            batch(0, 3, 1, 0, 0),
+            batch(5, 1, 1, 0, 6),  # offsets 3, 4 and sequences 3 … 5 are missing
+            batch(6, 2, 1, 0, 7),
+            batch(7, 1, 1, 0, 0),  # offset 7 again; the producer begins again
+            batch(8, 3, 2, 5, 0),
+            batch(11, 1, 2, 4, 0),  # an epoch that was shut out
+            batch(12, 4, 3, 0, 0),
+            batch(16, 4, 3, 0, 1),  # sequences 1 … 3 again
+        )
+        second = await ledger(batch(0, 1, 4, 0, 0))
+        other = await ledger(batch(0, 1, 5, 0, 0))
+        topics = TopicStore(store)
+        records = {
+            0: (PartitionLedger(first, 0, 20, 900), PartitionLedger(second, 22, 1, 90)),
+            1: (PartitionLedger(other, 0, 1, 90),),
+        }
+        for number, links in records.items():
+            record = PartitionRecord(ledgers=links)
+            try:
+                await topics.create_partition("public", "broken", number, record)
+            except RecordExists:
+                _, version = await topics.read_partition("public", "broken", number)
+                await topics.write_partition("public", "broken", number, record, version)
+    finally:
+        await ledgers.close()
+        await store.close()
