@@ -277,6 +277,10 @@ class LedgerAudit:
         gone = self.is_deleted(ledger_id) or ledger_id not in self.ledgers
         self.check(gone, f"P46 {bookie} forgets that ledger {ledger_id} was deleted; it was not")
         self.forgot[bookie].pop(ledger_id, None)
+        self.fenced[bookie].pop(ledger_id, None)
+        history = self.ledgers.get(ledger_id)
+        if history is not None:
+            history.denied.pop(bookie, None)
         self.dropped[bookie][ledger_id] = None
 
     def reopened(self, bookie: str, storage: Any) -> None:
