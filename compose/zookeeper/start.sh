@@ -1,0 +1,13 @@
+#!/bin/bash
+# Writes zoo.cfg from the environment and runs the server; see the Dockerfile beside.
+set -euo pipefail
+{
+    printf '%s\n' dataDir=/data dataLogDir=/datalog tickTime=2000 initLimit=5 syncLimit=2 \
+        autopurge.snapRetainCount=3 autopurge.purgeInterval=1 admin.enableServer=false
+    for line in ${ZOO_CFG_EXTRA:-} ${ZOO_SERVERS:-server.1=localhost:2888:3888;2181}; do
+        echo "$line"
+    done
+} >/conf/zoo.cfg
+[ -e /data/myid ] || echo "${ZOO_MY_ID:-1}" >/data/myid
+exec java -Xmx256m -Dzookeeper.jmx.log4j.disable=true -cp /usr/share/java/zookeeper.jar \
+    org.apache.zookeeper.server.quorum.QuorumPeerMain /conf/zoo.cfg

@@ -1,0 +1,147 @@
+"""What compose/ tells bookies and brokers, and asks of their metrics, is what they understand.
+
+Compose, systemd and Kubernetes files and the dashboard name settings and metrics in their own
+formats; nothing else would notice when one of them is renamed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bookie.config import BookieConfig
+from broker.config import BrokerConfig
+from broker.http_config import HttpConfig
+from ledger.options import LedgerOptions
+from octavo.settings import NOT_SETTINGS, ProcessConfig, load
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = ROOT / "compose"
+METRICS = (ROOT / "docs" / "operations.md").read_text().split("## Metrics")[1]
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+KINDS: dict[str, Any] = {
+    "bookie": BookieConfig,
+    "broker": BrokerConfig,
+    "http": HttpConfig,
+    "ledger": LedgerOptions,
+    "": ProcessConfig,
+}
+SETTINGS = NOT_SETTINGS | {
+    f"OCTAVO_{section}_{field.name}".replace("__", "_").upper()
+    for section, kind in KINDS.items()
+    for field in dataclasses.fields(kind)
+}
+KNOWN_METRICS = set(re.findall(r"`((?:bookie|octavo)_\w+)`", METRICS.split("## Settings")[0]))
+EXPRESSIONS = re.compile(r"\b((?:bookie|octavo)_\w+)")
+
+
+def metrics_in(expression: str) -> set[str]:
+    """The metrics a PromQL expression reads; of a histogram's series its name."""
+    found = set(EXPRESSIONS.findall(expression))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+
+
+def alerts() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((COMPOSE / "prometheus" / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    return found
+
+
+def kubernetes() -> list[dict[str, Any]]:
+    folder = COMPOSE / "kubernetes"
+    return [part for path in folder.glob("*.yaml") for part in yaml.safe_load_all(path.read_text())]
+
+
+def workloads() -> list[dict[str, Any]]:
+    return [one for one in kubernetes() if one["kind"] in ("StatefulSet", "Deployment")]
+
+
+def test_every_variable_is_a_setting() -> None:
+    told = {name for service in services().values() for name in service.get("environment", {})}
+    for path in (COMPOSE / "systemd").glob("*.env"):
+        told |= set(re.findall(r"^(\w+)=", path.read_text(), re.MULTILINE))
+    for workload in workloads():
+        for container in workload["spec"]["template"]["spec"]["containers"]:
+            told |= {variable["name"] for variable in container.get("env", [])}
+    assert {name for name in told if name.startswith("OCTAVO_")} <= SETTINGS
+    assert len({name for name in told if name.startswith("OCTAVO_")}) > 5
+
+
+def toml_files() -> dict[str, str]:
+    found = {str(path.relative_to(COMPOSE)): path.read_text() for path in COMPOSE.rglob("*.toml")}
+    maps = [one for one in kubernetes() if one["kind"] == "ConfigMap"]
+    return found | {name: text for one in maps for name, text in one["data"].items()}
+
+
+@pytest.mark.parametrize("text", toml_files().values(), ids=list(toml_files()))
+def test_every_settings_file_loads(text: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("OCTAVO_BOOKIE_ADVERTISED_HOST", "bookie-1")
+    monkeypatch.setenv("OCTAVO_BROKER_ADVERTISED_HOST", "broker-1")
+    monkeypatch.setenv("OCTAVO_BOOKIE_JOURNAL_DIRECTORIES", "/data/journal")
+    monkeypatch.setenv("OCTAVO_BOOKIE_LEDGER_DIRECTORIES", "/data/ledgers")
+    file = tmp_path / "octavo.toml"
+    file.write_text(text)
+    for section, kind in KINDS.items():
+        load(kind, section, file=file)
+    assert tomllib.loads(text)["bookie"]["admin_port"] == 9181
+
+
+def test_bookies_have_ids_volumes_and_racks_of_their_own() -> None:
+    bookies = {name: one for name, one in services().items() if name.startswith("bookie-")}
+    ids = {one["environment"]["OCTAVO_BOOKIE_BOOKIE_ID"] for one in bookies.values()}
+    volumes = {one["volumes"][1] for one in bookies.values()}
+    racks = {one["environment"]["OCTAVO_BOOKIE_RACK"] for one in bookies.values()}
+    assert ids == set(bookies)
+    assert volumes == {f"{name}:/var/lib/octavo" for name in bookies}
+    assert (len(bookies), len(racks)) == (5, 2)
+
+
+def test_every_node_is_scraped() -> None:
+    jobs = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    targets = {target for job in jobs for target in job["static_configs"][0]["targets"]}
+    nodes = {name for name in services() if name.startswith(("bookie-", "broker-"))}
+    ports = {"bookie": 9181, "broker": 8080}
+    assert targets == {f"{name}:{ports[name.split('-')[0]]}" for name in nodes}
+
+
+def test_stops_are_given_their_time() -> None:
+    """A process leaves a stop that does not end after 40 s; nobody may kill it before."""
+    for name, service in services().items():
+        if name.startswith(("bookie-", "broker-")):
+            assert service["stop_grace_period"] == "45s"
+    for workload in workloads():
+        spec = workload["spec"]["template"]["spec"]
+        if workload["metadata"]["name"] in ("bookie", "broker"):
+            assert spec["terminationGracePeriodSeconds"] == 45
+        assert spec["enableServiceLinks"] is False  # OCTAVO_…_PORT of a service is no setting
+    for path in (COMPOSE / "systemd").glob("*.service"):
+        assert "\nTimeoutStopSec=45\n" in path.read_text()
+
+
+def test_dashboard_and_alerts_read_metrics_that_exist() -> None:
+    dashboard = json.loads((COMPOSE / "grafana" / "dashboards" / "octavo.json").read_text())
+    expressions = [
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
+    ]
+    expressions += [rule["expr"] for rule in alerts()]
+    expressions += re.findall(r"```promql\n(.*?)```", RUNBOOK, re.DOTALL)
+    for expression in expressions:
+        assert metrics_in(expression) <= KNOWN_METRICS, expression
+    assert len(expressions) > 40
+
+
+def test_the_runbook_has_a_section_for_each_alert_and_no_other() -> None:
+    assert set(re.findall(r"^### (Octavo\w+)", RUNBOOK, re.MULTILINE)) == {
+        rule["alert"] for rule in alerts()
+    }
