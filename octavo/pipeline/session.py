@@ -74,12 +74,17 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(options.master or _LOCAL).config("spark.ui.enabled", "false")
         builder = builder.config("spark.log.level", "ERROR")
-        if sys.stderr.isatty():
-            builder = builder.config("spark.ui.showConsoleProgress", "true")
+        progress = str(sys.stderr.isatty()).lower()
+        builder = builder.config("spark.ui.showConsoleProgress", progress)
+        if options.master is None:
+            # Spark's default of 200 suits a cluster; here each costs more than its rows.
+            builder = builder.config("spark.sql.shuffle.partitions", 2 * (os.cpu_count() or 1))
     for name, value in options.settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    # Spark's own default, INT96, has no time zone and is read by few others.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     register(spark)
     try:
         yield spark

@@ -220,16 +220,15 @@ def _collect(outcome: Outcome, found: DataFrame, what: Column) -> None:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    found = found.select(
-        "kind", f.concat_ws("/", "topic", "partition").alias("where"), what.alias("what")
-    ).cache()
-    try:
-        counts = {row.kind: row["count"] for row in found.groupBy("kind").count().collect()}
-        if not counts:
-            return
-        rank = f.row_number().over(Window.partitionBy("kind").orderBy("where", "what"))
-        first = found.withColumn("rank", rank).where(f.col("rank") <= SHOWN_MAX)
-        shown = [Finding(row.kind, row["where"], row.what) for row in first.collect()]
-        outcome.found(shown, counts)
-    finally:
-        found.unpersist()
+    of_kind = Window.partitionBy("kind")
+    rows = (
+        found.select("kind", f.concat_ws("/", "topic", "partition").alias("where"), what.alias("w"))
+        .withColumn("all", f.count("*").over(of_kind))
+        .withColumn("rank", f.row_number().over(of_kind.orderBy("where", "w")))
+        .where(f.col("rank") <= SHOWN_MAX)
+        .collect()
+    )
+    outcome.found(
+        [Finding(row.kind, row["where"], row.w) for row in rows],
+        {row.kind: row["all"] for row in rows},
+    )
