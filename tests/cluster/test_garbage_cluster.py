@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ LIMITS: dict[str, Any] = {
 
 def used(cluster: Cluster, name: str) -> int:
     """Bytes in the entry logs that are not written to any more."""
-    logs = sorted((cluster.folder / name).rglob("*.log"))
-    return sum(path.stat().st_size for path in logs[:-1])
+    size = 0
+    for path in sorted((cluster.folder / name / "ledgers").glob("*.log"))[:-1]:
+        with contextlib.suppress(FileNotFoundError):  # collected meanwhile
+            size += path.stat().st_size
+    return size
 
 
 async def ask(port: int, request: str) -> Any:
