@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)  # the first query of a session starts Python workers
 
 COUNT = 600
+LAC_TOLD_S = 1.0
+"""After so long bookies certainly know the last confirmed entry of a writer that went idle."""
 START_MS = 1_700_000_000_000
 SECOND_US = 1_000_000
 
@@ -30,7 +33,7 @@ def client(service: str) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def topic(client: Client) -> str:
     """600 messages over two partitions and several ledgers each, one second apart."""
-    client.create_topic("rows", partitions=2, rollover={"entries": 4})
+    client.create_topic("rows", partitions=2, rollover={"entries": 2})
     publish(client, "rows", range(COUNT))
     return "rows"
 
@@ -44,6 +47,7 @@ def publish(client: Client, topic: str, numbers: range, batch: int = 10) -> None
                 headers={"n": str(number)},
                 timestamp_ms=START_MS + 1000 * number,
             )
+    time.sleep(LAC_TOLD_S)
 
 
 def value_of(number: int) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from metadata import zookeeper_server
@@ -20,6 +22,7 @@ def no_debian(monkeypatch, tmp_path):
 
 
 def add_pyspark(folder, monkeypatch, *jars: str) -> str:
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # imported by another test
     package = folder / "pyspark"
     (package / "jars").mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('never imported, only found')")
