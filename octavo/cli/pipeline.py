@@ -112,14 +112,11 @@ def _run(
     master: str | None,
     conf: list[str] | None,
 ) -> Outcome:
-    from octavo.pipeline.session import SparkOptions, check_spark
+    from octavo.pipeline.runner import run_job
+    from octavo.pipeline.session import SparkOptions
 
     options = SparkOptions(master, _settings(conf))
-    service = _service(url, data)
-    check_spark()
-    from octavo.pipeline.runner import run_job
-
-    return run_job(job, work, service=service, say=say, options=options)
+    return run_job(job, work, service=_service(url, data), say=say, options=options)
 
 
 def _service(url: str | None, data: Path | None) -> str:
@@ -140,13 +137,9 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
 
 
 def _code(error: Exception) -> int:
-    if isinstance(error, BadOption):
-        return _USAGE
-    try:
-        from octavo.pipeline.runner import USAGE
-    except ImportError:  # no pyarrow or pyspark, which the error says
-        return _FAILED
-    return _USAGE if isinstance(error, USAGE) else _FAILED
+    from octavo.pipeline.runner import USAGE
+
+    return _USAGE if isinstance(error, (BadOption, *USAGE)) else _FAILED
 
 
 def _show(outcome: Outcome) -> None:

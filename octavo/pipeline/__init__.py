@@ -2,5 +2,5 @@
 
 One module per job. A job reads straight from the bookies and the metadata store; it needs a broker
 only to learn where these are. No job here changes anything in the cluster, so a job that dies is
-started again; `export`, the one that writes, goes on after the last batch that it finished.
+started again.
 """

@@ -9,6 +9,7 @@ means that it could not do its work, and says nothing about the data.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -41,19 +42,13 @@ class Outcome:
     job: str
     summary: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     """By kind of finding, also of those that are not shown."""
 
     def found(self, shown: Iterable[Finding], counts: Mapping[str, int] | None = None) -> None:
         """Add findings; `counts` when more were found than are shown."""
         every = list(shown)
-        if counts is None:
-            counts = {}
-            for one in every:
-                counts = {**counts, one.kind: counts.get(one.kind, 0) + 1}
-        for kind, count in counts.items():
-            if count:
-                self.counts[kind] = self.counts.get(kind, 0) + count
+        self.counts += Counter(one.kind for one in every) if counts is None else Counter(counts)
         for one in every:
             if sum(other.kind == one.kind for other in self.findings) < SHOWN_MAX:
                 self.findings.append(one)

@@ -21,7 +21,7 @@ from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.session import SparkOptions, session
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption, Selection
-from octavo.spark.splits import View
+from octavo.spark.splits import View, ends_of, to_json
 from protocol.codes import OctavoError
 
 if TYPE_CHECKING:
@@ -116,23 +116,20 @@ def look(service: str, selection: Selection) -> list[tuple[View, PartitionRecord
 
     async def see() -> list[tuple[View, PartitionRecord]]:
         async with connected(service) as cluster:
-            found = await cluster.partitions(selection)
-            return [
-                (await cluster.view(topic, one), await cluster.record(topic, one))
-                for topic in sorted(found)
-                for one in found[topic]
-            ]
+            looked = []
+            for topic, partitions in sorted((await cluster.partitions(selection)).items()):
+                for number in partitions:
+                    record = await cluster.record(topic, number)
+                    looked.append((await cluster.view_of(topic, number, record), record))
+            return looked
 
     return asyncio.run(see())
 
 
 def frame(run: Run, seen: list[View], columns: str, **options: str) -> DataFrame:
     """The messages of these partitions, and no newer ones: every pass reads the same rows."""
-    start: dict[str, dict[str, int]] = {}
-    end: dict[str, dict[str, int]] = {}
-    for view in seen:
-        start.setdefault(view.topic, {})[str(view.partition)] = view.earliest
-        end.setdefault(view.topic, {})[str(view.partition)] = view.end
+    start = to_json({view.name: view.earliest for view in seen})
+    end = to_json(ends_of(seen))
     return (
         run.spark.read.format("octavo")
         .option("service", run.service)

@@ -143,7 +143,10 @@ class Cluster:
 
         Raises `ReadFailed` when no bookie of the open ledger says how far it has come.
         """
-        record = await self.record(topic, partition)
+        return await self.view_of(topic, partition, await self.record(topic, partition))
+
+    async def view_of(self, topic: str, partition: int, record: PartitionRecord) -> View:
+        """The same, by a record that was read already."""
         spans = []
         for link in record.ledgers:
             if link.count is not None:

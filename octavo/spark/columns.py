@@ -66,6 +66,8 @@ _ARROW: dict[str, pa.DataType] = {
     "epoch": pa.int32(),
     "sequence": pa.int64(),
 }
+_MS = pa.timestamp("ms", tz="UTC")
+"""What a record carries; Spark wants microseconds."""
 _APPEND_TIME = 0x08
 
 
@@ -116,11 +118,8 @@ class ArrowBuilder:
     """Gathers messages until there are enough for an Arrow batch."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
         self._schema = pa.schema([(name, _ARROW[name]) for name in names])
         self._lists: dict[str, list[Any]] = {name: [] for name in names}
-        self._fills: list[tuple[list[Any], Callable[[StoredBatch, list[Any], int], Iterable[Any]]]]
-        self._fills = [(self._lists[name], _FILL[name]) for name in names]
         self.rows = 0
         self.bytes = 0
 
@@ -131,29 +130,20 @@ class ArrowBuilder:
         if first >= last:
             return
         records = list(open_batch(batch.data))[first:last]
-        for column, fill in self._fills:
-            column.extend(fill(batch, records, first))
+        for name, column in self._lists.items():
+            column.extend(_FILL[name](batch, records, first))
         self.rows += last - first
         self.bytes += len(batch.data) * (last - first) // batch.header.record_count
 
     def take(self) -> pa.RecordBatch:
         """What was gathered; the builder is empty afterwards."""
         arrays = []
-        for name in self._names:
-            column = self._lists[name]
-            if name == "timestamp":
-                array = pa.array(column, pa.timestamp("ms", tz="UTC")).cast(_ARROW[name])
-            else:
-                array = pa.array(column, _ARROW[name])
-            arrays.append(array)
+        for name, column in self._lists.items():
+            array = pa.array(column, _MS if name == "timestamp" else _ARROW[name])
+            arrays.append(array.cast(_ARROW[name]))
             column.clear()
-        found = (
-            pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-            if arrays
-            else pa.RecordBatch.from_struct_array(pa.array([{}] * self.rows, pa.struct([])))
-        )
         self.rows = self.bytes = 0
-        return found
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def _headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ error that lists what would be right; nothing is ignored in silence.
 
 from __future__ import annotations
 
-import enum
 import json
 import re
 from collections.abc import Mapping
@@ -28,13 +27,6 @@ class InvalidOption(OctavoError):
     """An option that cannot be. The message says what would be right."""
 
     name = "invalid-option"
-
-
-class ReadFrom(enum.Enum):
-    """Where entries are read."""
-
-    AUTO = "auto"
-    BOOKIES = "bookies"
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,6 @@ class SourceOptions:
     columns: tuple[str, ...] | None
     headers: bool
     metadata: bool
-    read_from: ReadFrom
 
 
 _KNOWN = (
@@ -111,6 +102,9 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if read.text(name) is not None:
                 raise InvalidOption(f"option {name} is for batch queries; a stream has no end")
+    read.choice(
+        "readFrom", ("auto", "bookies"), "auto"
+    )  # the same, as long as nothing else is there
     return SourceOptions(
         service=read.text("service") or "",
         selection=_selection(read),
@@ -131,7 +125,6 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         columns=read.names("columns"),
         headers=read.flag("includeHeaders", default=False),
         metadata=read.flag("includeMetadata", default=False),
-        read_from=ReadFrom(read.choice("readFrom", tuple(one.value for one in ReadFrom), "auto")),
     )
 
 

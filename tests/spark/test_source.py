@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from octavo import Client
+from octavo.spark.cluster import connected
+from octavo.spark.options import Selection
+from octavo.spark.planning import views_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,8 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)  # the first query of a session starts Python workers
 
 COUNT = 600
-LAC_TOLD_S = 1.0
-"""After so long bookies certainly know the last confirmed entry of a writer that went idle."""
 START_MS = 1_700_000_000_000
 SECOND_US = 1_000_000
 
@@ -31,14 +33,16 @@ def client(service: str) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def topic(client: Client) -> str:
+def topic(client: Client, service: str) -> str:
     """600 messages over two partitions and several ledgers each, one second apart."""
     client.create_topic("rows", partitions=2, rollover={"entries": 2})
-    publish(client, "rows", range(COUNT))
+    for first in range(0, COUNT, 200):  # a ledger ends behind what is on its way
+        publish(client, service, "rows", range(first, first + 200))
     return "rows"
 
 
-def publish(client: Client, topic: str, numbers: range, batch: int = 10) -> None:
+def publish(client: Client, service: str, topic: str, numbers: range, batch: int = 10) -> None:
+    before = asyncio.run(known_end(service, topic))
     with client.producer(topic, batch_bytes=60 * batch) as producer:
         for number in numbers:
             producer.send(
@@ -47,7 +51,15 @@ def publish(client: Client, topic: str, numbers: range, batch: int = 10) -> None
                 headers={"n": str(number)},
                 timestamp_ms=START_MS + 1000 * number,
             )
-    time.sleep(LAC_TOLD_S)
+    while asyncio.run(known_end(service, topic)) < before + len(numbers):
+        time.sleep(0.05)  # bookies are told the last confirmed entry when the writer is idle
+
+
+async def known_end(service: str, topic: str) -> int:
+    """How many messages a reader of the bookies sees."""
+    async with connected(service) as cluster:
+        wanted = await cluster.partitions(Selection(topics=(f"public/{topic}",)))
+        return sum(view.end for view in await views_of(cluster, wanted))
 
 
 def value_of(number: int) -> bytes:
@@ -174,22 +186,22 @@ def test_a_stream_takes_each_message_once_over_restarts(
         query.awaitTermination()
         return [progress.numInputRows for progress in query.recentProgress]
 
-    publish(client, "stream", range(300))
+    publish(client, service, "stream", range(300))
     sizes = run(maxOffsetsPerTrigger=100)
     assert [size for size in sizes if size] == [100, 100, 100]
-    publish(client, "stream", range(300, 400))
+    publish(client, service, "stream", range(300, 400))
     run()
     client.update_topic("stream", partitions=3)
-    publish(client, "stream", range(400, 700))
+    publish(client, service, "stream", range(400, 700))
     run(maxBytesPerTrigger="4k")
     out = spark.read.parquet(str(tmp_path / "out"))
     assert sorted(int(row.value) for row in out.collect()) == list(range(700))
     assert {row.partition for row in out.collect()} == {0, 1, 2}
 
 
-def test_a_pattern_finds_topics(read: Read, client: Client, topic: str) -> None:
+def test_a_pattern_finds_topics(read: Read, service: str, client: Client, topic: str) -> None:
     client.create_topic("pattern-a")
     client.create_topic("pattern-b")
-    publish(client, "pattern-a", range(5))
-    publish(client, "pattern-b", range(5, 9))
+    publish(client, service, "pattern-a", range(5))
+    publish(client, service, "pattern-b", range(5, 9))
     assert numbers_in(read("", subscribePattern="pattern-.*")) == list(range(9))
