@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bookie.config import BookieConfig
-from bookie.disk import Disk, DiskError, File
-from bookie.limbo import DRAFT_NAME as LIMBO_DRAFT
+from bookie.disk import Disk, DiskError, File, draft_of, replace_file
 from bookie.limbo import NAME as LIMBO_FILE
 from metadata.cookie import Cookie, decode_cookie, encode_cookie
 from metadata.store import BadRecord
@@ -29,9 +28,16 @@ from protocol.codes import OctavoError, Scope
 
 VERSION_FILE = "VERSION"
 LOCK_FILE = "LOCK"
-_DRAFT_FILE = "VERSION.new"
 _NOT_DATA = frozenset(
-    {VERSION_FILE, LOCK_FILE, _DRAFT_FILE, LIMBO_FILE, LIMBO_DRAFT, "octavo.lock", "lost+found"}
+    {
+        VERSION_FILE,
+        draft_of(VERSION_FILE),
+        LIMBO_FILE,
+        draft_of(LIMBO_FILE),
+        LOCK_FILE,
+        "octavo.lock",
+        "lost+found",
+    }
 )
 _VERSION_BYTES_MAX = 64 * 1024
 
@@ -96,17 +102,7 @@ def write_cookies(disk: Disk, folders: Sequence[str], cookie: Cookie) -> None:
     """Put `cookie` in every folder, durably; blocking."""
     data = encode_cookie(cookie)
     for folder in folders:
-        draft = f"{folder}/{_DRAFT_FILE}"
-        if disk.exists(draft):
-            disk.unlink(draft)
-        file = disk.open(draft, create=True, write=True)
-        try:
-            file.pwritev([data], 0)
-            file.datasync()
-        finally:
-            file.close()
-        disk.rename(draft, f"{folder}/{VERSION_FILE}")
-        disk.sync_directory(folder)
+        replace_file(disk, f"{folder}/{VERSION_FILE}", data)
 
 
 def folders_with_data(disk: Disk, folders: Sequence[str]) -> list[str]:

@@ -337,6 +337,29 @@ class RealDisk:
         return RealFile(fd, path)
 
 
+def draft_of(path: str) -> str:
+    """Where `replace_file` prepares the new content of a file."""
+    return f"{path}.new"
+
+
+def replace_file(disk: Disk, path: str, data: Buffer) -> None:
+    """Let a small file hold `data` and nothing else; durable on return; blocking.
+
+    A crash leaves the old content or the new, and at most a draft that the next one overwrites.
+    """
+    draft = draft_of(path)
+    if disk.exists(draft):
+        disk.unlink(draft)
+    file = disk.open(draft, create=True)
+    try:
+        file.pwritev([data], 0)
+        file.datasync()
+    finally:
+        file.close()
+    disk.rename(draft, path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
 def lock_holder(path: str) -> str | None:
     """Which process holds a lock file, as it says itself; None when nobody does. Writes nothing.
 

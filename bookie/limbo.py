@@ -28,11 +28,10 @@ from dataclasses import dataclass, replace
 import msgpack
 from crc32c import crc32c
 
-from bookie.disk import Disk
+from bookie.disk import Disk, replace_file
 from protocol.codes import OctavoError, Scope
 
 NAME = "limbo"
-DRAFT_NAME = "limbo.new"
 MAGIC = b"OctvLimb"
 VERSION = 1
 _HEAD = struct.Struct(">8sII")
@@ -173,17 +172,7 @@ def write_limbo(disk: Disk, directories: Sequence[str], record: LimboRecord) -> 
     """Put `record` into every ledger folder, durably; blocking."""
     data = encode_limbo(record)
     for directory in directories:
-        draft = f"{directory}/{DRAFT_NAME}"
-        if disk.exists(draft):
-            disk.unlink(draft)
-        file = disk.open(draft, create=True, write=True)
-        try:
-            file.pwritev([data], 0)
-            file.datasync()
-        finally:
-            file.close()
-        disk.rename(draft, f"{directory}/{NAME}")
-        disk.sync_directory(directory)
+        replace_file(disk, f"{directory}/{NAME}", data)
 
 
 def remove_limbo(disk: Disk, directories: Sequence[str]) -> None:

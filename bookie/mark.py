@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookie.disk import Disk
+from bookie.disk import Disk, replace_file
 from protocol.codes import OctavoError, Scope
 
 NAME = "journal.mark"
@@ -208,14 +208,4 @@ def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
 def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
     """Replace the copy in every folder; durable on return."""
     for directory in directories:
-        new = f"{directory}/{NAME}.new"
-        if disk.exists(new):
-            disk.unlink(new)
-        file = disk.open(new, create=True)
-        try:
-            file.pwritev([encode_mark(mark)], 0)
-            file.datasync()
-        finally:
-            file.close()
-        disk.rename(new, f"{directory}/{NAME}")
-        disk.sync_directory(directory)
+        replace_file(disk, f"{directory}/{NAME}", encode_mark(mark))

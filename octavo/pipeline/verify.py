@@ -30,7 +30,6 @@ _SEQUENCES = 2**31
 class LedgerRows(NamedTuple):
     """What was read of one ledger."""
 
-    ledger_id: int
     first: int
     last: int
 
@@ -148,7 +147,7 @@ def _offsets(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:
     )
     for view in seen:
         mine = {
-            row.ledger: LedgerRows(row.ledger, row.a, row.b)
+            row.ledger: LedgerRows(row.a, row.b)
             for row in by_ledger
             if (row.topic, row.partition) == (view.topic, view.partition)
         }

@@ -7,15 +7,12 @@ is looked at once. States that are equal (the same disk, the same promises) are 
 from __future__ import annotations
 
 import asyncio
-import logging
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any
-
-import structlog
 
 from bookie.config import BookieConfig
 from tests.crash_states.check import check
@@ -30,6 +27,7 @@ from tests.crash_states.lives import (
     points_of,
     tinier,
 )
+from tests.quiet import be_quiet
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 
@@ -149,16 +147,6 @@ def _explore_piece(look: Callable[..., Explored], piece: list[tuple[str, ...]]) 
     found = look(piece, known=_known)
     found.known = set()  # nobody else needs it
     return found
-
-
-def be_quiet() -> None:
-    """Formatting what a thousand storages say takes longer than all else."""
-
-    def drop(*_: Any) -> Any:
-        raise structlog.DropEvent
-
-    level = structlog.make_filtering_bound_logger(logging.CRITICAL)
-    structlog.configure(wrapper_class=level, processors=[drop])
 
 
 def explore_kills(wanted: Iterable[Sequence[str]], known: set[bytes] | None = None) -> Explored:

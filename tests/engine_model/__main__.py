@@ -13,9 +13,9 @@ import multiprocessing
 import sys
 import time
 
-from tests.crash_states.explore import be_quiet
 from tests.engine_model.machine import HISTORIES_OF_A_PIECE, STEPS_OF_ONE, Disagreement, run_piece
 from tests.kit.progress import progress
+from tests.quiet import be_quiet
 
 
 def main() -> int:

@@ -9,9 +9,9 @@ import argparse
 import sys
 import time
 
-from tests.crash_states.explore import be_quiet
 from tests.io_errors.life import Broken
 from tests.io_errors.sweep import all_faults, count_calls, sweep
+from tests.quiet import be_quiet
 
 
 def main() -> int:

@@ -92,9 +92,9 @@ def test_what_is_wrong_with_a_chain(links: tuple[PartitionLedger, ...], said: st
 
 def test_what_was_read_against_the_chain() -> None:
     view = View("public/a", 0, (Span(7, 0, 5, 9, 9), Span(9, 5, 8, 9, 9), Span(11, 8, 8, 0, -1)))
-    whole = {7: LedgerRows(7, 0, 4), 9: LedgerRows(9, 5, 7)}
+    whole = {7: LedgerRows(0, 4), 9: LedgerRows(5, 7)}
     assert span_findings(view, whole) == []
-    (short,) = span_findings(view, {**whole, 9: LedgerRows(9, 5, 6)})
+    (short,) = span_findings(view, {**whole, 9: LedgerRows(5, 6)})
     assert "holds offsets 5 to 6, its chain says 5 to 7" in short.what
     (none,) = span_findings(view, {9: whole[9]})
     assert "ledger 7: no message of offsets 0 to 4" in none.what
