@@ -38,7 +38,7 @@ demo: install
 	$(BIN)/octavo demo fencing
 
 test: install check
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 check: install
 	$(BIN)/ruff format --check .

@@ -22,8 +22,18 @@ from octavo.standalone.ports import free_port
 hypothesis.settings.register_profile("octavo", deadline=None)
 hypothesis.settings.load_profile("octavo")
 
+SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
+"""Folders whose tests share something dear, or the machine's network: one worker runs each."""
+
 ZOOKEEPER_TICK_MS = 500
 ZOOKEEPER_READY_S = 30.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`--dist loadgroup` then hands out single tests, and the folders named above as a whole."""
+    for item in items:
+        if item.path.parent.name in SHARED_CLUSTERS:
+            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
 
 
 @dataclass(frozen=True)
