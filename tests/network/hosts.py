@@ -1,0 +1,179 @@
+"""Hosts of a cluster on one machine: network namespaces on a bridge, and links that lose packets.
+
+Everything lives in a sandbox: `enter_sandbox` runs the program again in network, mount and process
+namespaces of its own, where the bridge is, where /run is empty, and where the kernel kills whatever
+is left when the program ends, however it ends. Rules and names of the machine outside (a firewall's
+FORWARD policy, other namespaces, processes) are neither seen nor changed.
+
+A link is directed, (from, to), and lost packets are dropped where they arrive. What a host says to
+itself is never lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Link = tuple[str, str]
+"""From a host to a host."""
+Loss = Mapping[Link, float]
+"""The share of a link's packets that is dropped; a link that is not named loses none."""
+
+CLIENT = "client"
+"""The host that this program itself is on: the bridge's own address."""
+_SUBNET = "10.77.0"
+_INSIDE = "OCTAVO_TEST_SANDBOX"
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class NoNamespaces(Exception):
+    """This machine or this user cannot have hosts of that kind; says what is missing."""
+
+
+def check_namespaces() -> None:
+    """Raises `NoNamespaces`."""
+    if os.geteuid() != 0:
+        raise NoNamespaces("network namespaces need root")
+    for tool, package in (
+        ("ip", "iproute2"),
+        ("iptables-restore", "iptables"),
+        ("nsenter", "util-linux"),
+        ("unshare", "util-linux"),
+    ):
+        if shutil.which(tool) is None:
+            raise NoNamespaces(f"the command {tool} is missing (Debian: apt-get install {package})")
+    rule = f"*filter\n:INPUT ACCEPT\n{_rule('127.0.0.9', 0.5)}\nCOMMIT\n"
+    probe = subprocess.run(
+        [*_UNSHARE, "iptables-restore"], input=rule, capture_output=True, text=True, check=False
+    )
+    if probe.returncode:
+        raise NoNamespaces(f"the kernel refuses namespaces or rules: {probe.stderr.strip()}")
+
+
+_UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def sandboxed(module: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment that run `module` in a sandbox."""
+    command = [*_UNSHARE, sys.executable, "-m", module, *arguments]
+    return command, {**os.environ, _INSIDE: "1"}
+
+
+def enter_sandbox(module: str, arguments: Sequence[str]) -> None:
+    """Return inside a sandbox: at once, or by running the program again. Raises `NoNamespaces`."""
+    if os.environ.pop(_INSIDE, "") == "1":
+        _run("mount", "-t", "tmpfs", "sandbox", "/run")
+        return
+    check_namespaces()
+    command, environment = sandboxed(module, arguments)
+    os.execvpe(command[0], command, environment)
+
+
+class Hosts:
+    """One namespace for each name; `CLIENT` is where this program is."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = (CLIENT, *names)
+        self.addresses = {name: f"{_SUBNET}.{n}" for n, name in enumerate(self.names, 1)}
+        self._lossy: set[str] = set()
+
+    def make(self) -> None:
+        """Once, inside a sandbox."""
+        os.makedirs("/run/netns", exist_ok=True)
+        here = self.addresses[CLIENT]
+        _batch(
+            "link set lo up",
+            "link add hub type bridge",
+            "link set hub up",
+            f"address add {here}/24 dev hub",
+        )
+        for name in self.names[1:]:
+            _run("ip", "netns", "add", name)
+            _batch(
+                f"link add v-{name} type veth peer name eth0 netns {name}",
+                f"link set v-{name} master hub up",
+            )
+            _batch(
+                "link set lo up",
+                f"address add {self.addresses[name]}/24 dev eth0",
+                "link set eth0 up",
+                namespace=name,
+            )
+
+    def command(self, name: str) -> list[str]:
+        """What to put before a command so that it runs on that host, as the same process."""
+        return [] if name == CLIENT else ["nsenter", f"--net={_path(name)}", "--"]
+
+    @contextlib.contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        """Sockets made in the block belong to that host. Of this thread alone; no `await` in it."""
+        if name == CLIENT:
+            yield
+            return
+        with open("/proc/thread-self/ns/net") as back, open(_path(name)) as there:
+            _set_namespace(there.fileno())
+            try:
+                yield
+            finally:
+                _set_namespace(back.fileno())
+
+    def socket_of(self, name: str) -> socket.socket:
+        """A TCP socket of that host."""
+        with self.on(name):
+            return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+    async def lose(self, loss: Loss) -> None:
+        """From now on exactly these links lose packets."""
+        at: defaultdict[str, list[str]] = defaultdict(list)
+        for (sender, receiver), share in loss.items():
+            assert sender != receiver, sender
+            at[receiver].append(_rule(self.addresses[sender], share))
+        await asyncio.gather(
+            *(self._restore(name, at.get(name, ())) for name in sorted(self._lossy | set(at)))
+        )
+        self._lossy = set(at)
+
+    async def _restore(self, name: str, rules: Iterable[str]) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *self.command(name),
+            "iptables-restore",
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        text = "\n".join(["*filter", ":INPUT ACCEPT", *rules, "COMMIT", ""])
+        _, said = await process.communicate(text.encode())
+        if process.returncode:
+            raise RuntimeError(f"iptables-restore on {name}: {said.decode().strip()}")
+
+
+def _rule(sender: str, share: float) -> str:
+    dice = "" if share >= 1 else f" -m statistic --mode random --probability {share:.3f}"
+    return f"-A INPUT -s {sender}{dice} -j DROP"
+
+
+def _path(name: str) -> str:
+    return f"/run/netns/{name}"
+
+
+def _set_namespace(descriptor: int) -> None:
+    if _libc.setns(descriptor, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _batch(*lines: str, namespace: str = "") -> None:
+    command = ["ip", *(["-n", namespace] if namespace else []), "-batch", "-"]
+    subprocess.run(command, input="\n".join(lines) + "\n", text=True, check=True)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)

@@ -1,0 +1,263 @@
+"""One cluster with its users, and the network broken in one way after another.
+
+    steady, or stopped within a roll-over or a take-over → cut → hold → heal → well again
+
+The users of tests/process/ are at work all the time. In the end everything is killed, and what is
+on the disks is held against what the users were told; a cell's own figures are taken on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from octavo import AsyncClient
+from tests.network.cases import FLAP_S, Case, Phase, Roles, silent
+from tests.network.hosts import CLIENT, Hosts
+from tests.network.members import BROKER_NAMES, HostedSupervisor
+from tests.network.watchers import (
+    Logs,
+    acked,
+    is_ready,
+    plain_session,
+    probe_name,
+    probes,
+    registered,
+    unanswered,
+)
+from tests.process.chaos import BOOKIES, SESSION_MS, Breaker, Outcome, run_round
+from tests.process.failpoints import Failpoint
+from tests.process.kills import is_stopped
+from tests.process.users import TOPIC, Record
+from tests.process.waiting import DEADLINE_S, more_acked
+from tests.zookeeper_ensemble import Ensemble
+
+HOLD_S = 2.5 * SESSION_MS / 1000
+"""Longer than a session, the take-over after it, and a few publishes to the new owner."""
+RECOVERY_GOAL_S = 10.0
+RATE = 50.0
+"""Messages a second of each of three publishers."""
+_STOP_AT = {
+    Phase.ROLL_OVER: Failpoint("ledger.close", "before", action="stop"),
+    Phase.TAKE_OVER: Failpoint("ledger.recover", "after", action="stop"),
+}
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one case in one phase came to."""
+
+    case: str
+    phase: str
+    acked_while_cut: int = 0
+    silent: list[str] = field(default_factory=list)
+    """Hosts from which no publish could be acknowledged; somebody tried on each."""
+    acks_of_silent: int = 0
+    take_over_s: float | None = None
+    """From the cut until every partition of a lost owner was open elsewhere."""
+    publishing_s: float | None = None
+    """From the heal until each partition took new messages and all old ones were answered."""
+    recovery_s: float | None = None
+    """From the heal until, besides, all are registered and ready."""
+    wrong: list[str] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class Partitioner:
+    """Does the cells, one after another, to a cluster with its users at work."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        ensemble: Ensemble,
+        cells: Sequence[tuple[Case, Phase]],
+        tell: Callable[[Cell], None],
+    ) -> None:
+        self._hosts = hosts
+        self._ensemble = ensemble
+        self._plan = cells
+        self._tell = tell
+        self.cells: list[Cell] = []
+
+    async def run(self, folder: Path, rng: random.Random) -> Outcome:
+        """A cluster's life with all cells in it, and the audit."""
+        chroot = f"/net-{folder.name}"
+        return await run_round(
+            folder,
+            rng,
+            self._trouble,
+            f"zk://{self._ensemble.hosts}{chroot}",
+            make_supervisor=lambda plan: HostedSupervisor(plan, self._hosts),
+            rate=RATE,
+            quorums=((3, 3, 2),),
+        )
+
+    async def _trouble(self, breaker: Breaker, record: Record) -> None:
+        supervisor = breaker.supervisor
+        assert isinstance(supervisor, HostedSupervisor)
+        try:
+            for case, phase in self._plan:
+                cell = Cell(case.name, phase.value)
+                self.cells.append(cell)
+                breaker.log.append(f"{case.name}, {phase}")
+                await self._cell(supervisor, record, case, phase, cell)
+                self._tell(cell)
+        finally:
+            await self._hosts.lose({})
+
+    async def _cell(
+        self, supervisor: HostedSupervisor, record: Record, case: Case, phase: Phase, cell: Cell
+    ) -> None:
+        await more_acked(record, 50)
+        roles = await self._roles(supervisor)
+        lost, asleep = "", list[str]()
+        if phase is Phase.ROLL_OVER:
+            asleep = await self._stop_at(supervisor, [roles.owner], phase)
+        elif phase is Phase.TAKE_OVER:
+            lost = roles.owner
+            others = [name for name in roles.brokers if name != lost]
+            asleep = await self._stop_at(supervisor, others, phase, killing=lost)
+            owner = asleep[0]
+            other = next(name for name in others if name != owner)
+            roles = replace(roles, owner=owner, other=other, brokers=(owner, other))
+        loss = case.loss(roles)
+        cell.silent = [] if case.flaps else silent(loss, roles)
+        logs = Logs(supervisor.plan.folder)
+        served = await self._served_by(roles.owner) if phase is Phase.STEADY else set()
+        await self._hosts.lose(loss)
+        cut_at = time.monotonic()
+        for name in asleep:
+            supervisor.signal(name, signal.SIGCONT)
+        brokers = [name for name in cell.silent if name != CLIENT]
+        async with probes(self._hosts, brokers, record):
+            await self._hold(case, loss, record, cut_at, phase, cell)
+            cell.acked_while_cut = len(acked(record, "p", cut_at))
+            cell.acks_of_silent = sum(
+                len(acked(record, "p" if name == CLIENT else probe_name(name), cut_at))
+                for name in cell.silent
+            )
+        await self._hosts.lose({})
+        await self._until_well(record, cell, roles.brokers, cut_at)
+        cell.take_over_s = take_over_s(logs, served, roles.owner)
+        if lost:
+            await supervisor.resume(lost)
+            await self._until_members(BROKER_NAMES)
+        if cell.acks_of_silent:
+            cell.wrong.append(f"{cell.acks_of_silent} acks on the minority side, {cell.silent}")
+
+    async def _roles(self, supervisor: HostedSupervisor) -> Roles:
+        """Once everything is as it should be."""
+        await self._until_members(BROKER_NAMES)
+        async with AsyncClient(supervisor.cluster.urls) as client, asyncio.timeout(DEADLINE_S):
+            while True:
+                stats = (await client.topic(TOPIC)).stats["partitions"]
+                if all(one.get("owner") for one in stats) and stats[0]["ledgers"]:
+                    break
+                await asyncio.sleep(0.05)
+            ledger = await client.ledger(stats[0]["ledgers"][-1]["id"])
+        owner = stats[0]["owner"]
+        ensemble = tuple(ledger["fragments"][-1]["bookies"])
+        spare = [f"bookie-{n}" for n in range(1, BOOKIES + 1) if f"bookie-{n}" not in ensemble]
+        return Roles(
+            owner=owner,
+            other=next(name for name in BROKER_NAMES if name != owner),
+            brokers=BROKER_NAMES,
+            bookies=(*ensemble, *spare),
+            zk_leader=await asyncio.to_thread(self._ensemble.leader),
+            zookeepers=tuple(self._ensemble.places),
+        )
+
+    async def _stop_at(
+        self, supervisor: HostedSupervisor, names: Sequence[str], phase: Phase, killing: str = ""
+    ) -> list[str]:
+        """Let each of `names` fall asleep in the middle of `phase`; who did, the first one first."""
+        children = [supervisor.launched[name] for name in names]
+        for child in children:
+            child.trigger.arm(_STOP_AT[phase])
+        if killing:
+            supervisor.signal(killing, signal.SIGKILL)
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := [c.name for c in children if is_stopped(c.pid)]):
+                await asyncio.sleep(0.005)
+        for child in children:
+            child.trigger.disarm()
+        return [*found, *(name for name in names if name not in found)]
+
+    async def _served_by(self, owner: str) -> set[str]:
+        urls = [f"http://{self._hosts.addresses[name]}:8080" for name in BROKER_NAMES]
+        async with AsyncClient(urls) as client:
+            stats = (await client.topic(TOPIC)).stats["partitions"]
+        return {f"public/{TOPIC}/{n}" for n, one in enumerate(stats) if one["owner"] == owner}
+
+    async def _hold(
+        self,
+        case: Case,
+        loss: Mapping[tuple[str, str], float],
+        record: Record,
+        cut_at: float,
+        phase: Phase,
+        cell: Cell,
+    ) -> None:
+        """For `HOLD_S`, and until publishing has gone on, where it must."""
+        goes_on = case.goes_on and phase is Phase.STEADY
+        deadline = cut_at + DEADLINE_S
+        while True:
+            held_s = time.monotonic() - cut_at
+            if held_s >= HOLD_S and (not goes_on or len(acked(record, "p", cut_at)) >= RATE):
+                return
+            if time.monotonic() > deadline:
+                cell.wrong.append(f"publishing did not go on within {DEADLINE_S} s")
+                return
+            if case.flaps:
+                await asyncio.sleep(FLAP_S)
+                await self._hosts.lose({})
+                await asyncio.sleep(FLAP_S)
+                await self._hosts.lose(loss)
+            else:
+                await asyncio.sleep(0.05)
+
+    async def _until_well(
+        self, record: Record, cell: Cell, brokers: Sequence[str], cut_at: float
+    ) -> None:
+        healed_at = time.monotonic()
+        partitions = {one.log for one in record.history if one.call == "send" and one.log}
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                took = {one.log for one in acked(record, "p", healed_at)}
+                if took >= partitions and not unanswered(record, healed_at, cut_at):
+                    break
+                await asyncio.sleep(0.02)
+        cell.publishing_s = time.monotonic() - healed_at
+        await self._until_members(brokers)
+        cell.recovery_s = time.monotonic() - healed_at
+
+    async def _until_members(self, brokers: Sequence[str]) -> None:
+        """All bookies and these brokers are registered, as each of them sees it, and ready."""
+        async with plain_session() as session, asyncio.timeout(DEADLINE_S):
+            for name in brokers:
+                while not await is_ready(session, self._hosts, name) or (
+                    await registered(session, self._hosts, name)
+                ) != (BOOKIES, len(brokers)):
+                    await asyncio.sleep(0.02)
+
+
+def take_over_s(logs: Logs, partitions: set[str], owner: str) -> float | None:
+    """From the cut until the last of `partitions` was open elsewhere; None when not all moved."""
+    first: dict[str, float] = {}
+    for event in logs.events("partition_taken_over"):
+        if event["broker"] != owner:
+            at = datetime.fromisoformat(str(event["ts"])).timestamp()
+            first.setdefault(str(event["partition"]), at)
+    if not partitions or not partitions <= set(first):
+        return None
+    return max(first[name] for name in partitions) - logs.began
