@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model
+.PHONY: help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model network-matrix
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -21,6 +21,7 @@ help:
 	@echo 'make fault-sweep    every block of a bookie'"'"'s disk damaged in turn, alone and among three'
 	@echo 'make io-errors      EIO and ENOSPC at every call to the disk'
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
+	@echo 'make network-matrix   the network cut in 20 ways, in 3 phases each; root; 30 minutes'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 
 $(VENV)/installed: pyproject.toml
@@ -104,3 +105,7 @@ io-errors: install
 # Any history of the storage engine, with deaths at any moment, against a model of 60 lines.
 engine-model: install
 	$(BIN)/python -m tests.engine_model --jobs $(JOBS)
+
+# Hosts of network namespaces, links cut under load: docs/partitions.md. Needs root, Java, iptables.
+network-matrix: install
+	$(BIN)/python -m tests.network $(if $(CASES),--cases $(CASES)) $(if $(JSON),--json $(JSON))

@@ -53,6 +53,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="exactly these, one after another, on one cluster",
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="leave logs and data behind")
     parser.add_argument("--json", type=Path, help="write the cells there")
     return parser.parse_args(arguments)
 
@@ -75,14 +76,15 @@ async def matrix(options: argparse.Namespace) -> int:
     print(HEAD, flush=True)
     with running(ensemble):
         for number, planned in enumerate(rounds(options)):
-            partitioner = Partitioner(hosts, ensemble, planned, lambda one: print(row(one), flush=True))
+            partitioner = Partitioner(hosts, ensemble, planned, show)
             rng = random.Random(options.seed + number)
             data = folder / f"round-{number}"
             wrong: list[str] = []
             try:
                 outcome = await partitioner.run(data, rng)
                 wrong = outcome.wrong
-                print(f"  {outcome.record.sent} sent, {outcome.record.acked} acked, {outcome.stored} stored")
+                record = outcome.record
+                print(f"  {record.sent} sent, {record.acked} acked, {outcome.stored} stored")
             except Exception as error:
                 traceback.print_exc()
                 wrong = [f"the round ended by {error!r}"]
@@ -91,9 +93,13 @@ async def matrix(options: argparse.Namespace) -> int:
                 partitioner.cells[-1].wrong += wrong
                 for one in wrong[:20]:
                     print(f"  WRONG {one}", flush=True)
-            if not any(cell.wrong for cell in partitioner.cells):
+            if not options.keep and not any(cell.wrong for cell in partitioner.cells):
                 shutil.rmtree(data)
     return conclude(options, folder, cells, time.monotonic() - started)
+
+
+def show(cell: Cell) -> None:
+    print(row(cell), flush=True)
 
 
 def conclude(options: argparse.Namespace, folder: Path, cells: list[Cell], took_s: float) -> int:
@@ -107,11 +113,11 @@ def conclude(options: argparse.Namespace, folder: Path, cells: list[Cell], took_
     )
     if options.json:
         options.json.write_text(json.dumps([cell.plain() for cell in cells], indent=1) + "\n")
-    if wrong:
+    if wrong or options.keep:
         print(f"logs and data: {folder}")
-        return 1
-    shutil.rmtree(folder)
-    return 0
+    else:
+        shutil.rmtree(folder)
+    return 1 if wrong else 0
 
 
 HEAD = (

@@ -195,8 +195,6 @@ def may_ack(loss: Loss, roles: Roles, broker: str) -> bool:
 def silent(loss: Loss, roles: Roles) -> list[str]:
     """The hosts, brokers and the client, at which no publish may be acknowledged."""
     found = [name for name in roles.brokers if not may_ack(loss, roles, name)]
-    if not any(
-        hear_each_other(loss, CLIENT, name) for name in roles.brokers if name not in found
-    ):
+    if not any(hear_each_other(loss, CLIENT, name) for name in roles.brokers if name not in found):
         found.append(CLIENT)
     return found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 from octavo.process.spec import ProcessSpec
 from octavo.standalone.supervisor import Plan
-from pathlib import Path
 from tests.network.hosts import Hosts
 from tests.process.chaos import BOOKIES
 from tests.process.kills import LaunchedChild, LaunchedSupervisor

@@ -180,14 +180,14 @@ class Partitioner:
     async def _stop_at(
         self, supervisor: HostedSupervisor, names: Sequence[str], phase: Phase, killing: str = ""
     ) -> list[str]:
-        """Let each of `names` fall asleep in the middle of `phase`; who did, the first one first."""
+        """Let `names` fall asleep in the middle of `phase`; all of them, who did so comes first."""
         children = [supervisor.launched[name] for name in names]
         for child in children:
             child.trigger.arm(_STOP_AT[phase])
         if killing:
             supervisor.signal(killing, signal.SIGKILL)
         async with asyncio.timeout(DEADLINE_S):
-            while not (found := [c.name for c in children if is_stopped(c.pid)]):
+            while not (found := [c.name for c in children if is_stopped(c.pid)]):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         for child in children:
             child.trigger.disarm()
@@ -245,7 +245,7 @@ class Partitioner:
         """All bookies and these brokers are registered, as each of them sees it, and ready."""
         async with plain_session() as session, asyncio.timeout(DEADLINE_S):
             for name in brokers:
-                while not await is_ready(session, self._hosts, name) or (
+                while not await is_ready(session, self._hosts, name) or (  # noqa: ASYNC110
                     await registered(session, self._hosts, name)
                 ) != (BOOKIES, len(brokers)):
                     await asyncio.sleep(0.02)
