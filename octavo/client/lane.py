@@ -3,7 +3,8 @@
 A sealed batch has a sequence and keeps its bytes until the broker has answered; up to `window`
 batches are on the way at once. What went out and was not answered (broker killed, 503, 504) goes
 out again under the same sequence, so the owner, or the owner after a take-over, stores it once
-and in order. A batch that overtakes an earlier one is refused as a gap and waits for its turn.
+and in order. A batch that overtakes an earlier one is refused as a gap and waits for its turn; no
+further batch goes out until all that wait have had theirs, for it would be a gap as well.
 
 When a batch is refused for good, what came after it in this partition fails with
 `ProducerFailed`, and later messages start again under the next epoch, which also shuts out
@@ -105,6 +106,8 @@ class Lane:
         self._timer: asyncio.Handle | None = None
         self._sealed: deque[Batch] = deque()
         self._window: deque[Batch] = deque()
+        self._behind: set[Batch] = set()
+        """Those of the window that were refused as gaps and wait for their turn."""
         self._moved = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sequence = 0
@@ -175,11 +178,16 @@ class Lane:
     def _lingered(self) -> None:
         """Time is over: send, or, while the window is full, let the batch grow until it is not."""
         self._timer = None
-        if len(self._window) < self._options.window:
+        if self._has_room:
             self.seal()
 
+    @property
+    def _has_room(self) -> bool:
+        """Whether one more batch may go out."""
+        return len(self._window) < self._options.window and not self._behind
+
     def _fill_window(self) -> None:
-        while len(self._window) < self._options.window:
+        while self._has_room:
             if not self._sealed:
                 if self._open is None or self._timer is not None:
                     return
@@ -250,10 +258,14 @@ class Lane:
 
     async def _until_head(self, batch: Batch, timeout_s: float) -> None:
         """Wait until all batches before this one are stored."""
-        async with asyncio.timeout(timeout_s):
-            while self._window and batch in self._window and self._window[0] is not batch:
-                self._moved.clear()
-                await self._moved.wait()
+        self._behind.add(batch)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._window and batch in self._window and self._window[0] is not batch:
+                    self._moved.clear()
+                    await self._moved.wait()
+        finally:
+            self._behind.discard(batch)
 
     def _settle(self, batch: Batch, stored: Stored) -> None:
         if batch.done.done():
@@ -271,6 +283,7 @@ class Lane:
             return
         sent, unsent = [*self._window], [*self._sealed]
         self._window.clear()
+        self._behind.clear()
         self._sealed.clear()
         self._next_epoch()
         unknown = self._beside(batch, error, "sent, but not known to be stored")
