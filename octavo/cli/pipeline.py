@@ -5,9 +5,10 @@ Exit codes of every job: 0 ok, 1 findings, 2 usage, 3 failed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -78,6 +79,81 @@ def verify(
         return verify(run, selection_of(topics, every=every))
 
     _carry_out("verify", work, url, data, master, conf, as_json)
+
+
+@app.command()
+def export(
+    topics: Topics = None,
+    out: Annotated[
+        str, typer.Option("--out", help="A new folder, or one to go on with; also hdfs:, s3a:.")
+    ] = "",
+    schema: Annotated[
+        Path | None, typer.Option(help="A JSON Schema: its properties become columns.")
+    ] = None,
+    bad_rows: Annotated[
+        str, typer.Option(help="What a value that breaks the schema does: suspend, or skip.")
+    ] = "suspend",
+    dead_letters: Annotated[
+        str | None, typer.Option(help="Bad rows go to this folder, with the reason.")
+    ] = None,
+    every_s: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Go on until interrupted, a batch every so often."),
+    ] = None,
+    rows_per_batch: Annotated[int, typer.Option(min=1, help="At most.")] = 1_000_000,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Where it notes how far it is. Default: OUT/_checkpoint.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read all and check it; write nothing.")
+    ] = False,
+    every: Every = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write topics to Parquet files, each message once; a repeated run adds what is new.
+
+    \b
+    Examples:
+      octavo pipeline export flights --out /data/flights
+      octavo pipeline export flights --out s3a://lake/flights --schema flight.json \\
+          --dead-letters s3a://lake/flights-bad --every-s 60
+    """
+
+    def work(run: Run) -> Outcome:
+        from octavo.pipeline.export import ExportOptions, export
+        from octavo.pipeline.runner import selection_of
+
+        options = ExportOptions(
+            selection=selection_of(topics, every=every),
+            out=out,
+            schema=None if schema is None else _json_file(schema),
+            bad_rows=dead_letters or bad_rows,
+            checkpoint=checkpoint,
+            every_s=every_s,
+            rows_per_batch=rows_per_batch,
+            dry_run=dry_run,
+        )
+        return export(run, options)
+
+    if not out:
+        raise typer.BadParameter("where to? give --out FOLDER")
+    if bad_rows not in ("suspend", "skip"):
+        raise typer.BadParameter("--bad-rows is suspend or skip; or give --dead-letters FOLDER")
+    _carry_out("export", work, url, data, master, conf, as_json)
+
+
+def _json_file(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadOption(f"{path}: {error}") from error
+    if not isinstance(found, dict):
+        raise BadOption(f"{path}: a JSON Schema is a JSON object")
+    return found
 
 
 def _carry_out(

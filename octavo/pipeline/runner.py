@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from metadata.topics import PartitionRecord
 from octavo.client.errors import InvalidCall
 from octavo.client.types import TopicName
+from octavo.pipeline.json_schema import BadSchema
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.session import SparkOptions, session
 from octavo.spark.cluster import connected
@@ -42,7 +43,7 @@ class JobFailed(OctavoError):
     name = "job-failed"
 
 
-USAGE = (BadUsage, InvalidOption, InvalidCall)
+USAGE = (BadUsage, BadSchema, InvalidOption, InvalidCall)
 """Errors that the person who typed the command can mend."""
 
 

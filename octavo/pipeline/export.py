@@ -1,0 +1,297 @@
+"""`export`: topics as Parquet files, raw or typed by a JSON Schema; once, or as long as it runs.
+
+A Structured Streaming query whose batches are written to folders of their own,
+`OUT/export_batch=N/`. Batch N is always the same range of offsets, and its folder is written anew
+when it is repeated, so each message is in the files once, whenever the job died. A folder is whole
+when `_SUCCESS` stands in it. Where the job goes on stands in the checkpoint, by default
+`OUT/_checkpoint`; files without their checkpoint are never added to.
+
+A row whose value does not obey the schema is bad. It ends the job before its batch is written
+(suspend), is left out (skip), or goes to files of its own with the reason (dead letter), which
+are as exact as the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from octavo.pipeline.json_schema import BadSchema, columns_of, decoder_of
+from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
+from octavo.pipeline.runner import BadUsage, Run, frame, look
+from octavo.spark.options import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RAW = "key,value,topic,partition,offset,timestamp,timestampType,headers"
+_PLACES = ("topic", "partition", "offset", "timestamp", "key")
+"""These columns of a message go beside its typed fields, with an underscore before."""
+BATCH = "export_batch"
+_NOTE = "_export.json"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is exported where. `every_s` None: what is there now, then end."""
+
+    selection: Selection
+    out: str
+    schema: Mapping[str, Any] | None = None
+    bad_rows: str = "suspend"
+    """`suspend`, `skip`, or the path of the dead letters."""
+    checkpoint: str | None = None
+    every_s: float | None = None
+    rows_per_batch: int = 1_000_000
+    dry_run: bool = False
+
+
+@dataclass
+class _Tally:
+    """How far the export has come. Lives on the driver, where batches are written."""
+
+    rows: int = 0
+    bad: int = 0
+    batches: int = 0
+    suspended: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+
+class _Suspended(Exception):
+    """A batch has bad rows, and none of it is written."""
+
+
+def export(run: Run, options: ExportOptions) -> Outcome:
+    """Raises `BadUsage`, `BadSchema`, `InvalidOption`; Spark's own errors."""
+    if options.bad_rows != "suspend" and options.schema is None:
+        raise BadUsage("without --schema there are no bad rows: every message can be exported raw")
+    if options.bad_rows.rstrip("/") == options.out.rstrip("/"):
+        raise BadUsage("bad rows and good ones into one folder: give dead letters one of their own")
+    if options.schema is not None:
+        _check_names(options.schema)
+    looked = look(run.service, options.selection)
+    tally = _Tally()
+    if options.dry_run:
+        seen = [view for view, _ in looked if view.end > view.earliest]
+        if seen:
+            _count(tally, _typed(frame(run, seen, RAW), options.schema))
+    else:
+        _stream(run, options, tally)
+    outcome = Outcome("export")
+    outcome.summary = {
+        "out": options.out,
+        "rows": tally.rows,
+        "bad_rows": tally.bad,
+        "batches": tally.batches,
+        "suspended": tally.suspended,
+        "dry_run": options.dry_run,
+    }
+    outcome.found(tally.findings, {"bad-row": tally.bad})
+    return outcome
+
+
+def _check_names(schema: Mapping[str, Any]) -> None:
+    """Raises `BadSchema` for a property that has the name of a column of ours."""
+    ours = {BATCH, *(f"_{name}" for name in _PLACES)}
+    taken = sorted(name for name in columns_of(schema).names if name.lower() in ours)
+    if taken:
+        raise BadSchema(f"property {', '.join(taken)}: the export has a column of that name")
+
+
+# ---------------------------------------------------------------------- batches
+
+
+def _stream(run: Run, options: ExportOptions, tally: _Tally) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    checkpoint = options.checkpoint or f"{options.out.rstrip('/')}/_checkpoint"
+    _begin(run.spark, options, checkpoint)
+
+    def write(batch: DataFrame, number: int) -> None:
+        _write(_typed(batch, options.schema), number, options, tally)
+        run.say(f"batch {number}: {tally.rows:,} rows exported, {tally.bad:,} bad")
+
+    selected = options.selection
+    which = (
+        ("subscribe", ",".join(selected.topics))
+        if selected.pattern is None
+        else ("subscribePattern", selected.pattern)
+    )
+    writer = (
+        run.spark.readStream.format("octavo")
+        .option("service", run.service)
+        .option(*which)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", options.rows_per_batch)
+        .option("columns", RAW)
+        .load()
+        .writeStream.queryName("octavo export")
+        .foreachBatch(write)
+        .option("checkpointLocation", checkpoint)
+    )
+    if options.every_s is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(options.every_s * 1000)} milliseconds")
+    query = writer.start()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        if not tally.suspended:
+            raise
+    except KeyboardInterrupt:
+        run.say("stopping; the next run goes on here")
+        query.stop()
+
+
+def _write(typed: DataFrame, number: int, options: ExportOptions, tally: _Tally) -> None:
+    """One batch into its folders: whole, or to be repeated."""
+    typed = typed.persist()
+    try:
+        before = (tally.rows, tally.bad)
+        _count(tally, typed)
+        bad = tally.bad - before[1]
+        if bad and options.bad_rows == "suspend":
+            tally.rows = before[0]
+            tally.suspended = True
+            raise _Suspended(f"{bad} bad rows")
+        _save(typed.where("_reason is null").drop("_reason", "_value"), options.out, number)
+        if options.bad_rows not in ("suspend", "skip"):
+            names = (*_PLACES, "value")
+            letters = typed.where("_reason is not null").selectExpr(
+                *(f"_{name} as {name}" for name in names), "_reason as reason"
+            )
+            _save(letters, options.bad_rows, number)
+        tally.batches += 1
+    finally:
+        typed.unpersist()
+
+
+def _save(rows: DataFrame, path: str, number: int) -> None:
+    folder = f"{path.rstrip('/')}/{BATCH}={number}"
+    rows.write.mode("overwrite").option("compression", "zstd").parquet(folder)
+
+
+def _count(tally: _Tally, typed: DataFrame) -> None:
+    """Add the rows of a batch, and the first of its bad ones."""
+    by_kind = typed.selectExpr("_reason is not null as bad").groupBy("bad").count()
+    counts = {row.bad: row["count"] for row in by_kind.collect()}
+    tally.rows += counts.get(False, 0)
+    tally.bad += counts.get(True, 0)
+    if counts.get(True) and len(tally.findings) < SHOWN_MAX:
+        for row in typed.where("_reason is not null").limit(SHOWN_MAX).collect():
+            place = f"{row._topic}/{row._partition} offset {row._offset}"
+            tally.findings.append(Finding("bad-row", place, row._reason))
+
+
+# ---------------------------------------------------------------------- rows
+
+
+def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
+    """Columns as exported, and `_reason`: null, or why the row is bad."""
+    from pyspark.sql import functions as f
+
+    if schema is None:
+        return rows.withColumn("_reason", f.lit(None).cast("string"))
+    fields = columns_of(schema).names
+    placed = rows.select(
+        *(f.col(name).alias(f"_{name}") for name in (*_PLACES, "value")),
+        _decoded(schema)("value").alias("_typed"),
+    )
+    return placed.select(
+        *(f"_{name}" for name in (*_PLACES, "value")),
+        f.col("_typed.reason").alias("_reason"),
+        *(f.col("_typed.row").getField(name).alias(name) for name in fields),
+    )
+
+
+def _decoded(schema: Mapping[str, Any]) -> Any:
+    """value → struct(row, reason), in the tasks, by Arrow."""
+    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    text = json.dumps(schema)
+    returned = StructType(
+        [StructField("row", columns_of(schema)), StructField("reason", StringType())]
+    )
+    arrow = to_arrow_type(returned, timezone="UTC")
+
+    @arrow_udf(returned)
+    def decoded(values: pa.Array) -> pa.Array:
+        decode = decoder_of(text)
+        found = (decode(value) for value in values.to_pylist())
+        return pa.array([{"row": row, "reason": reason} for row, reason in found], arrow)
+
+    return decoded
+
+
+# ---------------------------------------------------------------------- the folder
+
+
+def _begin(spark: SparkSession, options: ExportOptions, checkpoint: str) -> None:
+    """Note what is exported here, or see that it is the same as before. Raises `BadUsage`."""
+    note = f"{options.out.rstrip('/')}/{_NOTE}"
+    selected = options.selection
+    mine = {"topics": list(selected.topics) or selected.pattern, "checkpoint": checkpoint}
+    held = _listing(spark, options.out) if _exists(spark, options.out) else []
+    begun = any(name.startswith(f"{BATCH}=") for name in held)
+    if _NOTE not in held:
+        if held:
+            raise BadUsage(f"{options.out} is not empty and no export: choose a new folder")
+        if _exists(spark, f"{checkpoint}/offsets"):
+            raise BadUsage(f"checkpoint {checkpoint} is another query's; choose a new one")
+    said = json.loads(_get(spark, note)) if _NOTE in held else mine
+    if said != mine:
+        raise BadUsage(
+            f"{options.out} holds an export of {said['topics']} with checkpoint "
+            f"{said['checkpoint']}; go on with these, or choose a new folder"
+        )
+    if not begun:
+        _put(spark, note, json.dumps(mine))
+    elif not _exists(spark, f"{checkpoint}/offsets"):
+        raise BadUsage(
+            f"{options.out} holds an export whose checkpoint {checkpoint} is gone: going on "
+            "would write over it; choose a new folder"
+        )
+
+
+def _path(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Hadoop's file system and path: local, HDFS, S3, as Spark itself sees it."""
+    jvm: Any = spark._jvm
+    context: Any = spark.sparkContext._jsc
+    found = jvm.org.apache.hadoop.fs.Path(path)
+    return found.getFileSystem(context.hadoopConfiguration()), found
+
+
+def _exists(spark: SparkSession, path: str) -> bool:
+    system, found = _path(spark, path)
+    return bool(system.exists(found))
+
+
+def _listing(spark: SparkSession, path: str) -> list[str]:
+    system, found = _path(spark, path)
+    return [str(one.getPath().getName()) for one in system.listStatus(found)]
+
+
+def _get(spark: SparkSession, path: str) -> str:
+    system, found = _path(spark, path)
+    jvm: Any = spark._jvm
+    stream = system.open(found)
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def _put(spark: SparkSession, path: str, text: str) -> None:
+    system, found = _path(spark, path)
+    out = system.create(found, True)
+    try:
+        out.write(bytearray(text.encode()))
+    finally:
+        out.close()

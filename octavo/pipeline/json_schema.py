@@ -1,0 +1,238 @@
+"""A JSON Schema as typed columns: what a message's value must be, and how it becomes a row.
+
+The part of JSON Schema (draft 2020-12) that has a type in a table: objects with named properties,
+arrays, strings, numbers, dates, constraints on each. A keyword outside it is refused, never passed
+over. Values are checked strictly: "7" is no integer. Pure but for pyspark's names of types.
+
+    string            string; format date-time: timestamp, date: date
+    integer, number   long, double
+    boolean           boolean
+    object            struct of its properties; one that is not required may be absent: null
+    array             array
+    ["T", "null"]     the same as T, and null
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from protocol.codes import OctavoError
+
+_NOTES = {
+    *("$schema", "$id", "$comment", "title", "description", "default", "examples"),
+    *("deprecated", "readOnly", "writeOnly"),
+}
+"""Keywords that say nothing about what is valid."""
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_LIMITS = {
+    "minimum": "ge",
+    "maximum": "le",
+    "exclusiveMinimum": "gt",
+    "exclusiveMaximum": "lt",
+    "multipleOf": "multiple_of",
+}
+_DEPTH_MAX = 32
+
+
+class BadSchema(OctavoError):
+    """A schema that cannot become columns. The message says where and why."""
+
+    name = "bad-schema"
+
+
+class Kind(NamedTuple):
+    """One schema: msgspec's type, which checks values, and Spark's, which holds them."""
+
+    checked: Any
+    column: DataType
+
+
+Decode = Callable[[bytes | None], tuple[dict[str, Any] | None, str | None]]
+"""A value → (its row, None) or (None, what is wrong with it)."""
+
+
+def columns_of(schema: Mapping[str, Any]) -> StructType:
+    """The columns of messages that obey `schema`. Raises `BadSchema`."""
+    if schema.get("type") != "object" or not schema.get("properties"):
+        raise BadSchema('the schema of a message is {"type": "object", "properties": {…}}')
+    column = _kind(schema, "$", 0).column
+    assert isinstance(column, StructType)
+    return column
+
+
+@functools.lru_cache(maxsize=8)
+def decoder_of(schema_json: str) -> Decode:
+    """How values become rows of `columns_of` this schema, which is given as JSON text."""
+    decoder = msgspec.json.Decoder(_kind(json.loads(schema_json), "$", 0).checked)
+
+    def decode(value: bytes | None) -> tuple[dict[str, Any] | None, str | None]:
+        if value is None:
+            return None, "there is no value (a tombstone)"
+        try:
+            return _plain(decoder.decode(value)), None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return None, str(error)
+
+    return decode
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return {name: _plain(getattr(value, held)) for name, held in names}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return None if value is msgspec.UNSET else value
+
+
+# ---------------------------------------------------------------------- one schema
+
+
+def _kind(schema: Any, where: str, depth: int) -> Kind:
+    if not isinstance(schema, Mapping):
+        raise BadSchema(f"{where}: a schema is a JSON object, got {schema!r:.60}")
+    if depth > _DEPTH_MAX:
+        raise BadSchema(f"{where}: nested deeper than {_DEPTH_MAX}")
+    names = schema.get("type")
+    listed = [names] if isinstance(names, str) else names
+    if not isinstance(listed, list) or not listed or len(set(listed) - {"null"}) != 1:
+        raise BadSchema(
+            f'{where}: "type" is one of {", ".join(_KINDS)}, or one of them with "null"; '
+            f"got {names!r:.60}"
+        )
+    (name,) = set(listed) - {"null"}
+    if name not in _KINDS:
+        raise BadSchema(f"{where}: unknown type {name!r}; the types are {', '.join(_KINDS)}")
+    make, keywords = _KINDS[name]
+    strange = sorted(set(schema) - _NOTES - {"type"} - set(keywords))
+    if strange:
+        raise BadSchema(
+            f"{where}: keyword {', '.join(strange)} is not understood for type {name}; "
+            f"understood are {', '.join(keywords) or 'none'}"
+        )
+    try:
+        checked, column = make(schema, where, depth)
+    except (TypeError, ValueError) as error:  # a bound that is no number, say
+        raise BadSchema(f"{where}: {error}") from error
+    return Kind(checked | None if "null" in listed else checked, column)
+
+
+def _string(schema: Mapping[str, Any], where: str, _: int) -> Kind:
+    form = schema.get("format")
+    if form in ("date-time", "date"):
+        other = sorted(set(schema) & {"minLength", "maxLength", "pattern", "enum"})
+        if other:
+            raise BadSchema(f"{where}: {', '.join(other)} beside format {form}")
+        if form == "date":
+            return Kind(datetime.date, DateType())
+        return Kind(Annotated[datetime.datetime, msgspec.Meta(tz=True)], TimestampType())
+    if form is not None:
+        raise BadSchema(f"{where}: format {form!r}; understood are date-time and date")
+    if "enum" in schema:
+        return Kind(_one_of(schema["enum"], str, where), StringType())
+    pattern = schema.get("pattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise BadSchema(f"{where}: pattern {pattern!r}: {error}") from error
+    meta = msgspec.Meta(
+        min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=pattern
+    )
+    return Kind(Annotated[str, meta], StringType())
+
+
+def _integer(schema: Mapping[str, Any], where: str, _: int) -> Kind:
+    if "enum" in schema:
+        return Kind(_one_of(schema["enum"], int, where), LongType())
+    limits = {ours: schema[name] for name, ours in _LIMITS.items() if name in schema}
+    if not limits.keys() & {"ge", "gt"}:
+        limits["ge"] = _LONG_MIN
+    if not limits.keys() & {"le", "lt"}:
+        limits["le"] = _LONG_MAX
+    return Kind(Annotated[int, msgspec.Meta(**limits)], LongType())
+
+
+def _number(schema: Mapping[str, Any], _: str, __: int) -> Kind:
+    limits = {ours: schema[name] for name, ours in _LIMITS.items() if name in schema}
+    return Kind(Annotated[float, msgspec.Meta(**limits)] if limits else float, DoubleType())
+
+
+def _boolean(_: Mapping[str, Any], __: str, ___: int) -> Kind:
+    return Kind(bool, BooleanType())
+
+
+def _array(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
+    inner = _kind(schema.get("items"), f"{where}[]", depth + 1)
+    meta = msgspec.Meta(min_length=schema.get("minItems"), max_length=schema.get("maxItems"))
+    return Kind(Annotated[list[inner.checked], meta], ArrayType(inner.column))  # type: ignore[name-defined]
+
+
+def _object(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        raise BadSchema(f"{where}: an object has properties: they become columns")
+    required = schema.get("required", [])
+    unknown = [name for name in required if name not in properties]
+    if unknown:
+        raise BadSchema(f"{where}: required names {', '.join(unknown)}, which is no property")
+    folded = [name.lower() for name in properties]
+    if len(set(folded)) < len(folded):
+        raise BadSchema(f"{where}: two properties differ in case only: Spark cannot tell them")
+    more = schema.get("additionalProperties", True)
+    if not isinstance(more, bool):
+        raise BadSchema(f"{where}: additionalProperties is true or false")
+    fields: list[Any] = []
+    columns = []
+    held = {name: f"f{number}" for number, name in enumerate(properties)}
+    for name, inner in properties.items():
+        checked, column = _kind(inner, f"{where}.{name}", depth + 1)
+        if name in required:
+            fields.append((held[name], checked))
+        else:
+            fields.append((held[name], checked | msgspec.UnsetType, msgspec.UNSET))
+        columns.append(StructField(name, column))
+    made = msgspec.defstruct(
+        "Row",
+        fields,
+        rename={ours: name for name, ours in held.items()},
+        forbid_unknown_fields=not more,
+        kw_only=True,
+    )
+    return Kind(made, StructType(columns))
+
+
+def _one_of(values: Any, kind: type, where: str) -> Any:
+    good = isinstance(values, list) and values and all(type(one) is kind for one in values)
+    if not good:
+        raise BadSchema(f"{where}: enum is a list of values of the schema's type")
+    return Literal[tuple(values)]
+
+
+_KINDS: dict[str, tuple[Callable[[Mapping[str, Any], str, int], Kind], tuple[str, ...]]] = {
+    "string": (_string, ("format", "minLength", "maxLength", "pattern", "enum")),
+    "integer": (_integer, (*_LIMITS, "enum")),
+    "number": (_number, tuple(_LIMITS)),
+    "boolean": (_boolean, ()),
+    "array": (_array, ("items", "minItems", "maxItems")),
+    "object": (_object, ("properties", "required", "additionalProperties")),
+}
