@@ -146,6 +146,38 @@ def export(
     _carry_out("export", work, url, data, master, conf, as_json)
 
 
+@app.command()
+def report(
+    topics: Topics = None,
+    out: Annotated[Path, typer.Option("--out", help="The report's folder.")] = Path("report"),
+    keys: Annotated[int, typer.Option(min=1, help="How many hot keys of each topic.")] = 20,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="In place of a report that is there.")
+    ] = False,
+    every: Every = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Volume by topic and day, hot keys, sizes, retention: HTML with plots, JSON, Parquet.
+
+    \b
+    Examples:
+      octavo pipeline report --all --out ./report
+      octavo pipeline report flights --out ./report --overwrite --keys 50
+    """
+
+    def work(run: Run) -> Outcome:
+        from octavo.pipeline.report import ReportOptions, report
+        from octavo.pipeline.runner import selection_of
+
+        return report(run, ReportOptions(selection_of(topics, every=every), out, keys, overwrite))
+
+    _carry_out("report", work, url, data, master, conf, as_json)
+
+
 def _json_file(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())

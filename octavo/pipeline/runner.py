@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from metadata.topics import PartitionRecord
+from metadata.topics import PartitionRecord, TopicSettings, TopicStore
 from octavo.client.errors import InvalidCall
 from octavo.client.types import TopicName
 from octavo.pipeline.json_schema import BadSchema
@@ -125,6 +125,19 @@ def look(service: str, selection: Selection) -> list[tuple[View, PartitionRecord
             return looked
 
     return asyncio.run(see())
+
+
+def topic_settings(service: str, topics: list[str]) -> dict[str, TopicSettings]:
+    """The settings of these topics."""
+
+    async def read() -> dict[str, TopicSettings]:
+        async with connected(service) as cluster:
+            store = TopicStore(cluster.store)
+            return {
+                topic: (await store.read_topic(*topic.split("/")))[0].settings for topic in topics
+            }
+
+    return asyncio.run(read())
 
 
 def frame(run: Run, seen: list[View], columns: str, **options: str) -> DataFrame:

@@ -71,14 +71,14 @@ class Cluster:
 
     def __init__(self, store: MetadataStore) -> None:
         _keep_quiet()
-        self._store = store
+        self.store = store
         self._topics = TopicStore(store)
         self.ledgers = LedgerClient(store, rng=random.Random(), options=LedgerOptions())
         self._open: dict[int, LedgerReader] = {}
 
     async def start(self) -> None:
         """Raises `MetadataUnavailable`, `MetadataUnusable`."""
-        await self._store.start()
+        await self.store.start()
         await self.ledgers.bookies.start()
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class Cluster:
         for reader in self._open.values():
             await reader.close()
         await self.ledgers.close()
-        await self._store.close()
+        await self.store.close()
 
     # ------------------------------------------------------------------ which partitions
 
