@@ -178,6 +178,61 @@ def report(
     _carry_out("report", work, url, data, master, conf, as_json)
 
 
+@app.command()
+def audit(
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask every bookie what it holds and compare: copies missing, entries lost, ledgers orphaned.
+
+    \b
+    Example:
+      octavo pipeline audit --json
+    """
+
+    def work(run: Run) -> Outcome:
+        from octavo.pipeline.audit import audit
+
+        return audit(run)
+
+    _carry_out("audit", work, url, data, master, conf, as_json)
+
+
+@app.command()
+def scrub(
+    ledger: Annotated[
+        list[int] | None, typer.Option(min=0, help="This ledger; may be repeated. Default: all.")
+    ] = None,
+    sample: Annotated[float, typer.Option(help="The share of entries to read.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Another seed, another sample.")] = 0,
+    bytes_per_s: Annotated[
+        int | None, typer.Option(min=1, help="Read no faster, all tasks together.")
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every replica of every entry, check digests, compare the replicas.
+
+    \b
+    Examples:
+      octavo pipeline scrub --sample 0.01 --bytes-per-s 50000000
+      octavo pipeline scrub --ledger 7 --ledger 8 --json
+    """
+
+    def work(run: Run) -> Outcome:
+        from octavo.pipeline.scrub import ScrubOptions, scrub
+
+        return scrub(run, ScrubOptions(tuple(ledger or ()), sample, seed, bytes_per_s))
+
+    _carry_out("scrub", work, url, data, master, conf, as_json)
+
+
 def _json_file(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())

@@ -1,0 +1,235 @@
+"""`audit`: what the metadata says against what every bookie really holds.
+
+For each ledger, every bookie of each fragment is asked which of its entries it has; nothing is
+read. An entry that a bookie should have and denies is a copy that is missing; one that every bookie
+of its write set denies is lost. A bookie that does not answer, or may not deny (it lost its disk),
+leaves the question open: that is said, and never taken for a missing copy. Open ledgers are looked
+at up to their last ensemble change. The other way round, partitions are held against the ledgers
+that there are. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ledger.errors import LedgerNotFound
+from ledger.quorum import Quorum
+from metadata.bookies import BookieRegistry
+from metadata.ledgers import LedgerMetadata
+from octavo.pipeline.outcome import Finding, Outcome
+from octavo.pipeline.runner import Run
+from octavo.pipeline.runs import Run as Entries
+from octavo.pipeline.runs import count_of, has, numbers_in, runs_in, without, words
+from octavo.pipeline.spread import Findings, Found, Part, current, parts_of, spread
+from octavo.spark.cluster import Cluster, connected
+from octavo.spark.options import Selection
+from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from protocol.extension import Op
+
+_PART_ENTRIES = 2**62
+"""A ledger is one part: the answer about it is one."""
+_PAUSE_S = 2.0
+_YOUNG_MS = 10 * 60_000
+"""A ledger is made before the partition's record names it."""
+
+
+@dataclass
+class Held:
+    """What the bookies say of a ledger. `runs` None: unknown, with `why`."""
+
+    runs: dict[str, list[Entries] | None]
+    why: dict[str, str]
+
+
+def audit(run: Run) -> Outcome:
+    """All ledgers of the cluster."""
+    outcome = Outcome("audit")
+    seen = asyncio.run(_look(run.service, int(time.time() * 1000)))
+    if seen.findings:
+        # Trimming changes two records one after the other: what is amiss stays so for both looks.
+        time.sleep(_PAUSE_S)
+        again = asyncio.run(_look(run.service, int(time.time() * 1000)))
+        outcome.found([one for one in seen.findings if one in again.findings])
+    parts = parts_of(seen.ledgers, entries_max=_PART_ENTRIES)
+    run.say(f"{len(seen.ledgers):,} ledgers on {len(seen.bookies)} bookies")
+    figures = spread(run, outcome, parts, functools.partial(_work, run.service))
+    outcome.summary = {
+        "bookies": len(seen.bookies),
+        "partitions": seen.partitions,
+        "ledgers": len(seen.ledgers),
+        "ledgers_open": sum(one.state.name != "CLOSED" for one in seen.ledgers),
+        "entries": figures.get("entries", 0),
+        "copies": figures.get("copies", 0),
+    }
+    return outcome
+
+
+# ---------------------------------------------------------------------- metadata
+
+
+@dataclass
+class _Seen:
+    ledgers: list[LedgerMetadata]
+    bookies: set[str]
+    partitions: int
+    findings: list[Finding]
+
+
+async def _look(service: str, now_ms: int) -> _Seen:
+    async with connected(service) as cluster:
+        registry = BookieRegistry(cluster.store)
+        bookies = {*(await registry.cookies()), *cluster.ledgers.bookies.available}
+        ids = await cluster.ledgers.list()
+        ledgers = await _records(cluster, ids)
+        named: dict[int, str] = {}
+        partitions = 0
+        for topic, numbers in (await cluster.partitions(Selection(pattern=".*"))).items():
+            for number in numbers:
+                record = await cluster.record(topic, number)
+                partitions += 1
+                for link in record.ledgers:
+                    named[link.ledger_id] = f"{topic}/{number}"
+                if record.state_ledger is not None:
+                    named[record.state_ledger] = f"{topic}/{number}"
+        # Read after the partitions: what they name was there before.
+        missing = [name for name in named if name not in ledgers]
+        ledgers.update(await _records(cluster, missing))
+        findings = metadata_findings(ledgers, named, bookies, now_ms)
+        return _Seen([ledgers[one] for one in sorted(ledgers)], bookies, partitions, findings)
+
+
+async def _records(cluster: Cluster, ids: list[int]) -> dict[int, LedgerMetadata]:
+    found = {}
+    for ledger_id in ids:
+        try:
+            found[ledger_id] = await cluster.ledgers.metadata(ledger_id)
+        except LedgerNotFound:
+            continue
+    return found
+
+
+def metadata_findings(
+    ledgers: dict[int, LedgerMetadata], named: dict[int, str], bookies: set[str], now_ms: int
+) -> list[Finding]:
+    """What records say of each other. `named`: by ledger, the partition that has it."""
+    found = [
+        Finding("ledger-missing", where, f"ledger {ledger_id} is named, but has no record")
+        for ledger_id, where in sorted(named.items())
+        if ledger_id not in ledgers
+    ]
+    for ledger_id, metadata in sorted(ledgers.items()):
+        partition = metadata.custom.get("octavo.partition")
+        young = now_ms - metadata.created_ms < _YOUNG_MS
+        if partition is not None and ledger_id not in named and not young:
+            of = partition.decode(errors="replace")
+            what = f"made for partition {of}, which does not name it"
+            found.append(Finding("ledger-orphaned", f"ledger {ledger_id}", what))
+        gone = {one for fragment in metadata.fragments for one in fragment.bookies} - bookies
+        found += [
+            Finding(
+                "bookie-gone",
+                f"ledger {ledger_id}",
+                f"bookie {one} holds a part of it, and is neither registered nor known by a cookie",
+            )
+            for one in sorted(gone)
+        ]
+    return found
+
+
+# ---------------------------------------------------------------------- bookies, in the tasks
+
+
+async def _work(service: str, cluster: Cluster, parts: list[Part]) -> Found:
+    findings = Findings()
+    figures = {"entries": 0, "copies": 0}
+    for part in parts:
+        metadata = await cluster.ledgers.metadata(part.ledger_id)
+        amiss, copies = await _ledger(cluster, metadata, part.last)
+        if amiss.counts:
+            now = await current(service, part.ledger_id)
+            if now is None:
+                continue
+            if now.fragments != metadata.fragments:
+                amiss, copies = await _ledger(cluster, now, part.last)
+            findings.take(amiss)
+        figures["entries"] += part.last - part.first + 1
+        figures["copies"] += copies
+    return Found(findings.kept, findings.counts, figures)
+
+
+async def _ledger(cluster: Cluster, metadata: LedgerMetadata, last: int) -> tuple[Findings, int]:
+    findings = Findings()
+    names = sorted({one for fragment in metadata.fragments for one in fragment.bookies})
+    asked = (_ask(cluster, metadata.ledger_id, one) for one in names)
+    answers = dict(zip(names, await asyncio.gather(*asked), strict=True))
+    held = Held(
+        {name: runs for name, (runs, _) in answers.items()},
+        {name: why for name, (_, why) in answers.items()},
+    )
+    return findings, copies_findings(metadata, last, held, findings)
+
+
+async def _ask(cluster: Cluster, ledger_id: int, bookie: str) -> tuple[list[Entries] | None, str]:
+    try:
+        answer: dict[str, Any] = await cluster.ledgers.request(
+            bookie, Op.LIST_ENTRIES, {"ledger": ledger_id}
+        )
+        return [(first, last) for first, last in answer["runs"]], ""
+    except (NoSuchLedger, NoSuchEntry):
+        return [], ""
+    except OctavoError as error:
+        return None, str(error)
+
+
+def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]:
+    """By bookie: the entries up to `last` that it should hold."""
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    found: dict[str, list[Entries]] = {}
+    fragments = metadata.fragments
+    for at, fragment in enumerate(fragments):
+        end = fragments[at + 1].first_entry - 1 if at + 1 < len(fragments) else last
+        end = min(end, last)
+        if end < fragment.first_entry:
+            continue
+        for position, bookie in enumerate(fragment.bookies):
+            if quorum.everywhere:
+                runs = [(fragment.first_entry, end)]
+            else:
+                entries = range(fragment.first_entry, end + 1)
+                runs = runs_in(one for one in entries if quorum.holds(position, one))
+            found.setdefault(bookie, []).extend(runs)
+    return found
+
+
+def copies_findings(metadata: LedgerMetadata, last: int, held: Held, findings: Findings) -> int:
+    """Hold one ledger's bookies against its record. Returns how many copies are there."""
+    where = f"ledger {metadata.ledger_id}"
+    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    missing: dict[str, list[Entries]] = {}
+    copies = 0
+    for bookie, wanted in sorted(wanted_runs(metadata, last).items()):
+        runs = held.runs[bookie]
+        if runs is None:
+            what = f"bookie {bookie} does not say what it holds: {held.why[bookie]}"
+            findings.add("copies-unknown", where, what, count_of(wanted))
+            continue
+        absent = without(wanted, runs)
+        copies += count_of(wanted) - count_of(absent)
+        if absent:
+            missing[bookie] = absent
+            what = f"bookie {bookie} lacks {words(absent)}"
+            findings.add("copy-missing", where, what, count_of(absent))
+    lost = []
+    for entry_id in sorted({one for runs in missing.values() for one in numbers_in(runs)}):
+        bookies = metadata.fragment_of(entry_id).bookies
+        holders = [bookies[position] for position in quorum.write_set(entry_id)]
+        if all(has(missing.get(bookie, []), entry_id) for bookie in holders):
+            lost.append(entry_id)
+    if lost:
+        what = f"no bookie of the write set has {words(runs_in(lost))}"
+        findings.add("entry-lost", where, what, len(lost))
+    return copies

@@ -1,0 +1,156 @@
+"""Work on ledgers, spread over Spark's tasks: each gets some of them and the records to read them.
+
+A task needs no metadata store; it works on a copy of the records, as the source's tasks do
+(metadata/frozen.py). What a task returns is small: counts, and the first findings of each kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from ledger.errors import LedgerNotFound
+from metadata.frozen import FrozenStore
+from metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
+from octavo.pipeline.runner import Run
+from octavo.spark.cluster import Cluster, connected
+
+TASKS_PER_SLOT = 4
+"""More tasks than slots, so that a slow one does not hold up the end."""
+
+
+class Part(NamedTuple):
+    """Entries `first` to `last` of a ledger."""
+
+    ledger_id: int
+    first: int
+    last: int
+
+
+class Found(NamedTuple):
+    """What a task returns."""
+
+    findings: list[Finding]
+    counts: dict[str, int]
+    figures: dict[str, int]
+    """Sums for the summary."""
+
+
+class Task(NamedTuple):
+    """What a task gets."""
+
+    parts: list[Part]
+    records: dict[str, bytes]
+    service: str
+
+
+Work = Callable[[Cluster, list[Part]], Awaitable[Found]]
+
+
+def confirmed_end(metadata: LedgerMetadata) -> int:
+    """The last entry that is known to be confirmed from the record alone; −1: none.
+
+    Of an open ledger all fragments but the last are: a fragment begins above a confirmed entry.
+    """
+    if metadata.state is LedgerState.CLOSED:
+        return metadata.last_entry
+    return metadata.fragments[-1].first_entry - 1
+
+
+def parts_of(found: Iterable[LedgerMetadata], *, entries_max: int) -> list[Part]:
+    """What is confirmed of these ledgers, in parts of a bounded size."""
+    parts = []
+    for metadata in found:
+        end = confirmed_end(metadata) + 1
+        parts += [
+            Part(metadata.ledger_id, first, min(first + entries_max, end) - 1)
+            for first in range(0, end, entries_max)
+        ]
+    return parts
+
+
+def dealt(parts: list[Part], hands: int) -> list[list[Part]]:
+    """Shared out so that each hand has about as many entries; at most `hands`, none empty."""
+    total = sum(part.last - part.first + 1 for part in parts)
+    share = max(1, -(-total // max(1, hands)))
+    found: list[list[Part]] = []
+    filled = share
+    for part in parts:
+        if filled >= share:
+            found.append([])
+            filled = 0
+        found[-1].append(part)
+        filled += part.last - part.first + 1
+    return found
+
+
+def spread(run: Run, outcome: Outcome, parts: list[Part], work: Work) -> dict[str, int]:
+    """Do the work on all parts; findings go to the outcome. Returns the sums of the figures."""
+    context = run.spark.sparkContext
+    hands = dealt(parts, TASKS_PER_SLOT * context.defaultParallelism)
+    if not hands:
+        return {}
+
+    async def tasks() -> list[Task]:
+        async with connected(run.service) as cluster:
+            return [
+                Task(
+                    hand,
+                    await cluster.records_for(dict.fromkeys(part.ledger_id for part in hand)),
+                    run.service,
+                )
+                for hand in hands
+            ]
+
+    made = asyncio.run(tasks())
+    figures: dict[str, int] = {}
+    for found in context.parallelize(made, len(made)).map(lambda task: _do(task, work)).collect():
+        outcome.found(found.findings, found.counts)
+        for name, number in found.figures.items():
+            figures[name] = figures.get(name, 0) + number
+    return figures
+
+
+def _do(task: Task, work: Work) -> Found:
+    async def run() -> Found:
+        cluster = Cluster(FrozenStore(task.records, task.service))
+        await cluster.start()
+        try:
+            return await work(cluster, task.parts)
+        finally:
+            await cluster.close()
+
+    return asyncio.run(run())
+
+
+async def current(service: str, ledger_id: int) -> LedgerMetadata | None:
+    """The ledger's record as it is now; None when it was deleted. For whoever has found something
+    amiss: retention may have been there first."""
+    async with connected(service) as cluster:
+        try:
+            return await cluster.ledgers.metadata(ledger_id)
+        except LedgerNotFound:
+            return None
+
+
+class Findings:
+    """Gathers findings in a task; counts all, keeps the first of each kind."""
+
+    def __init__(self) -> None:
+        self.kept: list[Finding] = []
+        self.counts: dict[str, int] = {}
+
+    def add(self, kind: str, where: str, what: str, count: int = 1) -> None:
+        """`count`: how many entries the finding is about."""
+        if sum(one.kind == kind for one in self.kept) < SHOWN_MAX:
+            self.kept.append(Finding(kind, where, what))
+        self.counts[kind] = self.counts.get(kind, 0) + count
+
+    def take(self, other: Findings) -> None:
+        """Add all of another's."""
+        for one in other.kept:
+            self.add(*one, count=0)
+        for kind, count in other.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + count
