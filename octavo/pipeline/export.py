@@ -211,7 +211,7 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
 
 def _decoded(schema: Mapping[str, Any]) -> Any:
     """value → struct(row, reason), in the tasks, by Arrow."""
-    from pyspark.sql.functions import arrow_udf
+    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -221,13 +221,14 @@ def _decoded(schema: Mapping[str, Any]) -> Any:
     )
     arrow = to_arrow_type(returned, timezone="UTC")
 
-    @arrow_udf(returned)
     def decoded(values: pa.Array) -> pa.Array:
         decode = decoder_of(text)
         found = (decode(value) for value in values.to_pylist())
         return pa.array([{"row": row, "reason": reason} for row, reason in found], arrow)
 
-    return decoded
+    # Which kind of function it is Spark tells by its hints, which its own types do not allow for.
+    make: Any = arrow_udf
+    return make(decoded, returnType=returned)
 
 
 # ---------------------------------------------------------------------- the folder

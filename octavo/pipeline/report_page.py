@@ -44,8 +44,10 @@ def page(whole: dict[str, Any]) -> str:
 
 
 def _stored(rows: Iterable[dict[str, Any]]) -> str:
-    names = ("topic", "partitions", "ledgers", "bytes", "bytes_all_copies")
-    names += ("retention_ms", "retention_bytes", "expired_ledgers", "expired_bytes")
+    names = [
+        *("topic", "partitions", "ledgers", "bytes", "bytes_all_copies"),
+        *("retention_ms", "retention_bytes", "expired_ledgers", "expired_bytes"),
+    ]
     return _table(names, [[row[name] for name in names] for row in rows])
 
 

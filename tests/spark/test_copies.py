@@ -21,6 +21,7 @@ from octavo.pipeline.scrub import ScrubOptions, scrub
 from protocol.entry import DigestType, digest_for, master_key, pack_entry
 from protocol.frames import add_prefix
 from tests.process.cluster import Standalone
+from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +85,10 @@ def test_a_sound_ledger_has_no_findings(
 ) -> None:
     with Client(service) as client:
         client.create_topic("sound", rollover={"entries": 4})
-        with client.producer("sound", batch_bytes=300) as producer:
+        with (
+            seen_by_readers(service, "sound", 200),
+            client.producer("sound", batch_bytes=300) as producer,
+        ):
             for number in range(200):
                 producer.send(b"%d" % number)
     outcome = job(lambda run: scrub(run, ScrubOptions(sample=0.5, bytes_per_s=10**8)))

@@ -14,6 +14,7 @@ from octavo import Client
 from octavo.pipeline.export import ExportOptions, export
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import BadUsage, run_job, selection_of
+from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +53,11 @@ def exported(spark: SparkSession, service: str) -> Export:
     return of
 
 
-def publish(client: Client, topic: str, values: list[Any]) -> None:
-    with client.producer(topic, batch_bytes=400) as producer:
+def publish(client: Client, service: str, topic: str, values: list[Any]) -> None:
+    with (
+        seen_by_readers(service, topic, len(values)),
+        client.producer(topic, batch_bytes=400) as producer,
+    ):
         for number, value in enumerate(values):
             producer.send(value, key=f"k{number}", timestamp_ms=START_MS + number)
 
@@ -64,13 +68,15 @@ def rows_in(out: Path) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_a_repeated_run_adds_what_is_new(exported: Export, client: Client, tmp_path: Path) -> None:
+def test_a_repeated_run_adds_what_is_new(
+    exported: Export, client: Client, service: str, tmp_path: Path
+) -> None:
     client.create_topic("raw", partitions=2)
     out = tmp_path / "out"
-    publish(client, "raw", [b"%d" % number for number in range(40)])
+    publish(client, service, "raw", [b"%d" % number for number in range(40)])
     first = exported("raw", out, rows_per_batch=25)
     assert (first.exit, first.summary["rows"], first.summary["batches"]) == (Exit.OK, 40, 2)
-    publish(client, "raw", [b"%d" % number for number in range(40, 50)])
+    publish(client, service, "raw", [b"%d" % number for number in range(40, 50)])
     assert exported("raw", out).summary["rows"] == 10
     rows = rows_in(out)
     assert sorted(int(row["value"]) for row in rows) == list(range(50))
@@ -83,13 +89,13 @@ def test_a_repeated_run_adds_what_is_new(exported: Export, client: Client, tmp_p
 
 
 def test_bad_rows_suspend_and_then_go_to_dead_letters(
-    exported: Export, client: Client, tmp_path: Path
+    exported: Export, client: Client, service: str, tmp_path: Path
 ) -> None:
     good = [{"n": n, "at": "2024-01-01T02:00:00+02:00", "dep. delay": 1.5} for n in range(20)]
-    publish(client, "typed", [json.dumps(one).encode() for one in good])
+    publish(client, service, "typed", [json.dumps(one).encode() for one in good])
     out, letters = tmp_path / "out", tmp_path / "letters"
     assert exported("typed", out, schema=SCHEMA).exit is Exit.OK
-    publish(client, "typed", [b'{"n": "7"}', b'{"n": 20, "tags": ["a"]}', b"{"])
+    publish(client, service, "typed", [b'{"n": "7"}', b'{"n": 20, "tags": ["a"]}', b"{"])
 
     dry = exported("typed", out, schema=SCHEMA, dry_run=True)
     assert (dry.summary["rows"], dry.summary["bad_rows"]) == (21, 2)

@@ -14,6 +14,7 @@ from octavo import Client
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.report import ReportOptions, report
 from octavo.pipeline.runner import BadUsage, run_job, selection_of
+from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ START_MS = 19_700 * DAY_MS
 def test_volume_keys_and_sizes(spark: SparkSession, service: str, tmp_path: Path) -> None:
     with Client(service) as client:
         client.create_topic("told", partitions=2)
-        with client.producer("told") as producer:
+        with seen_by_readers(service, "told", 60), client.producer("told") as producer:
             for number in range(60):
                 producer.send(
                     b"x" * (9 if number < 40 else 39),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from octavo import Client
-from octavo.spark.cluster import connected
-from octavo.spark.options import Selection
-from octavo.spark.planning import views_of
+from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,8 +38,10 @@ def topic(client: Client, service: str) -> str:
 
 
 def publish(client: Client, service: str, topic: str, numbers: range, batch: int = 10) -> None:
-    before = asyncio.run(known_end(service, topic))
-    with client.producer(topic, batch_bytes=60 * batch) as producer:
+    with (
+        seen_by_readers(service, topic, len(numbers)),
+        client.producer(topic, batch_bytes=60 * batch) as producer,
+    ):
         for number in numbers:
             producer.send(
                 value_of(number),
@@ -51,15 +49,6 @@ def publish(client: Client, service: str, topic: str, numbers: range, batch: int
                 headers={"n": str(number)},
                 timestamp_ms=START_MS + 1000 * number,
             )
-    while asyncio.run(known_end(service, topic)) < before + len(numbers):
-        time.sleep(0.05)  # bookies are told the last confirmed entry when the writer is idle
-
-
-async def known_end(service: str, topic: str) -> int:
-    """How many messages a reader of the bookies sees."""
-    async with connected(service) as cluster:
-        wanted = await cluster.partitions(Selection(topics=(f"public/{topic}",)))
-        return sum(view.end for view in await views_of(cluster, wanted))
 
 
 def value_of(number: int) -> bytes:

@@ -20,6 +20,7 @@ from octavo.pipeline.verify import verify
 from protocol.batch import with_base_offset
 from protocol.records import Record, build_batch
 from tests.process.cluster import Standalone
+from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,10 +48,13 @@ def verified(spark: SparkSession, service: str) -> Verify:
     return of
 
 
-def test_a_topic_as_published(verified: Verify, client: Client) -> None:
+def test_a_topic_as_published(verified: Verify, client: Client, service: str) -> None:
     client.create_topic("kept", partitions=2, rollover={"entries": 4})
     for _ in range(2):
-        with client.producer("kept", batch_bytes=500) as producer:
+        with (
+            seen_by_readers(service, "kept", 150),
+            client.producer("kept", batch_bytes=500) as producer,
+        ):
             for number in range(150):
                 producer.send(b"%d" % number, key=f"k{number % 7}")
     outcome = verified("kept")
