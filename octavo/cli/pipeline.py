@@ -6,19 +6,14 @@ Exit codes of every job: 0 ok, 1 findings, 2 usage, 3 failed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from octavo.cli.options import BROKER_URL, AsJson, BadOption, Data, broker_urls, metadata_url
-from octavo.cli.output import debugging, emit_fields, emit_json, emit_table, fail, say
-from protocol.codes import OctavoError
-
-if TYPE_CHECKING:
-    from octavo.pipeline.outcome import Outcome
-    from octavo.pipeline.runner import Run
+from octavo.cli.options import BROKER_URL, AsJson, BadOption, Data
+from octavo.cli.pipeline_run import Job, Where, carry_out
 
 app = typer.Typer(
     help="Examine and move whole topics with Spark. Exit codes: 0 ok, 1 findings, 2 usage, "
@@ -27,8 +22,6 @@ app = typer.Typer(
     "octavo/pipeline/__main__.py JOB …",
     no_args_is_help=True,
 )
-
-_USAGE, _FAILED = 2, 3
 
 Topics = Annotated[
     str | None,
@@ -72,13 +65,13 @@ def verify(
       octavo pipeline verify --all --json
     """
 
-    def work(run: Run) -> Outcome:
+    def job() -> Job:
         from octavo.pipeline.runner import selection_of
         from octavo.pipeline.verify import verify
 
-        return verify(run, selection_of(topics, every=every))
+        return partial(verify, selection=selection_of(topics, every=every))
 
-    _carry_out("verify", work, url, data, master, conf, as_json)
+    carry_out("verify", job, Where(url, data, master, conf), as_json=as_json)
 
 
 @app.command()
@@ -123,7 +116,7 @@ def export(
           --dead-letters s3a://lake/flights-bad --every-s 60
     """
 
-    def work(run: Run) -> Outcome:
+    def job() -> Job:
         from octavo.pipeline.export import ExportOptions, export
         from octavo.pipeline.runner import selection_of
 
@@ -137,13 +130,13 @@ def export(
             rows_per_batch=rows_per_batch,
             dry_run=dry_run,
         )
-        return export(run, options)
+        return partial(export, options=options)
 
     if not out:
         raise typer.BadParameter("where to? give --out FOLDER")
     if bad_rows not in ("suspend", "skip"):
         raise typer.BadParameter("--bad-rows is suspend or skip; or give --dead-letters FOLDER")
-    _carry_out("export", work, url, data, master, conf, as_json)
+    carry_out("export", job, Where(url, data, master, conf), as_json=as_json)
 
 
 @app.command()
@@ -169,13 +162,14 @@ def report(
       octavo pipeline report flights --out ./report --overwrite --keys 50
     """
 
-    def work(run: Run) -> Outcome:
+    def job() -> Job:
         from octavo.pipeline.report import ReportOptions, report
         from octavo.pipeline.runner import selection_of
 
-        return report(run, ReportOptions(selection_of(topics, every=every), out, keys, overwrite))
+        options = ReportOptions(selection_of(topics, every=every), out, keys, overwrite)
+        return partial(report, options=options)
 
-    _carry_out("report", work, url, data, master, conf, as_json)
+    carry_out("report", job, Where(url, data, master, conf), as_json=as_json)
 
 
 @app.command()
@@ -193,12 +187,12 @@ def audit(
       octavo pipeline audit --json
     """
 
-    def work(run: Run) -> Outcome:
+    def job() -> Job:
         from octavo.pipeline.audit import audit
 
-        return audit(run)
+        return audit
 
-    _carry_out("audit", work, url, data, master, conf, as_json)
+    carry_out("audit", job, Where(url, data, master, conf), as_json=as_json)
 
 
 @app.command()
@@ -225,12 +219,13 @@ def scrub(
       octavo pipeline scrub --ledger 7 --ledger 8 --json
     """
 
-    def work(run: Run) -> Outcome:
+    def job() -> Job:
         from octavo.pipeline.scrub import ScrubOptions, scrub
 
-        return scrub(run, ScrubOptions(tuple(ledger or ()), sample, seed, bytes_per_s))
+        options = ScrubOptions(tuple(ledger or ()), sample, seed, bytes_per_s)
+        return partial(scrub, options=options)
 
-    _carry_out("scrub", work, url, data, master, conf, as_json)
+    carry_out("scrub", job, Where(url, data, master, conf), as_json=as_json)
 
 
 def _json_file(path: Path) -> dict[str, Any]:
@@ -241,76 +236,3 @@ def _json_file(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadOption(f"{path}: a JSON Schema is a JSON object")
     return found
-
-
-def _carry_out(
-    job: str,
-    work: Callable[[Run], Outcome],
-    url: str | None,
-    data: Path | None,
-    master: str | None,
-    conf: list[str] | None,
-    as_json: bool,
-) -> None:
-    """Run a job, show its outcome, and exit as it says."""
-    try:
-        outcome = _run(job, work, url, data, master, conf)
-    except (OctavoError, OSError) as error:
-        if debugging():
-            raise
-        fail(str(getattr(error, "detail", "") or error))
-        raise typer.Exit(_code(error)) from error
-    if as_json:
-        emit_json(outcome.plain())
-    else:
-        _show(outcome)
-    raise typer.Exit(int(outcome.exit))
-
-
-def _run(
-    job: str,
-    work: Callable[[Run], Outcome],
-    url: str | None,
-    data: Path | None,
-    master: str | None,
-    conf: list[str] | None,
-) -> Outcome:
-    from octavo.pipeline.runner import run_job
-    from octavo.pipeline.session import SparkOptions
-
-    options = SparkOptions(master, _settings(conf))
-    return run_job(job, work, service=_service(url, data), say=say, options=options)
-
-
-def _service(url: str | None, data: Path | None) -> str:
-    """A broker, or the metadata store itself: no broker need be up."""
-    if url and not url.startswith(("http://", "https://")):
-        return url
-    return broker_urls(url, None)[0] if url or data is None else metadata_url(None, data)
-
-
-def _settings(pairs: list[str] | None) -> dict[str, str]:
-    found = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise BadOption(f"--conf {pair!r}: write --conf spark.name=value")
-        found[name] = value
-    return found
-
-
-def _code(error: Exception) -> int:
-    from octavo.pipeline.runner import USAGE
-
-    return _USAGE if isinstance(error, (BadOption, *USAGE)) else _FAILED
-
-
-def _show(outcome: Outcome) -> None:
-    emit_fields({name.replace("_", " "): value for name, value in outcome.summary.items()})
-    if outcome.findings:
-        emit_table(("finding", "where", "what"), outcome.findings)
-    for kind, count in outcome.counts.items():
-        shown = sum(one.kind == kind for one in outcome.findings)
-        say(f"{count:,} × {kind}" + (f", the first {shown} shown" if shown < count else ""))
-    if not outcome.findings:
-        say("no findings")

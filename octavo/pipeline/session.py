@@ -42,11 +42,15 @@ class SparkOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_spark() -> None:
+def check_packages() -> None:
     """Raises `SparkMissing`."""
     for name in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(name) is None:
             raise SparkMissing(f"jobs need {name}, which is not here: pip install 'octavo[spark]'")
+
+
+def check_java() -> None:
+    """Raises `SparkMissing`."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -63,7 +67,8 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
     """The session; stopped at the end unless somebody had started it before."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
-        check_spark()
+        check_packages()
+        check_java()
     from pyspark.sql import SparkSession
 
     from octavo.spark import register
