@@ -77,18 +77,29 @@ STOPS = [
 ]
 
 
+async def stopped_owner(supervisor: LaunchedSupervisor, moment: Failpoint) -> str:
+    """An owner of partitions that fell asleep at that moment; who owns may change meanwhile."""
+    while True:
+        name = (await owners_of(supervisor.cluster.urls))[0][0]
+        child = supervisor.launched[name]
+        child.trigger.arm(moment)
+        for _ in range(300):
+            if is_stopped(child.pid):
+                return name
+            await asyncio.sleep(0.01)
+        child.trigger.disarm()
+        if is_stopped(child.pid):
+            return name
+
+
 async def check_middle(folder: Path, metadata_url: str = "") -> None:
     async def trouble(breaker: Breaker, record: Record) -> None:
         supervisor = breaker.supervisor
         assert isinstance(supervisor, LaunchedSupervisor)
         for step, phase in STOPS:
             await more_acked(record, 100)
-            name = (await owners_of(supervisor.cluster.urls))[0][0]
-            child = supervisor.launched[name]
-            child.trigger.arm(Failpoint(step, phase, action="stop"))
             async with asyncio.timeout(DEADLINE_S):
-                while not is_stopped(child.pid):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                name = await stopped_owner(supervisor, Failpoint(step, phase, action="stop"))
             breaker.log.append(f"{name} stopped at {step}:{phase}")
             try:
                 await asyncio.sleep(1.5 * SESSION_MS / 1000)
