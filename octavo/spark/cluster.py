@@ -8,6 +8,7 @@ driver with the real metadata store, in tasks with a copy of the few records the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
@@ -29,6 +30,7 @@ from metadata.ledgers import LEDGERS_ROOT
 from metadata.opening import open_store
 from metadata.paths import join
 from metadata.store import MetadataStore, RecordNotFound
+from metadata.together import all_of
 from metadata.topics import PartitionLedger, PartitionRecord, TopicStore
 from octavo.spark.options import InvalidOption, Selection
 from octavo.spark.splits import DataLost, Piece, Span, View
@@ -38,6 +40,8 @@ from protocol.entry import Entry
 from protocol.records import read_records
 
 _ANSWER_S = 30.0
+_RECORDS_AT_ONCE = 64
+"""Of a metadata store far away each takes a journey; of thousands of ledgers, all together."""
 
 
 class ServiceUnavailable(OctavoError):
@@ -212,10 +216,15 @@ class Cluster:
             join(LEDGERS_ROOT, "available", info.bookie_id): encode_service_info(info)
             for info in self.ledgers.bookies.available.values()
         }
-        for ledger_id in ledger_ids:
-            with contextlib.suppress(LedgerNotFound):
-                found = await self.ledgers.metadata(ledger_id)
-                records[ledger_path(LEDGERS_ROOT, ledger_id)] = encode_ledger_metadata(found)
+        gate = asyncio.Semaphore(_RECORDS_AT_ONCE)
+
+        async def one(ledger_id: int) -> None:
+            async with gate:
+                with contextlib.suppress(LedgerNotFound):
+                    found = await self.ledgers.metadata(ledger_id)
+                    records[ledger_path(LEDGERS_ROOT, ledger_id)] = encode_ledger_metadata(found)
+
+        await all_of(one(ledger_id) for ledger_id in dict.fromkeys(ledger_ids))
         return records
 
     # ------------------------------------------------------------------ bytes

@@ -90,9 +90,14 @@ def _struct(names: tuple[str, ...], what: str) -> StructType:
     return StructType([StructField(name, EVERY[name]) for name in names])
 
 
-def checked_schema(schema: StructType) -> tuple[str, ...]:
+def checked_schema(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
     """The names of a projection by schema. Raises `InvalidOption` for another name or type."""
     _struct(tuple(schema.names), "the schema names")
+    if options.read_from == "broker" and "entry" in schema.names:
+        raise InvalidOption(
+            "column entry cannot be read with readFrom=broker: brokers do not tell it; name the "
+            "columns without it"
+        )
     for field in schema.fields:
         if field.dataType != EVERY[field.name]:
             raise InvalidOption(

@@ -68,6 +68,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None
     headers: bool
     metadata: bool
+    read_from: str
 
 
 _KNOWN = (
@@ -102,9 +103,12 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if read.text(name) is not None:
                 raise InvalidOption(f"option {name} is for batch queries; a stream has no end")
-    read.choice(
-        "readFrom", ("auto", "bookies"), "auto"
-    )  # the same, as long as nothing else is there
+    read_from = read.choice("readFrom", ("auto", "bookies", "broker"), "auto")
+    if read_from == "broker" and not (read.text("service") or "").startswith("http"):
+        raise InvalidOption(
+            "option readFrom=broker needs a broker's URL as service (http://127.0.0.1:8080), "
+            f"not {read.text('service')}"
+        )
     return SourceOptions(
         service=read.text("service") or "",
         selection=_selection(read),
@@ -125,6 +129,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         columns=read.names("columns"),
         headers=read.flag("includeHeaders", default=False),
         metadata=read.flag("includeMetadata", default=False),
+        read_from=read_from,
     )
 
 

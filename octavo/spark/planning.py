@@ -92,6 +92,6 @@ async def planned(
     )
     splits = []
     for parts in shared or [[]]:
-        records = await cluster.records_for({part.ledger_id: None for part in parts})
+        records = await cluster.records_for(part.ledger_id for part in parts)
         splits.append(Split(tuple(parts), records))
     return splits

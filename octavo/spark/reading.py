@@ -4,7 +4,7 @@ A task needs no metadata store: the few records it needs travel with the split. 
 old (a ledger was moved, trimmed; a bookie has another address) it asks the service for new ones and
 goes on at the offset it had come to. What retention has removed meanwhile is an error, or passed
 over, as `failOnDataLoss` says. The bytes are read on an event loop of their own thread while this
-one makes Arrow of the last ones.
+one makes Arrow of the last ones. With `readFrom=broker` a broker gives them instead (served.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from metadata.frozen import FrozenStore
 from octavo.loop_thread import LoopThread
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import ArrowBuilder, StoredBatch
+from octavo.spark.options import SourceOptions
+from octavo.spark.served import NotServed, served
 from octavo.spark.splits import DataLost, Piece, checked_range, pieces
 from protocol.batch import read_header
 from protocol.codes import NoSuchEntry
@@ -48,19 +50,20 @@ class Split(InputPartition):
 class SplitReader:
     """Reads splits; pickled to the tasks, so it holds values only."""
 
-    def __init__(self, service: str, names: tuple[str, ...], *, fail_on_data_loss: bool) -> None:
-        self._service = service
+    def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
+        self._service = options.service
         self._names = names
-        self._fail = fail_on_data_loss
+        self._fail = options.fail_on_data_loss
+        self._from = options.read_from
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split, in order within each partition."""
         thread = LoopThread("octavo-spark")
         builder = ArrowBuilder(self._names)
         try:
-            for piece, batch in thread.iterate(self._batches(split)):
-                for entry in batch:
-                    builder.add(_stored(piece, entry), piece.start, piece.end)
+            for piece, batches in thread.iterate(self._batches(split)):
+                for batch in batches:
+                    builder.add(batch, piece.start, piece.end)
                     if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
                         yield builder.take()
             if builder.rows:
@@ -68,7 +71,7 @@ class SplitReader:
         finally:
             thread.stop()
 
-    async def _batches(self, split: Split) -> AsyncGenerator[tuple[Piece, list[Entry]]]:
+    async def _batches(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
         cluster = Cluster(FrozenStore(split.records, self._service))
         await cluster.start()
         try:
@@ -78,13 +81,13 @@ class SplitReader:
                 while rest:
                     at = rest[0]
                     try:
-                        async with contextlib.aclosing(cluster.entries(at)) as found:
-                            async for batch in found:
-                                yield at, batch
-                                at = at._replace(start=_after(at, batch))
+                        async with contextlib.aclosing(self._stored(cluster, at)) as found:
+                            async for batches in found:
+                                yield at, batches
+                                at = at._replace(start=_after(at, batches[-1]))
                                 tries = 0
                         rest = rest[1:]
-                    except (LedgerError, NoSuchEntry) as error:
+                    except (LedgerError, NoSuchEntry, NotServed) as error:
                         tries += 1
                         if tries == _TRIES_MAX:
                             raise
@@ -94,6 +97,16 @@ class SplitReader:
                 await cluster.release(piece.ledger_id)
         finally:
             await cluster.close()
+
+    async def _stored(self, cluster: Cluster, piece: Piece) -> AsyncGenerator[list[StoredBatch]]:
+        if self._from == "broker":
+            async with contextlib.aclosing(served(self._service, piece)) as found:
+                async for batches in found:
+                    yield batches
+        else:
+            async with contextlib.aclosing(cluster.entries(piece)) as entries:
+                async for some in entries:
+                    yield [_stored(piece, entry) for entry in some]
 
     async def _planned_anew(
         self, old: Cluster, at: Piece, rest: list[Piece], error: Exception
@@ -126,6 +139,5 @@ def _stored(piece: Piece, entry: Entry) -> StoredBatch:
     )
 
 
-def _after(piece: Piece, batch: list[Entry]) -> int:
-    header = read_header(batch[-1].payload)
-    return min(piece.end, piece.base + header.base_offset + header.record_count)
+def _after(piece: Piece, batch: StoredBatch) -> int:
+    return min(piece.end, batch.base + batch.header.record_count)

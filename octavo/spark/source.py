@@ -60,12 +60,12 @@ class OctavoDataSource(DataSource):
     def reader(self, schema: StructType) -> OctavoReader:
         """For a batch query."""
         options = source_options(self.options, streaming=False)
-        return OctavoReader(options, checked_schema(schema))
+        return OctavoReader(options, checked_schema(schema, options))
 
     def streamReader(self, schema: StructType) -> OctavoStreamReader:  # noqa: N802
         """For a stream."""
         options = source_options(self.options, streaming=True)
-        return OctavoStreamReader(options, checked_schema(schema))
+        return OctavoStreamReader(options, checked_schema(schema, options))
 
 
 def _without_ends(options: Mapping[str, str]) -> dict[str, str]:
@@ -77,9 +77,7 @@ class OctavoReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         self._options = options
-        self._splits = SplitReader(
-            options.service, names, fail_on_data_loss=options.fail_on_data_loss
-        )
+        self._splits = SplitReader(options, names)
 
     def partitions(self) -> list[InputPartition]:
         """The splits; at least one, which may be empty."""
@@ -108,9 +106,7 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         self._options = options
-        self._splits = SplitReader(
-            options.service, names, fail_on_data_loss=options.fail_on_data_loss
-        )
+        self._splits = SplitReader(options, names)
         self._driver: _Driver | None = None
         self._frozen: Offsets | None = None
         self._waiting_since_s: float | None = None

@@ -107,7 +107,7 @@ def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int,
     if end > view.end:
         _lost(
             f"{where}: offsets {max(start, view.end)} to {end - 1} are not there; it ends at "
-            f"{view.end}: the topic was deleted and made again",
+            f"{view.end}: the topic was deleted" + (" and made again" if view.end else ""),
             fail=fail,
         )
         end = view.end

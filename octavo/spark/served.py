@@ -1,0 +1,83 @@
+"""Pieces read through a broker (`readFrom=broker`): batches as stored, over HTTP.
+
+For where bookies cannot be reached from Spark's hosts. Any broker does, it asks the owner. The next
+answer is under way while one is used. A broker does not tell the entry that a batch lies in: it
+stands as -1, and the column `entry` is not to be had this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import aiohttp
+
+from octavo.spark.columns import StoredBatch
+from octavo.spark.splits import Piece
+from protocol.batch import InvalidBatch, split_batches
+from protocol.codes import OctavoError
+
+_BYTES_MAX = 8 * 2**20
+_MESSAGES_MAX = 10_000
+_ANSWER_S = 60.0
+_RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
+
+
+class NotServed(OctavoError):
+    """A broker did not give what was asked for. Says what it answered."""
+
+    name = "not-served"
+    retryable = True
+
+
+async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]]:
+    """The batches that hold the piece. Raises `NotServed`."""
+    url = f"{service.rstrip('/')}/v1/topics/{piece.topic}/partitions/{piece.partition}/messages"
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        ahead = asyncio.ensure_future(_ask(session, url, piece.start))
+        try:
+            while True:
+                found = _cut(piece, await ahead)
+                reached = found[-1].base + found[-1].header.record_count
+                if reached < piece.end:
+                    ahead = asyncio.ensure_future(_ask(session, url, reached))
+                yield found
+                if reached >= piece.end:
+                    return
+        finally:
+            ahead.cancel()
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, offset: int) -> bytes:
+    asked = {"from": str(offset), "max_bytes": str(_BYTES_MAX), "limit": str(_MESSAGES_MAX)}
+    try:
+        async with session.get(url, params=asked, headers={"Accept": _RECORD_BATCH}) as answer:
+            if answer.status == 200:
+                return await answer.read()
+            said = (await answer.text())[:300]
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise NotServed(f"{url}: {str(error) or 'no answer in 60 s'}") from error
+    raise NotServed(f"{url}?from={offset}: {answer.status} {said}".rstrip())
+
+
+def _cut(piece: Piece, body: bytes) -> list[StoredBatch]:
+    """Batches back to back, each checked. Raises `NotServed`."""
+    try:
+        found = [
+            StoredBatch(
+                piece.topic,
+                piece.partition,
+                piece.ledger_id,
+                -1,
+                header.base_offset,
+                header,
+                bytes(data),
+            )
+            for header, data in split_batches(body)
+        ]
+    except InvalidBatch as error:
+        raise NotServed(f"topic {piece.topic} partition {piece.partition}: {error}") from error
+    if not found:
+        raise NotServed(f"topic {piece.topic} partition {piece.partition}: an empty answer")
+    return found

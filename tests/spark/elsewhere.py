@@ -1,0 +1,45 @@
+"""A Spark of another kind, as a process: `python -m tests.spark.elsewhere KIND SERVICE TOPIC`.
+
+KIND is `local-cluster` (executors are processes of their own) or `connect` (a Spark Connect server,
+and this as its client). Prints one JSON object: the values read, and by how many executors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from octavo.spark import register
+
+
+def main() -> None:
+    """Read the topic and say what was found."""
+    kind, service, topic = sys.argv[1:]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName("octavo elsewhere")
+    if kind == "connect":
+        builder = builder.remote("local[2]")
+    else:
+        builder = builder.master("local-cluster[2,1,1024]").config("spark.executor.memory", "512m")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    spark = builder.getOrCreate()
+    register(spark)
+    frame = (
+        spark.read.format("octavo")
+        .options(service=service, subscribe=topic, minPartitions=4, columns="value")
+        .load()
+    )
+    values = sorted(int(row.value) for row in frame.collect())
+    executors = 1
+    if kind != "connect":
+        status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()
+        executors = status.size() - 1  # the driver is one of them
+    print(json.dumps({"values": values, "executors": executors}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,382 @@
+"""The Spark source when what it reads goes, breaks or moves. Planned and read without a JVM.
+
+Planning is what Spark's driver calls, reading what its tasks call: the objects are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.types import PartitionName, TopicSettings
+from metadata.frozen import FrozenStore
+from metadata.ledger_codec import encode_ledger_metadata
+from metadata.ledger_ids import ledger_path
+from metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState
+from metadata.topic_records import encode_record
+from metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicStore
+from metadata.topics import TopicSettings as StoredSettings
+from octavo.spark import reading
+from octavo.spark.cluster import Cluster as SparkCluster
+from octavo.spark.cluster import connected
+from octavo.spark.columns import checked_schema, schema_of
+from octavo.spark.options import source_options
+from octavo.spark.planning import planned, views_of
+from octavo.spark.reading import Split
+from octavo.spark.source import OctavoReader, OctavoStreamReader
+from octavo.spark.splits import DataLost, ends_of
+from protocol.codes import OctavoError
+from protocol.entry import DigestType
+from tests.broker_cluster import (
+    TOPIC,
+    BrokerCluster,
+    RunningBroker,
+    batch,
+    make_topic,
+    owned,
+)
+from tests.ledger_cluster import Cluster, running_cluster
+
+pytestmark = pytest.mark.timeout(300)
+BATCHES = 24
+ROWS = 10
+
+
+class Place:
+    """Three bookies, a broker, and one partition of many ledgers, all in this process."""
+
+    def __init__(self, cluster: Cluster, broker: RunningBroker, name: PartitionName) -> None:
+        self.cluster = cluster
+        self.broker = broker.broker
+        self.name = name
+        self.service = f"file://{cluster.folder / 'metadata.db'}"
+
+    async def publish(self, first: int, count: int) -> None:
+        partition = await owned(self.broker, self.name)
+        for number in range(first, first + count):
+            await partition.publish(batch(ROWS, tag=f"b{number:03d}"))
+
+    async def all_known(self) -> None:
+        """Bookies are told the last confirmed entry when the writer is idle."""
+        async with connected(self.service) as cluster:
+            async with asyncio.timeout(60):
+                while (await cluster.view("public/flights", 0)).end < len(WHOLE):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+    async def planned(self, **options: str) -> tuple[OctavoReader, list[Split]]:
+        reader = reader_of(self.service, **options)
+        found = await asyncio.to_thread(reader.partitions)
+        assert all(isinstance(split, Split) for split in found)
+        return reader, found  # type: ignore[return-value]
+
+    async def forget(self, ledger_id: int) -> None:
+        """As garbage collection does a quarter of an hour after the record went."""
+        for node in self.cluster.nodes.values():
+            await node.storage.delete_ledger(ledger_id)
+
+
+def reader_of(service: str, **options: str) -> OctavoReader:
+    given = {"service": service, "subscribe": "flights", "columns": "value,offset", **options}
+    checked = source_options(given, streaming=False)
+    return OctavoReader(checked, checked_schema(schema_of(checked), checked))
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with running_cluster(tmp_path) as cluster:
+        brokers = BrokerCluster(cluster, tmp_path)
+        try:
+            broker = await brokers.start("A")
+            name = await make_topic(broker.broker, rollover_entries=4)
+            made = Place(cluster, broker, name)
+            for first in range(0, BATCHES, 4):  # a ledger ends behind what is on its way
+                await made.publish(first, 4)
+            await made.all_known()
+            yield made
+        finally:
+            await brokers.close()
+
+
+def values_of(rows: list[Any]) -> list[str]:
+    return [value.decode() for some in rows for value in some.column("value").to_pylist()]
+
+
+WHOLE = [f"b{number:03d}-{row}" for number in range(BATCHES) for row in range(ROWS)]
+
+
+class Halfway:
+    """A split's rows, stopped after the first: what comes later is read when asked for."""
+
+    def __init__(self, reader: OctavoReader, split: Split) -> None:
+        self._rows: Iterator[Any] = reader.read(split)
+
+    async def first(self) -> list[str]:
+        return values_of([await asyncio.to_thread(next, self._rows)])
+
+    async def rest(self) -> list[str]:
+        return values_of(await asyncio.to_thread(list, self._rows))
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ROWS_MAX", ROWS)
+    monkeypatch.setattr(reading, "_PAUSE_S", 0.01)
+
+
+async def trim(place: Place) -> int:
+    """Retention removes all but the newest ledgers, and bookies have collected them too."""
+    partition = await owned(place.broker, place.name)
+    before = {ledger_id for ledger_id, _ in partition.stats().ledgers}
+    await place.broker.update_topic(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
+    await partition.upkeep()
+    stats = partition.stats()
+    assert stats.earliest_offset > 0
+    for ledger_id in before - {ledger_id for ledger_id, _ in stats.ledgers}:
+        await place.forget(ledger_id)
+    return stats.earliest_offset
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_ledger_trimmed_under_a_running_query(place: Place) -> None:
+    reader, (split,) = await place.planned()
+    query = Halfway(reader, split)
+    assert await query.first() == WHOLE[:ROWS]
+    earliest = await trim(place)
+    with pytest.raises(DataLost) as lost:
+        await query.rest()
+    said = str(lost.value)
+    assert "topic public/flights partition 0" in said
+    assert f"were trimmed by retention; the earliest is {earliest}" in said
+    assert "failOnDataLoss=false" in said
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_without_fail_on_data_loss_what_is_left_is_read(place: Place) -> None:
+    reader, (split,) = await place.planned(failOnDataLoss="false")
+    query = Halfway(reader, split)
+    first = await query.first()
+    earliest = await trim(place)
+    rest = await query.rest()
+    assert rest[-(len(WHOLE) - earliest) :] == WHOLE[earliest:]
+    assert [*first, *rest] == WHOLE[: len(first) + len(rest) - len(WHOLE[earliest:])] + WHOLE[
+        earliest:
+    ], "each at most once, in order"
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_topic_deleted_under_a_running_query(place: Place) -> None:
+    reader, (split,) = await place.planned()
+    query = Halfway(reader, split)
+    await query.first()
+    ledgers = {part.ledger_id for part in split.parts}
+    await place.broker.delete_topic(TOPIC)
+    for ledger_id in ledgers:
+        await place.forget(ledger_id)
+    with pytest.raises(DataLost, match=r"topic public/flights partition 0: .* was deleted"):
+        await query.rest()
+
+
+async def test_a_stream_on_a_deleted_topic_says_so(place: Place) -> None:
+    given = {"service": place.service, "subscribe": "flights", "startingOffsets": "earliest"}
+    options = source_options(given, streaming=True)
+    stream = OctavoStreamReader(options, checked_schema(schema_of(options), options))
+    try:
+        begin = await asyncio.to_thread(stream.initialOffset)
+        limit = stream.getDefaultReadLimit()
+        end = await asyncio.to_thread(stream.latestOffset, begin, limit)
+        assert end == {"public/flights": {"0": len(WHOLE)}}
+        await place.broker.delete_topic(TOPIC)
+        with pytest.raises(Exception, match="there is no topic public/flights"):
+            await asyncio.to_thread(stream.latestOffset, begin, limit)
+        with pytest.raises(DataLost, match="was deleted"):
+            await asyncio.to_thread(stream.partitions, begin, end)
+    finally:
+        await asyncio.to_thread(stream.stop)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_bookie_that_goes_while_it_is_read(place: Place) -> None:
+    reader, splits = await place.planned(maxRecordsPerPartition="80")
+    assert len(splits) == 3
+    queries = [Halfway(reader, split) for split in splits]
+    found = [await query.first() for query in queries]
+    await place.cluster.stop_bookie("b2")
+    for number, query in enumerate(queries):
+        found[number] += await query.rest()
+    assert list(itertools.chain(*found)) == WHOLE
+
+
+def flips_bits(node: Any) -> None:
+    """What this bookie reads has one bit wrong: the disk's fault, found by no bookie's check."""
+    storage = node.storage
+    read, read_many = storage.read, storage.read_many
+
+    def flip(data: bytes) -> bytes:
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    async def damaged_read(ledger_id: int, entry_id: int) -> bytes:
+        return flip(await read(ledger_id, entry_id))
+
+    async def damaged_read_many(*args: int) -> list[bytes]:
+        return [flip(data) for data in await read_many(*args)]
+
+    storage.read, storage.read_many = damaged_read, damaged_read_many
+    storage.read_now = lambda *_: None
+
+
+async def test_a_replica_with_a_flipped_bit_is_passed_over_and_told(place: Place) -> None:
+    flips_bits(place.cluster.nodes["b1"])
+    flips_bits(place.cluster.nodes["b3"])
+    reader, splits = await place.planned(maxRecordsPerPartition="40")
+    with capture_logs() as logs:
+        found = [await asyncio.to_thread(list, reader.read(split)) for split in splits]
+    assert list(itertools.chain(*map(values_of, found))) == WHOLE
+    told = [log for log in logs if log["event"] == "replica_damaged"]
+    assert {log["log_level"] for log in told} == {"warning"}
+    assert {log["bookie"] for log in told} <= {"b1", "b3"}
+    assert all("digest does not match" in log["reason"] for log in told)
+
+
+async def test_every_replica_damaged_is_an_error_not_silence(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_PAUSE_S", 0.01)
+    for node in place.cluster.nodes.values():
+        flips_bits(node)
+    reader = reader_of(place.service, endingOffsets='{"flights": {"0": 20}}')
+    (split,) = await asyncio.to_thread(reader.partitions)
+    with pytest.raises(Exception, match="no replica gave it"):
+        await asyncio.to_thread(list, reader.read(split))
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_ledger_replaced_by_a_copy_under_a_running_query(place: Place) -> None:
+    """As when small ledgers are put together, or one is written again elsewhere."""
+    reader, (split,) = await place.planned()
+    query = Halfway(reader, split)
+    first = await query.first()
+    topics = TopicStore(place.cluster.store)
+    record, version = await topics.read_partition(*place.name)
+    old = [link for link in record.ledgers if link.count is not None][-1].ledger_id
+    client = await place.cluster.client()
+    copy = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    for payload in await read_all(client, old):
+        await copy.append(payload)
+    await copy.close()
+    links = tuple(
+        replace(link, ledger_id=copy.ledger_id) if link.ledger_id == old else link
+        for link in record.ledgers
+    )
+    await topics.write_partition(*place.name, replace(record, ledgers=links), version)
+    await client.delete(old)
+    await place.forget(old)
+    assert [*first, *await query.rest()] == WHOLE
+
+
+async def read_all(client: Any, ledger_id: int) -> list[bytes]:
+    reader = await client.open(ledger_id)
+    found = await reader.read(0, reader.last_add_confirmed)
+    await reader.close()
+    return [bytes(entry.payload) for entry in found]
+
+
+@pytest.mark.parametrize(
+    ("service", "said"),
+    [
+        ("http://127.0.0.1:1", "no broker answers at http://127.0.0.1:1"),
+        ("zk://127.0.0.1:1", "no ZooKeeper"),
+        ("file:///nix/metadata.db", "/nix/metadata.db"),
+        ("flights", "flights"),
+    ],
+)
+def test_no_cluster_is_said(service: str, said: str) -> None:
+    with pytest.raises(OctavoError, match=said):
+        reader_of(service).partitions()
+
+
+# ---------------------------------------------------------------------- many small ledgers
+
+LEDGERS = 10_000
+
+
+async def test_ten_thousand_small_ledgers_are_planned_in_seconds(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Planned against a store whose every read takes 5 ms, as one some hosts away does."""
+    store = far_store()
+    cluster = SparkCluster(store)
+    await cluster.start()
+    options = source_options({"service": "file:///x", "subscribe": "many"}, streaming=False)
+    try:
+        started = time.monotonic()
+        wanted = await cluster.partitions(options.selection)
+        views = await views_of(cluster, wanted)
+        splits = await planned(cluster, options, views, {}, ends_of(views))
+        took_s = time.monotonic() - started
+    finally:
+        await cluster.close()
+    record_property("took_s", took_s)
+    print(f"10,000 ledgers: {len(splits)} splits planned in {took_s:.1f} s")
+    parts = [part for split in splits for part in split.parts]
+    assert len(parts) == LEDGERS
+    assert sum(part.end - part.start for part in parts) == 2 * LEDGERS
+    for split in splits:
+        assert {f"/L{part.ledger_id % 10_000:04d}" for part in split.parts} <= {
+            path[path.rindex("/") :] for path in split.records
+        }
+    assert len(splits) < 50, "small ledgers share splits"
+    assert store.at_once_max > 16, "records are read together"
+    assert store.at_once_max <= 64, "but not all at once"
+
+
+class FarStore(FrozenStore):
+    """Records some milliseconds away. Counts how many reads are under way."""
+
+    at_once = at_once_max = 0
+
+    async def get(self, path: str) -> Any:
+        self.at_once += 1
+        self.at_once_max = max(self.at_once_max, self.at_once)
+        try:
+            await asyncio.sleep(0.005)
+            return await super().get(path)
+        finally:
+            self.at_once -= 1
+
+
+def far_store() -> FarStore:
+    """The records of a topic of 10,000 closed ledgers in four partitions."""
+    each = LEDGERS // 4
+    records = {
+        "/octavo/topics/public/many": encode_record(TopicRecord(StoredSettings(partitions=4)))
+    }
+    for partition in range(4):
+        links = tuple(
+            PartitionLedger(partition * each + number, 2 * number, 2, 200, 1, 2, 3)
+            for number in range(each)
+        )
+        records[f"/octavo/topics/public/many/partitions/{partition}"] = encode_record(
+            PartitionRecord(links)
+        )
+    for ledger_id in range(LEDGERS):
+        metadata = LedgerMetadata(
+            ledger_id=ledger_id,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            fragments=(Fragment(0, ("b1", "b2", "b3")),),
+            state=LedgerState.CLOSED,
+            last_entry=0,
+            length=200,
+            digest_type=DigestType.CRC32C,
+        )
+        records[ledger_path(LEDGERS_ROOT, ledger_id)] = encode_ledger_metadata(metadata)
+    return FarStore(records, "far")
