@@ -24,11 +24,15 @@ docker version >/dev/null || { echo 'base-image.sh: no engine answers; start doc
 
 if ! docker image inspect $base >/dev/null 2>&1; then
     root=$(mktemp -d)
-    trap 'rm -rf "$root"' EXIT
+    trap 'umount "$root" 2>/dev/null; rm -rf "$root"' EXIT
+    # In memory where that is allowed: dpkg syncs every file, and a busy disk takes minutes for it.
+    mount -t tmpfs -o size=1g,mode=755 tmpfs "$root" 2>/dev/null || true
     debootstrap --variant=minbase --include=python3-minimal,python3-venv,ca-certificates \
         $suite "$root" "$mirror"
     rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* \
         "$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/*
+    # As in the official images: an image that is half built after a power failure is built again.
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/image"
     tar -C "$root" --one-file-system --exclude=./dev/* -c . |
         docker import --change 'ENV LANG=C.UTF-8' --change 'CMD ["python3"]' - $base
 fi

@@ -19,13 +19,15 @@ from tests.kit.checkers import check_topics
 from tests.process.users import TOPIC, Place, Record
 
 
-async def stored(urls: list[str], partitions: int) -> dict[Place, tuple[str, str]]:
+async def stored(
+    urls: list[str], partitions: int, topic: str = TOPIC
+) -> dict[Place, tuple[str, str]]:
     """Text and key of every message that the topic holds."""
     async with AsyncClient(urls) as client:
         return {
             (partition, message.offset): (message.text(), (message.key or b"").decode())
             for partition in range(partitions)
-            async for message in client.messages(TOPIC, partition=partition)
+            async for message in client.messages(topic, partition=partition)
         }
 
 

@@ -62,18 +62,20 @@ class Publisher:
         *,
         keys: int = 7,
         encoding: Literal["batch", "ndjson"] = "batch",
+        topic: str = TOPIC,
     ) -> None:
         self._client = client
         self._record = record
         self._name = name
         self._keys = keys
         self._encoding = encoding
+        self._topic = topic
         self.stopping = False
 
     async def run(self, rate: float) -> None:
         """Send about `rate` messages a second; return when all are answered."""
         producer = await self._client.producer(
-            TOPIC,
+            self._topic,
             producer_id=self._name,
             encoding=self._encoding,
             batch_bytes=1_000,

@@ -1,0 +1,279 @@
+"""A cluster of containers on a private network: ZooKeeper, bookies, brokers, by their names.
+
+Containers are as compose.yaml has them: the same image, user, settings file, read-only root, no
+capabilities. A node's data lie in a named volume, so that its container can be replaced with it or
+without. The network is reached from this machine by the containers' addresses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from docker.models.containers import Container
+from docker.models.volumes import Volume
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.docker_client import DockerClient
+from testcontainers.core.network import Network
+
+from tests.containers.engine import LABEL
+from tests.containers.images import ROOT, Images
+
+WAIT_S = 120.0
+STOP_S = 45
+"""As compose.yaml's stop_grace_period."""
+SESSION_S = 6.0
+"""As compose/octavo.toml has it."""
+LABELS = {LABEL: "1"}
+HEALTH = {"bookie": ":9181/healthz", "broker": ":8080/readyz"}
+
+
+def until(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) -> None:
+    """Poll until `condition` holds; fail naming `what`."""
+    deadline = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {wait_s} s: {what}"
+        time.sleep(0.1)
+
+
+class Node:
+    """One container of the cluster, and those that take its place."""
+
+    def __init__(self, name: str, make: Callable[[str], DockerContainer]) -> None:
+        self.name = name
+        self.kind = name.split("-")[0]
+        self._make = make
+        self._wrapped: DockerContainer | None = None
+
+    def create(self) -> None:
+        """A new container."""
+        self._wrapped = self._make(self.name).start()
+
+    @property
+    def container(self) -> Container:
+        assert self._wrapped is not None
+        return self._wrapped.get_wrapped_container()
+
+    @property
+    def status(self) -> str:
+        """running, paused, exited …"""
+        self.container.reload()
+        return str(self.container.status)
+
+    @property
+    def address(self) -> str:
+        """On the private network; "" while it is cut off or has ended."""
+        self.container.reload()
+        (network,) = self.container.attrs["NetworkSettings"]["Networks"].values() or ({},)
+        return str(network.get("IPAddress", ""))
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.get(HEALTH[self.kind]) is not None
+
+    def get(self, place: str, wait_s: float = 5) -> str | None:
+        """The body of `:port/path`; None when it does not answer with 200."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if address := self.address:
+                with urllib.request.urlopen(f"http://{address}{place}", timeout=wait_s) as answer:
+                    return str(answer.read().decode())
+        return None
+
+    def until_healthy(self) -> None:
+        def healthy_or_ended() -> bool:
+            return self.is_healthy or self.status == "exited"
+
+        until(healthy_or_ended, f"{self.name} is healthy")
+        assert self.status == "running", f"{self.name} ended: {self.logs()[-2000:]}"
+
+    def kill(self) -> None:
+        self.container.kill("SIGKILL")
+        self.container.wait()
+
+    def start(self) -> None:
+        """The same container again."""
+        self.container.start()
+
+    def stop(self) -> int:
+        """As an operator does; its exit code."""
+        self.container.stop(timeout=STOP_S)
+        return int(self.container.wait()["StatusCode"])
+
+    def remove(self) -> None:
+        """The container, not its volume."""
+        if self._wrapped is not None:
+            with contextlib.suppress(Exception):
+                self.container.unpause()
+            self._wrapped.stop(force=True)
+            self._wrapped = None
+
+    def logs(self) -> str:
+        return str(self.container.logs().decode(errors="replace"))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Those of its log."""
+        lines = [json.loads(one) for one in self.logs().splitlines() if one.startswith("{")]
+        return [one for one in lines if one.get("event") == name]
+
+
+class Cluster:
+    """All nodes, started in order."""
+
+    def __init__(self, images: Images, *, bookies: int, brokers: int) -> None:
+        self._images = images
+        self._prefix = f"octavo-{uuid.uuid4().hex[:6]}"
+        self._client = DockerClient().client
+        self._volumes: dict[str, Volume] = {}
+        self.network = Network(docker_network_kw={"labels": LABELS})
+        self.bookies = [Node(f"bookie-{n}", self._bookie) for n in range(1, bookies + 1)]
+        self.brokers = [Node(f"broker-{n}", self._broker) for n in range(1, brokers + 1)]
+        self.zookeeper = Node("zookeeper", self._zookeeper)
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """Bookies, then brokers."""
+        return {one.name: one for one in (*self.bookies, *self.brokers)}
+
+    @property
+    def broker_urls(self) -> list[str]:
+        """For those on the private network."""
+        return [f"http://{one.name}:8080" for one in self.brokers]
+
+    def start(self) -> None:
+        self.network.create()
+        self.zookeeper.create()
+        until(self._zookeeper_answers, "ZooKeeper serves")
+        for group in (self.bookies, self.brokers):
+            for node in group:
+                node.create()
+            for node in group:
+                node.until_healthy()
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        for node in (*self.brokers, *self.bookies, self.zookeeper):
+            node.remove()
+        for volume in self._volumes.values():
+            volume.remove(force=True)
+        self.network.remove()
+
+    def container(self, name: str, image: str) -> DockerContainer:
+        """On the private network, with the restrictions of compose.yaml."""
+        return (
+            DockerContainer(image)
+            .with_name(f"{self._prefix}-{name}")
+            .with_network(self.network)
+            .with_network_aliases(name)
+            .with_tmpfs_mount("/tmp")
+            .with_kwargs(
+                hostname=name,
+                labels=LABELS,
+                cap_drop=["ALL"],
+                read_only=True,
+                healthcheck={"test": ["NONE"]},  # these tests ask for themselves
+            )
+        )
+
+    def disconnect(self, node: Node) -> None:
+        """Take its network away: what it sends and what is sent to it is lost from now on."""
+        self._client.networks.get(self.network.id).disconnect(node.container)
+
+    def connect(self, node: Node) -> None:
+        """Give it the network again, maybe with another address."""
+        network = self._client.networks.get(self.network.id)
+        network.connect(node.container, aliases=[node.name])
+
+    def lose_volume(self, node: Node) -> None:
+        """Of a node whose container is removed."""
+        self._volumes.pop(node.name).remove()
+
+    def run(self, *command: str) -> str:
+        """`octavo …` on a broker that runs, as an operator does."""
+        broker = next(one for one in self.brokers if one.status == "running" and one.address)
+        ran = broker.container.exec_run(["octavo", *command], demux=True)
+        said, complained = (part or b"" for part in ran.output)
+        assert ran.exit_code == 0, complained.decode()
+        return str(said.decode())
+
+    def owner_of(
+        self, topic: str, asking_others_than: Node | None = None
+    ) -> tuple[Node | None, int]:
+        """Who serves partition 0, as a broker that answers knows, and how often it has moved."""
+        for broker in self.brokers:
+            if broker is asking_others_than:
+                continue
+            text = broker.get(f":8080/v1/topics/public/{topic}", wait_s=30)
+            if text is not None:
+                stats = json.loads(text)["partitions"][0]
+                return self.nodes.get(stats.get("owner") or ""), int(stats.get("epoch") or 0)
+        return None, 0
+
+    def writing_bookies(self) -> list[Node]:
+        """Those of open ledgers."""
+        ledgers = json.loads(self.run("ledger", "list", "--json"))
+        names = {
+            name
+            for ledger in ledgers
+            if ledger["state"] == "OPEN"
+            for name in ledger["fragments"][-1]["bookies"]
+        }
+        return [one for one in self.bookies if one.name in names]
+
+    def _zookeeper_answers(self) -> bool:
+        assert self.zookeeper.status == "running", self.zookeeper.logs()
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((self.zookeeper.address, 2181), 5) as peer,
+        ):
+            peer.sendall(b"srvr")
+            return b"Mode:" in peer.recv(4096)
+        return False
+
+    def _zookeeper(self, name: str) -> DockerContainer:
+        made = self.container(name, self._images.zookeeper)
+        made.with_kwargs(hostname=name, labels=LABELS)  # it writes its own configuration file
+        return made.with_env("ZOO_CFG_EXTRA", "maxClientCnxns=0")
+
+    def _octavo(self, name: str, kind: str) -> DockerContainer:
+        settings = ROOT / "compose" / "octavo.toml"
+        return (
+            self.container(name, self._images.octavo)
+            .with_command([kind])
+            .with_volume_mapping(settings, "/etc/octavo/octavo.toml", "ro")
+            .with_env("OCTAVO_CONFIG", "/etc/octavo/octavo.toml")
+            .with_env("OCTAVO_METADATA_URL", "zk://zookeeper:2181/octavo")  # for commands
+            .with_env(f"OCTAVO_{kind}_{kind}_ID".upper(), name)
+            .with_env(f"OCTAVO_{kind}_ADVERTISED_HOST".upper(), name)
+        )
+
+    def _bookie(self, name: str) -> DockerContainer:
+        if name not in self._volumes:
+            full = f"{self._prefix}-{name}"
+            self._volumes[name] = self._client.volumes.create(full, labels=LABELS)
+        rack = f"/dc1/rack{1 + int(name.split('-')[1]) % 2}"
+        return (
+            self._octavo(name, "bookie")
+            .with_volume_mapping(self._volumes[name].name, "/var/lib/octavo", "rw")
+            .with_env("OCTAVO_BOOKIE_RACK", rack)
+        )
+
+    def _broker(self, name: str) -> DockerContainer:
+        return self._octavo(name, "broker")
+
+
+@contextlib.contextmanager
+def running_cluster(images: Images, *, bookies: int, brokers: int) -> Iterator[Cluster]:
+    """A cluster for the length of a block."""
+    cluster = Cluster(images, bookies=bookies, brokers=brokers)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.remove()

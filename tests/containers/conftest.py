@@ -1,0 +1,34 @@
+"""One engine, one set of images and one cluster for all tests of this folder (of a worker)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# Its helper container cannot be pulled here, and nothing is left for it to remove.
+os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"
+
+from tests.containers.cluster import Cluster, running_cluster
+from tests.containers.engine import NoEngine, running_engine
+from tests.containers.images import Images, build_images
+
+
+@pytest.fixture(scope="session")
+def images() -> Iterator[Images]:
+    """Built from this work tree, by an engine that runs as long as the tests."""
+    try:
+        with running_engine():
+            yield build_images()
+    except NoEngine as error:
+        if os.environ.get("REQUIRE_DOCKER"):
+            raise  # CI installs it: there these tests are never skipped
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def cluster(images: Images) -> Iterator[Cluster]:
+    """Four bookies, so that a dead one is replaced, and two brokers."""
+    with running_cluster(images, bookies=4, brokers=2) as running:
+        yield running

@@ -1,0 +1,163 @@
+"""The users of a topic, on the cluster's network: `python -m tests.containers.load`.
+
+Two publishers, a shared subscription and an exclusive one, as in tests/process/, until SIGTERM.
+Then all is read back and held against what they were told. `progress.json` tells how far they are,
+`verdict.json` what it came to; times are in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+from octavo import AsyncClient
+from octavo.client.errors import ClientError
+from tests.kit.history import Call
+from tests.process.audit import problems, stored, texts
+from tests.process.users import (
+    SUBSCRIPTION,
+    Consumer,
+    Follower,
+    Place,
+    Publisher,
+    Record,
+    note_read,
+)
+
+SETTLE_S = 120.0
+"""After the last fault everything must be answered within it."""
+
+
+class Load:
+    """One topic and its users."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._urls: list[str] = options.brokers.split(",")
+        self._notes = Path(options.notes)
+        self._record = Record()
+        self._refused: list[str] = []
+        self._wrong: list[str] = []
+
+    async def run(self) -> None:
+        """Until SIGTERM, and the verdict."""
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        options, record = self._options, self._record
+        async with AsyncClient(
+            self._urls, attempt_s=5, retry_s=SETTLE_S, on_retry=self._note_refusal
+        ) as client:
+            await self._make_topic(client)
+            publishers = [
+                Publisher(client, record, f"p{n}", encoding=encoding, topic=options.topic)
+                for n, encoding in enumerate(("batch", "ndjson"))
+            ]
+            consumer = Consumer(
+                client.subscription(options.topic, SUBSCRIPTION),
+                record,
+                random.Random(options.seed),
+                options.partitions,
+            )
+            exclusive = await client.subscribe(options.topic, Follower.NAME, ack_timeout_s=3)
+            follower = Follower(exclusive, options.partitions, record)
+            async with asyncio.TaskGroup() as group:
+                publishing = [group.create_task(one.run(options.rate)) for one in publishers]
+                others = [group.create_task(one.run()) for one in (consumer, follower)]
+                others.append(group.create_task(self._tell_progress()))
+                await stop.wait()
+                for one in publishers:
+                    one.stopping = True
+                async with asyncio.timeout(SETTLE_S):
+                    await asyncio.gather(*publishing)
+                found = await stored(self._urls, options.partitions, options.topic)
+                await self._until_consumed(found, follower)
+                for task in others:
+                    task.cancel()
+        self._conclude(found)
+
+    async def _make_topic(self, client: AsyncClient) -> None:
+        await client.create_topic(
+            self._options.topic,
+            partitions=self._options.partitions,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            rollover={"entries": self._options.rollover},
+        )
+        await client.subscribe(self._options.topic, SUBSCRIPTION, type="shared", ack_timeout_s=3)
+
+    async def _until_consumed(self, found: dict[Place, Any], follower: Follower) -> None:
+        ends = [
+            sum(number == partition for number, _ in found)
+            for partition in range(self._options.partitions)
+        ]
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while self._record.consumed != set(found) or follower.done != ends:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            left = sorted(set(found) - self._record.consumed)
+            self._wrong.append(f"{len(left)} messages not consumed, for example {left[:5]}")
+            self._wrong.append(f"the follower came to {follower.done}, the topic to {ends}")
+
+    def _conclude(self, found: dict[Place, tuple[str, str]]) -> None:
+        history = self._record.history
+        for group in (SUBSCRIPTION, Follower.NAME):
+            history.add_done("auditor", Call.DRAIN, group=group)
+        note_read(self._record, "auditor", texts(found))
+        waits = sorted(
+            one.completed_at - one.invoked_at
+            for one in history
+            if one.call is Call.SEND and one.completed_at is not None
+        )
+        verdict = {
+            "wrong": [*self._wrong, *problems(self._record, found)],
+            "sent": self._record.sent,
+            "stored": len(found),
+            "retries": len(self._refused),
+            "retried": sorted(set(self._refused))[:10],
+            "wait_p50": waits[len(waits) // 2],
+            "wait_p99": waits[len(waits) * 99 // 100],
+            "wait_max": waits[-1],
+        }
+        (self._notes / "history.jsonl").write_text("\n".join(history.lines()))
+        self._write("verdict.json", verdict)
+
+    def _note_refusal(self, error: ClientError) -> None:
+        self._refused.append(str(error))
+
+    async def _tell_progress(self) -> None:
+        while True:
+            record = self._record
+            self._write(
+                "progress.json",
+                {"acked": record.acked, "consumed": len(record.consumed), "failed": record.failed},
+            )
+            await asyncio.sleep(0.1)
+
+    def _write(self, name: str, what: dict[str, Any]) -> None:
+        part = self._notes / f"{name}.part"
+        part.write_text(json.dumps(what))
+        os.replace(part, self._notes / name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--brokers", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--notes", required=True)
+    parser.add_argument("--partitions", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=40)
+    parser.add_argument("--rollover", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=1)
+    asyncio.run(Load(parser.parse_args()).run())
+
+
+if __name__ == "__main__":
+    main()
