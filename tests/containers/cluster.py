@@ -46,15 +46,15 @@ def until(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) ->
 class Node:
     """One container of the cluster, and those that take its place."""
 
-    def __init__(self, name: str, make: Callable[[str], DockerContainer]) -> None:
+    def __init__(self, name: str, make: Callable[..., DockerContainer]) -> None:
         self.name = name
         self.kind = name.split("-")[0]
         self._make = make
         self._wrapped: DockerContainer | None = None
 
-    def create(self) -> None:
-        """A new container."""
-        self._wrapped = self._make(self.name).start()
+    def create(self, *arguments: str) -> None:
+        """A new container, whose command gets these arguments besides."""
+        self._wrapped = self._make(self.name, *arguments).start()
 
     @property
     def container(self) -> Container:
@@ -215,6 +215,11 @@ class Cluster:
                 return self.nodes.get(stats.get("owner") or ""), int(stats.get("epoch") or 0)
         return None, 0
 
+    def registered_bookies(self) -> list[Node]:
+        """Those that serve, as metadata has it."""
+        found = json.loads(self.run("bookies", "--json"))
+        return [self.nodes[one["bookie"]] for one in found if one["state"] == "writable"]
+
     def writing_bookies(self) -> list[Node]:
         """Those of open ledgers."""
         ledgers = json.loads(self.run("ledger", "list", "--json"))
@@ -241,11 +246,11 @@ class Cluster:
         made.with_kwargs(hostname=name, labels=LABELS)  # it writes its own configuration file
         return made.with_env("ZOO_CFG_EXTRA", "maxClientCnxns=0")
 
-    def _octavo(self, name: str, kind: str) -> DockerContainer:
+    def _octavo(self, name: str, kind: str, *arguments: str) -> DockerContainer:
         settings = ROOT / "compose" / "octavo.toml"
         return (
             self.container(name, self._images.octavo)
-            .with_command([kind])
+            .with_command([kind, *arguments])
             .with_volume_mapping(settings, "/etc/octavo/octavo.toml", "ro")
             .with_env("OCTAVO_CONFIG", "/etc/octavo/octavo.toml")
             .with_env("OCTAVO_METADATA_URL", "zk://zookeeper:2181/octavo")  # for commands
@@ -253,13 +258,13 @@ class Cluster:
             .with_env(f"OCTAVO_{kind}_ADVERTISED_HOST".upper(), name)
         )
 
-    def _bookie(self, name: str) -> DockerContainer:
+    def _bookie(self, name: str, *arguments: str) -> DockerContainer:
         if name not in self._volumes:
             full = f"{self._prefix}-{name}"
             self._volumes[name] = self._client.volumes.create(full, labels=LABELS)
         rack = f"/dc1/rack{1 + int(name.split('-')[1]) % 2}"
         return (
-            self._octavo(name, "bookie")
+            self._octavo(name, "bookie", *arguments)
             .with_volume_mapping(self._volumes[name].name, "/var/lib/octavo", "rw")
             .with_env("OCTAVO_BOOKIE_RACK", rack)
         )
