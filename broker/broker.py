@@ -22,6 +22,7 @@ from broker.ownership import Owners
 from broker.partition import Partition
 from broker.surroundings import Surroundings
 from broker.topics import Topics
+from broker.transactions import Transactions
 from broker.types import (
     DEFAULT_NAMESPACE,
     BrokerInfo,
@@ -37,6 +38,7 @@ from ledger.ledgers import LedgerClient
 from metadata.election import Ownership
 from metadata.store import MetadataStore
 from metadata.topics import TopicStore
+from metadata.transactions import TransactionStore
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -75,7 +77,12 @@ class Broker:
             subscription_info=lambda name, sub: self._topics.subscription(name.topic_name, sub),
             spawn=self._spawn,
             broker_id=lambda: self._members.own.broker_id,
+            transactions=TransactionStore(store),
         )
+        self.transactions = Transactions(
+            self._around.transactions, records, ledgers, clock, self._topics.get
+        )
+        """Commit and abort of transactions; not of one partition, so any broker may."""
         self._owners = Owners(
             self._around, config, self._topics, records, ownership, self._members, self._spawn
         )
@@ -221,6 +228,15 @@ class Broker:
             await asyncio.sleep(self.config.trim_interval_ms / 1000)
             for partition in self.partitions():
                 await partition.upkeep()
+            try:
+                await self.transactions.sweep(self._served_here)
+            except OctavoError as error:
+                _log.warning("transactions_not_swept", reason=str(error))
+
+    async def _served_here(self, name: PartitionName) -> Partition | None:
+        """The partition, claimed if nobody serves it and we should; None when another does."""
+        owner = await self._owners.owner_of(name, forwarded=False)
+        return await self._owners.partition(name) if owner.local else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that ends with this broker at the latest; an error in it is never silent."""

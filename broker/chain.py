@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from metadata.topics import PartitionLedger
+from metadata.transactions import PrivateLedger
 from protocol.batch import BatchHeader
 
 
@@ -143,6 +144,25 @@ class Chain:
         """With a new open ledger, which starts where the last one ends."""
         assert self.link_of(ledger_id) is None
         return Chain((*self.links, PartitionLedger(ledger_id, self.end_offset)), self.trimmed_to)
+
+    def splicing(self, ledgers: Iterable[PrivateLedger], closed_ms: int) -> Chain:
+        """With closed ledgers that were written beforehand, where the chain ends.
+
+        The newest ledger must be closed: those who publish go on in one that comes after these.
+        """
+        links = list(self.links)
+        base = self.end_offset
+        for one in ledgers:
+            assert self.link_of(one.ledger_id) is None, f"ledger {one.ledger_id} is there already"
+            assert one.count > 0, f"ledger {one.ledger_id} is empty"
+            links.append(
+                PartitionLedger(
+                    one.ledger_id, base, one.count, one.bytes, one.first_ms, one.last_ms,
+                    closed_ms, spliced=True,
+                )
+            )  # fmt: skip
+            base += one.count
+        return Chain(links, self.trimmed_to)
 
     def trimming(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None

@@ -215,3 +215,34 @@ class StaleLease(BrokerError):
     def __init__(self, message: str, stale: Sequence[str]) -> None:
         super().__init__(message)
         self.stale = tuple(stale)
+
+
+class InvalidTransaction(BrokerError):
+    """Parts that cannot be: an open or foreign ledger, wrong counts, one ledger twice (422)."""
+
+    name = "invalid-transaction"
+
+
+class TransactionNotFound(BrokerError):
+    """No batch, or not this one, was committed under the id (404)."""
+
+    name = "transaction-not-found"
+
+
+class TransactionAborted(BrokerError):
+    """Some of its ledgers were given up: the batch has to be written again (409)."""
+
+    name = "transaction-aborted"
+
+
+class TooManyLedgers(BrokerError):
+    """A partition's record, or a transaction's, would grow too long (409)."""
+
+    name = "too-many-ledgers"
+
+
+class SpliceUnfinished(BrokerError):
+    """Committed, but not yet visible in every partition: the same call again waits for it (503)."""
+
+    name = "splice-unfinished"
+    retryable = True

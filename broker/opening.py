@@ -160,7 +160,8 @@ class PartitionOpener:
         for producer in known.snapshot() if known is not None else state.producers.values():
             table.restore(producer)
         for link in chain.links:
-            if link.base_offset + (link.count or 0) > upto:
+            # What was spliced has no sequences, and may be long.
+            if not link.spliced and link.base_offset + (link.count or 0) > upto:
                 await self._scan(table, link, max(upto, link.base_offset))
         return table
 

@@ -28,6 +28,7 @@ from broker.partition_log import PartitionLog
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper
 from broker.publisher import Publisher, Segment
 from broker.rollover import Rollover
+from broker.splicing import Splicer
 from broker.state_format import Op, snapshot
 from broker.state_log import StateLog
 from broker.subscription import Subscription
@@ -102,6 +103,7 @@ class Partition:
             name, around, self._record, settings, self._log, self._subscriptions, self.persist,
             self._lost,
         )  # fmt: skip
+        self._splicer = Splicer(name, around, self._record)
         self._gone: NotOwner | None = None
 
     # Figures
@@ -173,6 +175,16 @@ class Partition:
             first = await self.read(published.first_offset, bytes_max=1, count_max=1)
             return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
         return published
+
+    async def splice(self, transaction: str, batch: int) -> int | None:
+        """Take in this partition's part of a committed transaction, if that was not done before.
+
+        Its first offset; None when there is no such part (any more). Raises `TransactionNotFound`
+        when the batch is not committed, and `PartitionUnavailable`: then ask again.
+        """
+        self._check_open()
+        assert self._rollover is not None
+        return await self._splicer.splice(self._rollover, transaction, batch)
 
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
@@ -282,7 +294,7 @@ class Partition:
         )  # fmt: skip
         self._rollover = Rollover(
             self.name, self._publisher, self._record, self._around.ledgers, self._settings,
-            self._around.clock, self._around.spawn,
+            self._around.clock, self._around.spawn, self._log.renew_tail,
         )  # fmt: skip
         self.state = PartitionState.OPEN
         self._log.follow(self._publisher)

@@ -179,10 +179,14 @@ class Publisher:
         await done
 
     def switch_to(self, segment: Segment) -> None:
-        """From now on batches go to another ledger, which starts at `next_offset`."""
-        assert segment.base_offset == self.next_offset
+        """From now on batches go to another ledger.
+
+        It starts at `next_offset`, or after what is spliced in between.
+        """
+        assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
         self._previous, self.segment = self.segment, segment
+        self.next_offset = segment.base_offset
 
     @property
     def writer(self) -> LedgerWriter:
@@ -209,9 +213,18 @@ class Publisher:
         if writer.error is None:
             writer.abandon(LedgerClosed(f"{self._name} is no longer written here"))
 
-    def release(self, segment: Segment) -> None:
-        """The partition's record names this ledger: what it has confirmed may be answered."""
+    def release(self, segment: Segment, tail: PartitionTail | None = None) -> None:
+        """The partition's record names this ledger: what it has confirmed may be answered.
+
+        `tail`, empty, when ledgers were spliced in before it: the old one cannot go on after them.
+        """
         segment.released = True
+        if tail is not None:
+            assert self.confirmed_offset <= segment.base_offset
+            self._tail = tail
+            self.confirmed_offset = segment.base_offset
+            self._wake()
+            self._on_confirmed(0, 0)
         self._settle()
 
     def fail(self, error: OctavoError) -> None:

@@ -7,6 +7,9 @@
     5. the partition's record names both    from here a successor would find the new one
     6. answers of the new one may go out
 
+A splice is the same with closed ledgers between the old one and the new, which step 5 names as well
+(transaction.py); the old one may then be empty, and leaves the chain.
+
 A crash after 2 leaves a ledger that no record names: nothing in it was answered. If 1 fails the
 old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails, and the new ledger is deleted
 unless a record may name it.
@@ -15,22 +18,38 @@ unless a record may name it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import structlog
 
+from broker.cache import PartitionTail
 from broker.chain import RolloverPolicy
-from broker.errors import PartitionUnavailable
+from broker.errors import NotOwner, PartitionUnavailable
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper, with_chain
 from broker.publisher import Publisher, Segment
 from broker.state_log import create_ledger, delete_quietly
 from broker.types import PartitionName, TopicSettings
+from ledger.errors import LedgerFenced
 from ledger.ledgers import LedgerClient
+from ledger.writer import LedgerWriter
+from metadata.topics import PartitionRecord
+from metadata.transactions import PrivateLedger
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RETRY_S = 5.0
+
+
+class Insertion(NamedTuple):
+    """What comes between the old ledger and the new one, and what the record says of it then."""
+
+    ledgers: tuple[PrivateLedger, ...]
+    marks: Callable[[Mapping[str, int]], Mapping[str, int]]
+
+
+_NOTHING = Insertion((), lambda marks: marks)
 
 
 class Rollover:
@@ -45,6 +64,7 @@ class Rollover:
         settings: Callable[[], TopicSettings],
         clock: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        renew_tail: Callable[[], PartitionTail],
     ) -> None:
         self._name = name
         self._publisher = publisher
@@ -53,6 +73,7 @@ class Rollover:
         self._settings = settings
         self._clock = clock
         self._spawn = spawn
+        self._renew_tail = renew_tail
         self._task: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
 
@@ -79,6 +100,44 @@ class Rollover:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    async def splice(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
+        """Roll over with ledgers in between that were written beforehand; one CAS for all.
+
+        `plan` says which, once it is our turn; None: nothing is to be done any more. Raises what
+        it raises, and `NotOwner` or `PartitionUnavailable` when the publisher ended: the outcome
+        is unknown then, and asking again finds out.
+        """
+        while self._task is not None:
+            await asyncio.wait((self._task,))
+        if self._publisher.failed is not None:
+            raise PartitionUnavailable(f"{self._name}: {self._publisher.failed}")
+        work = asyncio.create_task(self._splice(plan), name=f"splice {self._name}")
+        work.add_done_callback(_look_at_error)
+        self._task = work
+        # Who asked may go away; a splice under way is finished all the same.
+        await asyncio.wait((work,))
+        if work.cancelled():
+            raise PartitionUnavailable(f"{self._name}: a splice was broken off; ask again")
+        await work
+
+    async def _splice(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
+        try:
+            insertion = await plan()
+            if insertion is None:
+                return
+            new = await create_ledger(self._ledgers, self._settings(), self._name, "data")
+            if self._publisher.failed is None:
+                await self._replace(new, insertion)
+            else:
+                self._spawn(delete_quietly(self._ledgers, new.ledger_id))
+        finally:
+            self._task = None
+        if (failed := self._publisher.failed) is not None:
+            why = f"{self._name}: not spliced, or not known to be: {failed}"
+            lost = isinstance(failed, NotOwner | LedgerFenced | OwnershipLost)
+            raise NotOwner(why) if lost else PartitionUnavailable(why)
+        self.look()
+
     async def _run(self) -> None:
         try:
             new = await create_ledger(self._ledgers, self._settings(), self._name, "data")
@@ -92,22 +151,26 @@ class Rollover:
             )
             self._task = None
             return
+        try:
+            await self._replace(new, _NOTHING)
+        finally:
+            self._task = None
+        if self._publisher.failed is None:
+            self.look()
+
+    async def _replace(self, new: LedgerWriter, insertion: Insertion) -> None:
+        """Steps 2 to 6. What goes wrong is the end of the publisher, who tells."""
         publisher, old = self._publisher, self._publisher.segment
-        segment = Segment(new, publisher.next_offset, self._clock(), released=False)
+        old_end = publisher.next_offset
+        base = old_end + sum(one.count for one in insertion.ledgers)
+        segment = Segment(new, base, self._clock(), released=False)
         publisher.switch_to(segment)
         may_be_named = False
         try:
-            await publisher.confirmed_up_to(segment.base_offset)
+            await publisher.confirmed_up_to(old_end)
             await old.writer.close()
             may_be_named = True
-            await self._record.change(
-                lambda record: with_chain(
-                    record,
-                    self._record.chain.closing_last(old.contents, self._clock()).appending(
-                        new.ledger_id
-                    ),
-                )
-            )
+            await self._record.change(lambda record: self._joined(record, old, new, insertion))
         except OctavoError as error:
             if not may_be_named or (isinstance(error, OwnershipLost) and error.refused):
                 self._spawn(delete_quietly(self._ledgers, new.ledger_id))
@@ -117,7 +180,24 @@ class Rollover:
             _log.exception("rollover_failed", partition=str(self._name))
             publisher.fail(PartitionUnavailable(f"{self._name}: its roll-over failed: {error!r}"))
             return
-        finally:
-            self._task = None
-        publisher.release(segment)
-        self.look()
+        if publisher.failed is not None:
+            return
+        if not old.contents.messages:
+            self._spawn(delete_quietly(self._ledgers, old.writer.ledger_id))
+        publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
+
+    def _joined(
+        self, record: PartitionRecord, old: Segment, new: LedgerWriter, insertion: Insertion
+    ) -> PartitionRecord:
+        now_ms = self._clock()
+        chain = self._record.chain.closing_last(old.contents, now_ms)
+        if insertion.ledgers:
+            chain = chain.splicing(insertion.ledgers, now_ms)
+        joined = with_chain(record, chain.appending(new.ledger_id))
+        return replace(joined, transactions={**insertion.marks(record.transactions)})
+
+
+def _look_at_error(task: asyncio.Task[None]) -> None:
+    """Whoever asked has it, or went away; asking again finds out."""
+    if not task.cancelled():
+        task.exception()

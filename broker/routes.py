@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from broker import api_cluster, api_deliveries, api_publish, api_read, api_subscriptions, api_topics
+from broker import (
+    api_cluster,
+    api_deliveries,
+    api_publish,
+    api_read,
+    api_subscriptions,
+    api_topics,
+    api_transactions,
+)
 from broker.call import JSON, NDJSON, RECORD_BATCH
 from broker.router import Answer, Content, Handler, Parameter, Route
 from broker.schemas import NAME, OFFSET, ref
@@ -20,11 +28,15 @@ _EXAMPLES: dict[str, Any] = {
     "topic": "flights",
     "partition": 0,
     "subscription": "reports",
+    "transaction": "nightly-copy",
+    "batch": 0,
 }
 _NAMED: dict[str, dict[str, Any]] = {
     "namespace": NAME,
     "topic": NAME,
     "subscription": NAME,
+    "transaction": NAME,
+    "batch": OFFSET,
     "partition": {"type": "integer", "minimum": 0},
     "ledger": OFFSET,
     "entry": OFFSET,
@@ -318,6 +330,43 @@ _SUBSCRIPTIONS = (
     ),
 )  # fmt: skip
 
+_BATCH = "/v1/transactions/{transaction}/batches/{batch}"
+_TRANSACTIONS = (
+    Route(
+        method="POST", path=_BATCH + "/commit", handler=api_transactions.commit,
+        name="commit_transaction", tag="transactions",
+        summary="Make closed ledgers part of their partitions, all or none of them",
+        description=(
+            "For writers that put record batches into ledgers of their own, straight at the "
+            "bookies. A batch that is not newer than the newest committed one is a repeat and "
+            "changes nothing, so the call is safe to make again. The answer comes when every "
+            "partition has its part."
+        ),
+        parameters=_path("transaction", "batch"), body=_json("TransactionParts", {"parts": []}),
+        answers=(_ok("All of it is visible", "Transaction"),), problems=(404, 409, 415, 422),
+    ),
+    Route(
+        method="POST", path=_BATCH + "/abort", handler=api_transactions.abort,
+        name="abort_transaction", tag="transactions",
+        summary="Give up ledgers of a batch; those that no partition has are deleted",
+        parameters=_path("transaction", "batch"), body=_json("GivenUp", {"ledgers": []}),
+        answers=(_ok("What was deleted", "GivenUp"),), problems=(409, 415, 422),
+    ),
+    Route(
+        method="POST", path=TOPIC + "/partitions/{partition}/splice",
+        handler=api_transactions.splice, name="splice", tag="transactions",
+        summary="Take in one partition's part of a committed batch, if it is not there yet",
+        parameters=_path("namespace", "topic", "partition"),
+        body=_json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
+        answers=(_ok("It is there", "Spliced"),), problems=(404, 415, 422),
+    ),
+    _get(
+        "/v1/transactions/{transaction}", api_transactions.get_transaction, "get_transaction",
+        "The newest committed batch, and whether all of it is visible", "Transaction",
+        "transactions",
+    ),
+)  # fmt: skip
+
 _CLUSTER = (
     Route(
         method="GET", path="/v1/ledgers", handler=api_cluster.list_ledgers, name="list_ledgers",
@@ -360,4 +409,4 @@ _CLUSTER = (
     ),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*_MESSAGES, *_TOPICS, *_SUBSCRIPTIONS, *_CLUSTER)
+ROUTES: tuple[Route, ...] = (*_MESSAGES, *_TOPICS, *_SUBSCRIPTIONS, *_TRANSACTIONS, *_CLUSTER)

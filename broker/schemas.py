@@ -256,6 +256,50 @@ SCHEMAS: dict[str, Any] = {
         "to",
         closed=True,
     ),
+    "PrivateLedger": _object(
+        {
+            "id": OFFSET,
+            "messages": {"type": "integer", "minimum": 1},
+            "bytes": COUNT,
+            "first_ms": {"type": "integer", "description": "the oldest timestamp in it"},
+            "last_ms": {"type": "integer", "description": "the newest"},
+        },
+        "id", "messages", "bytes", "first_ms", "last_ms",
+        closed=True,
+    ),
+    "TransactionPart": _object(
+        {"topic": TEXT, "partition": COUNT, "ledgers": _list(ref("PrivateLedger"))},
+        "topic", "partition", "ledgers",
+        closed=True,
+    ),
+    "TransactionParts": _object(
+        {"parts": _list(ref("TransactionPart"))}, "parts", closed=True
+    ),
+    "TransactionBatch": _object(
+        {"transaction": NAME, "batch": OFFSET}, "transaction", "batch", closed=True
+    ),
+    "Transaction": _object(
+        {
+            "transaction": TEXT,
+            "batch": {"type": "integer", "description": "the newest committed one"},
+            "complete": {"type": "boolean", "description": "every partition has its part"},
+            "repeated": {"type": "boolean", "description": "this call has added nothing"},
+            "parts": _list(
+                _object(
+                    {
+                        "topic": TEXT,
+                        "partition": COUNT,
+                        "messages": COUNT,
+                        "offset": {"type": ["integer", "null"], "description": "its first one"},
+                        "ledgers": _list(OFFSET),
+                    }
+                )
+            ),
+        },
+        "transaction", "batch", "complete",
+    ),
+    "GivenUp": _object({"ledgers": _list(OFFSET)}, "ledgers", closed=True),
+    "Spliced": _object({"offset": {"type": ["integer", "null"]}}, "offset"),
     "Ledger": _object(
         {
             "id": OFFSET,

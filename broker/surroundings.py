@@ -12,6 +12,7 @@ from broker.log_reader import ReadAheadBudget
 from broker.types import PartitionName, SubscriptionInfo
 from ledger.ledgers import LedgerClient
 from metadata.topics import TopicStore
+from metadata.transactions import TransactionStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,4 @@ class Surroundings:
     broker_id: Callable[[], str]
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     """Runs in the background; the broker holds the task."""
+    transactions: TransactionStore

@@ -59,7 +59,10 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLedger:
-    """One ledger of a partition's chain. `count` is None while it is open."""
+    """One ledger of a partition's chain. `count` is None while it is open.
+
+    `spliced`: it came whole with a transaction, and no producer numbered its messages.
+    """
 
     ledger_id: int
     base_offset: int
@@ -68,6 +71,7 @@ class PartitionLedger:
     first_ms: int = -1
     last_ms: int = -1
     closed_ms: int | None = None
+    spliced: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -75,13 +79,15 @@ class PartitionLedger:
 class PartitionRecord:
     """A partition: its ledgers in order, and the ledger that holds its cursors and producers.
 
-    `trimmed_offset` is the first offset still kept; `epoch` counts its owners.
+    `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `transactions` is
+    the newest batch of each transaction id that was spliced in and may be asked for again.
     """
 
     ledgers: tuple[PartitionLedger, ...] = ()
     state_ledger: int | None = None
     trimmed_offset: int = 0
     epoch: int = 0
+    transactions: Mapping[str, int] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -26,6 +26,7 @@ from metadata.ledgers import LedgerState
 from metadata.store import MetadataUnavailable, VersionConflict
 from metadata.topic_records import decode_record, encode_record
 from metadata.topics import PartitionRecord
+from metadata.transactions import TransactionStore
 from protocol.batch import read_header, with_base_offset
 from protocol.codes import OctavoError
 from protocol.records import Record, build_batch, read_records
@@ -150,6 +151,7 @@ class Life:
         return Surroundings(
             config, _Ledgers(self), _Topics(self), TailCache(1 << 20),  # type: ignore[arg-type]
             ReadAheadBudget(0), lambda: 0, None, lambda: self.name, spawn,  # type: ignore[arg-type]
+            TransactionStore(None),  # type: ignore[arg-type]
         )  # fmt: skip
 
     # What it asks

@@ -19,6 +19,7 @@ from broker import errors
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.server import BrokerServer
+from broker.transactions import Committed, Offer, Splice
 from broker.types import (
     AckId,
     BrokerInfo,
@@ -38,6 +39,7 @@ from broker.types import (
     TopicSettings,
 )
 from metadata.store import SessionState
+from metadata.transactions import TransactionPart, TransactionRecord
 from protocol.batch import check_batch, read_header, with_base_offset
 from protocol.records import read_records
 
@@ -147,6 +149,34 @@ class FakeSubscription:
         )
 
 
+class FakeTransactions:
+    """Remembers what was committed; nothing is written or spliced."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, TransactionRecord] = {}
+        self.asked: list[tuple[str, int, Sequence[Offer]]] = []
+
+    async def commit(
+        self, transaction: str, batch: int, offers: Sequence[Offer], splice: Splice
+    ) -> Committed:
+        self.asked.append((transaction, batch, offers))
+        found = self.records.get(transaction, TransactionRecord())
+        if batch <= found.batch:
+            return Committed(found, True, {})
+        parts = tuple(TransactionPart(*one.name, 0, one.ledgers) for one in offers)
+        offsets = {one.name: await splice(one.name, transaction, batch) for one in offers}
+        record = self.records[transaction] = TransactionRecord(batch, parts)
+        return Committed(record, False, offsets)
+
+    async def abort(self, transaction: str, batch: int, ledgers: Sequence[int]) -> list[int]:
+        assert transaction
+        assert batch >= 0
+        return list(ledgers)
+
+    async def newest(self, transaction: str) -> TransactionRecord:
+        return self.records.get(transaction, TransactionRecord())
+
+
 class FakePartition:
     def __init__(self, name: PartitionName, cluster: FakeCluster) -> None:
         self.name = name
@@ -158,6 +188,11 @@ class FakePartition:
         self.subscriptions: dict[str, FakeSubscription] = {}
         self.waiters: set[asyncio.Future[None]] = set()
         self.before_publish: Callable[[], Any] | None = None
+
+    async def splice(self, transaction: str, batch: int) -> int | None:
+        assert transaction
+        assert batch >= 0
+        return self.next_offset
 
     async def publish(
         self, batch: bytes, *, expected_offset: int | None = None, checked: bool = False
@@ -302,6 +337,7 @@ class FakeBroker:
         self.config = config
         self.url = ""
         self.closed = False
+        self.transactions = FakeTransactions()
         cluster.brokers[broker_id] = self
 
     async def start(self, url: str) -> None:

@@ -1,0 +1,161 @@
+"""Transactions over HTTP: commit and abort at any broker, splice at a partition's owner.
+
+The rules are in transaction.py. Every call here may be made again as it stands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from broker.call import OFFSET_MAX, Call, bad_parameter
+from broker.errors import PartitionNotFound, TopicNotFound, TransactionNotFound
+from broker.partition import Partition
+from broker.problems import Problem
+from broker.proxy import ask_partition, at_owner
+from broker.transactions import Offer
+from broker.types import PartitionName, TopicName, checked_name
+from metadata.transactions import PrivateLedger, TransactionRecord
+
+_GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFound}
+
+
+class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
+    """One private ledger."""
+
+    id: int
+    messages: int
+    bytes: int
+    first_ms: int
+    last_ms: int
+
+    def ledger(self) -> PrivateLedger:
+        """As the record holds it."""
+        if self.id < 0 or self.messages < 1 or self.bytes < 0:
+            raise Problem(
+                422,
+                "invalid-body",
+                f"ledger {self.id} with {self.messages} messages in {self.bytes} bytes: an id from "
+                "0, at least one message",
+            )
+        return PrivateLedger(self.id, self.messages, self.bytes, self.first_ms, self.last_ms)
+
+
+class PartBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What is to be added to one partition."""
+
+    topic: str
+    partition: int
+    ledgers: list[LedgerBody]
+
+    def offer(self) -> Offer:
+        """As the driver takes it. Raises `InvalidName`."""
+        name = TopicName.parse(self.topic).partition(self.partition)
+        return Offer(name, tuple(one.ledger() for one in self.ledgers))
+
+
+class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a commit."""
+
+    parts: list[PartBody]
+
+
+class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an abort."""
+
+    ledgers: list[int]
+
+
+class SpliceBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a splice."""
+
+    transaction: str
+    batch: int
+
+
+async def get_transaction(call: Call) -> web.StreamResponse:
+    """`GET /v1/transactions/{transaction}`."""
+    name = _transaction(call)
+    record = await call.services.broker.transactions.newest(name)
+    if record.batch < 0:
+        raise TransactionNotFound(f"no batch of transaction {name} was committed")
+    return call.reply(_show(name, record, {}))
+
+
+async def commit(call: Call) -> web.StreamResponse:
+    """`POST …/batches/{batch}/commit`."""
+    name, batch = _transaction(call), _batch(call)
+    body = await call.read_json(CommitBody)
+    offers = [part.offer() for part in body.parts]
+
+    async def splice(partition: PartitionName, transaction: str, number: int) -> int | None:
+        async def here(found: Partition) -> dict[str, Any]:
+            return {"offset": await found.splice(transaction, number)}
+
+        try:
+            answer = await ask_partition(
+                call, partition, here, "POST", "/splice",
+                body={"transaction": transaction, "batch": number},
+            )  # fmt: skip
+        except Problem as error:
+            raise _GONE[error.code](error.detail) if error.code in _GONE else error from error
+        offset: int | None = answer["offset"]
+        return offset
+
+    done = await call.services.broker.transactions.commit(name, batch, offers, splice)
+    shown = _show(name, done.record, done.offsets)
+    return call.reply({**shown, "complete": True, "repeated": done.repeated})
+
+
+async def abort(call: Call) -> web.StreamResponse:
+    """`POST …/batches/{batch}/abort`."""
+    name, batch = _transaction(call), _batch(call)
+    body = await call.read_json(AbortBody)
+    deleted = await call.services.broker.transactions.abort(name, batch, body.ledgers)
+    return call.reply({"ledgers": deleted})
+
+
+async def splice(call: Call) -> web.StreamResponse:
+    """`POST …/partitions/{partition}/splice`."""
+    name = call.partition
+    assert name is not None
+    body = await call.read_json(SpliceBody)
+    transaction = checked_name("transaction", body.transaction)
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        return call.reply({"offset": await partition.splice(transaction, body.batch)})
+
+    return await at_owner(call, name, here)
+
+
+def _transaction(call: Call) -> str:
+    return checked_name("transaction", call.variables["transaction"])
+
+
+def _batch(call: Call) -> int:
+    text = call.variables["batch"]
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= OFFSET_MAX):
+        raise bad_parameter("batch", text, f"a whole number from 0 to {OFFSET_MAX}")
+    return int(text)
+
+
+def _show(
+    name: str, record: TransactionRecord, offsets: dict[PartitionName, int | None]
+) -> dict[str, Any]:
+    return {
+        "transaction": name,
+        "batch": record.batch,
+        "complete": record.complete,
+        "parts": [
+            {
+                "topic": f"{part.namespace}/{part.topic}",
+                "partition": part.partition,
+                "messages": sum(one.count for one in part.ledgers),
+                "offset": offsets.get(PartitionName(part.namespace, part.topic, part.partition)),
+                "ledgers": [one.ledger_id for one in part.ledgers],
+            }
+            for part in record.parts
+        ],
+    }

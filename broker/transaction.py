@@ -1,0 +1,153 @@
+"""Transactions by the ledger splice: ledgers written beforehand join many partitions at once. Pure.
+
+A writer (a Spark task) fills *private ledgers*, one or several per partition, straight at the
+bookies, and closes them. A **transaction** is a batch of them under (id, batch): the id is a
+query's, the batch ascends. To commit it one record is written; the partitions follow from that.
+
+    1. check      the ledgers are closed, are this batch's by their own metadata, hold what is said
+    2. commit     compare-and-set of /octavo/transactions/<id> to batch and parts: the decision
+    3. splice     each partition's owner, whose publishers go on meanwhile (rollover.py):
+                  the open ledger is closed, then in ONE compare-and-set of the partition's record
+                      [… open] → [… closed] [private …] [new open],  transactions[id] = batch
+    4. complete   the transaction's record says so once every owner has answered
+
+**All or nothing** means this. Before step 2 no part is visible anywhere, nor ever will be unless
+the commit is made. From step 2 on every part will be, whoever crashes: the record alone is enough
+to go on, and that is done by the repeated commit, by the commit of the next batch (which may not
+begin before), and by every broker now and then (`Transactions.sweep`). In one partition a part
+appears in one instant, whole, at consecutive offsets; a take-over has all of it or none, as there
+is one compare-and-set. Between *two partitions* there is an interval, as long as the splices take,
+in which one shows its part and the other not yet; no partition ever shows a part of what is not
+committed. There is no read barrier and that promise needs none: consumers follow partitions singly,
+and offsets of two partitions have no order. Whoever wants a cut over partitions waits for
+`complete`: a commit is answered only then, and `GET /v1/transactions/<id>` tells it. A topic
+deleted after step 2 takes its part with it; a namesake made later does not get it.
+
+**Once** means: a batch that is not newer than the record's is a repeat and does nothing but finish
+what is unfinished. An owner splices only what the record says and only while it is not complete; it
+keeps `transactions[id]`, so an owner after it knows. Such a mark may go once the record is
+complete, for from then on nobody asks; more than `MARKS_MAX` are pruned so. The truth is read under
+the partition's turn for roll-overs: another splice of the same batch is either all before or all
+after, and another owner's makes our compare-and-set fail.
+
+**Giving up.** A driver that aborts after a commit whose answer was lost must not delete ledgers
+that are part of a partition now, nor may a commit still under way name ledgers already deleted. So
+an abort first notes the ledgers in the record as refused, by compare-and-set; then they go. A
+commit that names one of them is refused. Of a batch that is committed, or older than that, only
+what no partition names is deleted. Orphans of dead tasks are given up the same way by whoever finds
+them, after a time of grace that is a matter of courtesy, not of safety.
+
+**Consequences.** Cursors count offsets, which stay dense: they need nothing. The producers' table
+is untouched: private ledgers have no sequences, so a take-over does not scan them (`spliced`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from broker.errors import TransactionAborted
+from metadata.transactions import TransactionPart, TransactionRecord
+
+KIND = b"transaction"
+"""`octavo.kind` of a private ledger; the other keys of its custom metadata are these."""
+KIND_KEY, PARTITION_KEY = "octavo.kind", "octavo.partition"
+TRANSACTION_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
+
+MARKS_MAX = 64
+"""More marks than this in a partition's record are pruned of those whose batch is complete."""
+LEDGERS_MAX = 4_000
+"""Private ledgers of one transaction, and ledgers of a partition that is to get some: records are
+bounded by ZooKeeper's 1 MB."""
+REFUSED_MAX = 10_000
+"""Ledgers noted as given up and not yet forgotten; a commit forgets those of its batch."""
+
+
+class Standing(enum.Enum):
+    """What is to be done for a batch that somebody wants committed."""
+
+    REPEATED = "repeated"
+    """It was committed before, or a newer one was."""
+    WAITS = "waits"
+    """An older batch has to be completed first."""
+    NEW = "new"
+
+
+def standing(record: TransactionRecord, batch: int) -> Standing:
+    """Where `batch` stands against the newest one that is committed."""
+    if batch <= record.batch:
+        return Standing.REPEATED
+    return Standing.NEW if record.complete else Standing.WAITS
+
+
+def ledger_ids(parts: Iterable[TransactionPart]) -> list[int]:
+    """All ledgers of a transaction."""
+    return [ledger.ledger_id for part in parts for ledger in part.ledgers]
+
+
+def committing(
+    record: TransactionRecord, batch: int, parts: tuple[TransactionPart, ...], now_ms: int
+) -> TransactionRecord:
+    """The record that commits a new batch. Raises `TransactionAborted`."""
+    assert standing(record, batch) is Standing.NEW
+    gone = sorted(record.refused.keys() & set(ledger_ids(parts)))
+    if gone:
+        raise TransactionAborted(
+            f"ledgers {', '.join(map(str, gone[:10]))} of batch {batch} were given up by an abort; "
+            "write the batch again, to new ledgers"
+        )
+    return replace(
+        record,
+        batch=batch,
+        parts=parts,
+        complete=not parts,
+        changed_ms=now_ms,
+        refused={ledger: of for ledger, of in record.refused.items() if of > batch},
+    )
+
+
+def completed(record: TransactionRecord, batch: int) -> TransactionRecord | None:
+    """The record once all parts of `batch` are spliced; None when it says so, or is past it."""
+    if record.batch != batch or record.complete:
+        return None
+    return replace(record, complete=True)
+
+
+def aborting(
+    record: TransactionRecord, batch: int, ledgers: Collection[int], now_ms: int
+) -> TransactionRecord | None:
+    """The record that refuses these ledgers of an uncommitted batch; None when none is needed."""
+    if batch <= record.batch or set(ledgers) <= record.refused.keys():
+        return None
+    refused = {**record.refused, **dict.fromkeys(ledgers, batch)}
+    if len(refused) > REFUSED_MAX:
+        raise TransactionAborted(
+            f"{len(refused)} ledgers of batches that were never committed; at most {REFUSED_MAX} "
+            "are noted: commit a batch first"
+        )
+    return replace(record, refused=refused, changed_ms=now_ms)
+
+
+def part_of(
+    record: TransactionRecord, batch: int, namespace: str, topic: str, partition: int
+) -> TransactionPart | None:
+    """What `batch` still may owe to this partition; None when it is complete or owes nothing."""
+    if record.batch != batch or record.complete:
+        return None
+    name = (namespace, topic, partition)
+    return next((p for p in record.parts if (p.namespace, p.topic, p.partition) == name), None)
+
+
+def is_spliced(marks: Mapping[str, int], transaction: str, batch: int) -> bool:
+    """Whether a partition has this batch, or a newer one, by its own record."""
+    return marks.get(transaction, -1) >= batch
+
+
+def marking(
+    marks: Mapping[str, int], transaction: str, batch: int, finished: Collection[str]
+) -> dict[str, int]:
+    """The marks with one more and without those of `finished` transactions."""
+    assert not is_spliced(marks, transaction, batch)
+    kept = {name: of for name, of in marks.items() if name not in finished}
+    return {**kept, transaction: batch}

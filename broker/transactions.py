@@ -1,0 +1,352 @@
+"""The driver of transactions: commit, abort, and finishing what others have left half done.
+
+Any broker may drive any transaction; the rules are in transaction.py. Nothing here is kept: after a
+crash the records say all. A commit that returned is visible in every partition; one that raised
+something retryable may be made again, as it stands, until it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from broker import transaction as rules
+from broker.errors import (
+    InvalidTransaction,
+    PartitionNotFound,
+    SpliceUnfinished,
+    TooManyLedgers,
+    TopicNotFound,
+)
+from broker.partition import Partition
+from broker.state_log import delete_quietly
+from broker.types import PartitionName, TopicInfo, TopicName
+from ledger.errors import LedgerNotFound
+from ledger.ledgers import LedgerClient
+from metadata.ledgers import LedgerMetadata, LedgerState
+from metadata.store import RecordExists, RecordNotFound, VersionConflict
+from metadata.topics import PartitionRecord, TopicStore
+from metadata.transactions import (
+    PrivateLedger,
+    TransactionPart,
+    TransactionRecord,
+    TransactionStore,
+)
+from protocol.batch import read_header
+from protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_CHANGES_TRIED_MAX = 16
+_AT_ONCE = 64
+_SWEEP_AFTER_MS = 10_000
+"""A younger one is left to whoever commits it."""
+KEPT_MS = 7 * 24 * 3600 * 1000
+"""How long a completed batch is remembered after its id was last used: a repeat that comes later
+is taken for new."""
+
+Splice = Callable[[PartitionName, str, int], Awaitable[int | None]]
+"""Ask a partition's owner for `Partition.splice`. Raises `TopicNotFound` when it is deleted."""
+_LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
+
+
+class Offer(NamedTuple):
+    """What somebody wants to add to one partition."""
+
+    name: PartitionName
+    ledgers: tuple[PrivateLedger, ...]
+
+
+class Committed(NamedTuple):
+    """The newest batch is complete. `offsets`: first offset by partition, as far as known."""
+
+    record: TransactionRecord
+    repeated: bool
+    offsets: dict[PartitionName, int | None]
+
+
+class Transactions:
+    """The calls on transactions."""
+
+    def __init__(
+        self,
+        store: TransactionStore,
+        records: TopicStore,
+        ledgers: LedgerClient,
+        clock: Callable[[], int],
+        topic: Callable[[TopicName], Awaitable[TopicInfo]],
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._ledgers = ledgers
+        self._clock = clock
+        self._topic = topic
+
+    async def newest(self, transaction: str) -> TransactionRecord:
+        """What its record says; batch -1 when there is none."""
+        return (await self._store.read(transaction))[0]
+
+    async def commit(
+        self, transaction: str, batch: int, offers: Sequence[Offer], splice: Splice
+    ) -> Committed:
+        """Make a batch part of its partitions, all or nothing; returns when all is visible.
+
+        Raises `InvalidTransaction`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
+        `TransactionAborted`: nothing is committed; and `SpliceUnfinished`: it is, ask again.
+        """
+        parts: tuple[TransactionPart, ...] | None = None
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version = await self._store.read(transaction)
+            found = rules.standing(record, batch)
+            if found is not rules.Standing.NEW:
+                offsets = await self._finish(transaction, record, splice)
+                if found is rules.Standing.WAITS:
+                    continue
+                return Committed(record, True, offsets)
+            if parts is None:
+                parts = await self._checked(transaction, batch, offers)
+            wanted = rules.committing(record, batch, parts, self._clock())
+            try:
+                await self._store.write(transaction, wanted, version)
+            except _LOST_RACE:
+                continue
+            _log.info("transaction_committed", transaction=transaction, batch=batch)
+            return Committed(wanted, False, await self._finish(transaction, wanted, splice))
+        raise SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
+
+    async def abort(self, transaction: str, batch: int, ledgers: Iterable[int]) -> list[int]:
+        """Give up private ledgers of this batch; those that no partition has are deleted."""
+        own = []
+        for ledger_id in dict.fromkeys(ledgers):
+            try:
+                found = await self._ledgers.metadata(ledger_id)
+            except LedgerNotFound:
+                continue
+            _check_owner(found, transaction, batch)
+            own.append(found)
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version = await self._store.read(transaction)
+            wanted = rules.aborting(record, batch, [one.ledger_id for one in own], self._clock())
+            try:
+                if wanted is not None:
+                    await self._store.write(transaction, wanted, version)
+            except _LOST_RACE:
+                continue
+            break
+        else:
+            raise SpliceUnfinished(
+                f"transaction {transaction} is being changed by others; try again"
+            )
+        deleted = []
+        for one in own:
+            if not await self._is_needed(record, batch, one):
+                await delete_quietly(self._ledgers, one.ledger_id)
+                deleted.append(one.ledger_id)
+        return deleted
+
+    async def sweep(self, local: Callable[[PartitionName], Awaitable[Partition | None]]) -> None:
+        """Finish for the partitions served here what whoever committed it has left; forget the old.
+
+        An error waits for the next time.
+        """
+        for transaction in await self._store.list():
+            try:
+                await self._sweep(transaction, local)
+            except OctavoError as error:
+                _log.warning("transaction_not_swept", transaction=transaction, reason=str(error))
+
+    async def _sweep(
+        self, transaction: str, local: Callable[[PartitionName], Awaitable[Partition | None]]
+    ) -> None:
+        record, version = await self._store.read(transaction)
+        age_ms = self._clock() - record.changed_ms
+        if record.complete:
+            if age_ms > KEPT_MS and version >= 0:
+                await self._store.delete(transaction, version)
+            return
+        if age_ms < _SWEEP_AFTER_MS:
+            return
+        done = True
+        for part in record.parts:
+            name = _name(part)
+            if await self._is_done(transaction, record.batch, part):
+                continue
+            try:
+                partition = await local(name)
+                if partition is None:
+                    done = False
+                else:
+                    await partition.splice(transaction, record.batch)
+            except (TopicNotFound, PartitionNotFound):
+                await self._drop(part)
+        if done:
+            await self._complete(transaction, record.batch)
+
+    # Finishing
+
+    async def _finish(
+        self, transaction: str, record: TransactionRecord, splice: Splice
+    ) -> dict[PartitionName, int | None]:
+        """Have every part spliced that may not be yet. Raises `SpliceUnfinished`."""
+        if record.complete:
+            return {}
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(part: TransactionPart) -> int | None:
+            async with turn:
+                try:
+                    return await splice(_name(part), transaction, record.batch)
+                except (TopicNotFound, PartitionNotFound):
+                    await self._drop(part)
+                    return None
+
+        found = await asyncio.gather(*map(one, record.parts), return_exceptions=True)
+        offsets: dict[PartitionName, int | None] = {}
+        for part, result in zip(record.parts, found, strict=True):
+            if isinstance(result, OctavoError):
+                raise SpliceUnfinished(
+                    f"batch {record.batch} of transaction {transaction} is committed, but "
+                    f"{_name(part)} does not have its part yet: {result}"
+                ) from result
+            if isinstance(result, BaseException):
+                raise result
+            offsets[_name(part)] = result
+        await self._complete(transaction, record.batch)
+        return offsets
+
+    async def _complete(self, transaction: str, batch: int) -> None:
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version = await self._store.read(transaction)
+            wanted = rules.completed(record, batch)
+            if wanted is None:
+                return None
+            try:
+                return await self._store.write(transaction, wanted, version)
+            except _LOST_RACE:
+                continue
+        raise SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
+
+    async def _drop(self, part: TransactionPart) -> None:
+        """Its topic was deleted after the commit: the part goes the same way."""
+        _log.info("part_void", partition=str(_name(part)))
+        for ledger in part.ledgers:
+            await delete_quietly(self._ledgers, ledger.ledger_id)
+
+    async def _is_done(self, transaction: str, batch: int, part: TransactionPart) -> bool:
+        record = await self._partition_record(_name(part))
+        return rules.is_spliced(record.transactions, transaction, batch)
+
+    async def _partition_record(self, name: PartitionName) -> PartitionRecord:
+        try:
+            return (await self._records.read_partition(*name))[0]
+        except RecordNotFound:
+            return PartitionRecord()
+
+    # Checking
+
+    async def _checked(
+        self, transaction: str, batch: int, offers: Sequence[Offer]
+    ) -> tuple[TransactionPart, ...]:
+        """The parts as the record will hold them."""
+        ids = [ledger.ledger_id for offer in offers for ledger in offer.ledgers]
+        names = [offer.name for offer in offers]
+        if len(set(ids)) < len(ids) or len(set(names)) < len(names):
+            raise InvalidTransaction("a ledger, or a partition, stands twice in the transaction")
+        if len(ids) > rules.LEDGERS_MAX:
+            raise TooManyLedgers(
+                f"{len(ids)} ledgers in one transaction; at most {rules.LEDGERS_MAX}: write with "
+                "fewer tasks (coalesce), or in smaller batches"
+            )
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(offer: Offer) -> TransactionPart:
+            created_ms = await self._check_partition(offer)
+            for ledger in offer.ledgers:
+                async with turn:
+                    await self._check_ledger(transaction, batch, offer.name, ledger)
+            return TransactionPart(*offer.name, created_ms, offer.ledgers)
+
+        return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
+
+    async def _check_partition(self, offer: Offer) -> int:
+        """When the topic was made."""
+        info = await self._topic(offer.name.topic_name)
+        if not 0 <= offer.name.partition < info.settings.partitions:
+            raise PartitionNotFound(
+                f"topic {info.name} has partitions 0 to {info.settings.partitions - 1}, "
+                f"not {offer.name.partition}"
+            )
+        links = len((await self._partition_record(offer.name)).ledgers)
+        if links + len(offer.ledgers) > rules.LEDGERS_MAX:
+            raise TooManyLedgers(
+                f"{offer.name} has {links} ledgers; with {len(offer.ledgers)} more it would have "
+                f"more than {rules.LEDGERS_MAX}: let retention remove some, or write larger batches"
+            )
+        return info.created_ms
+
+    async def _check_ledger(
+        self, transaction: str, batch: int, name: PartitionName, ledger: PrivateLedger
+    ) -> None:
+        try:
+            found = await self._ledgers.metadata(ledger.ledger_id)
+        except LedgerNotFound as error:
+            raise InvalidTransaction(f"{error}; write the batch again") from error
+        _check_owner(found, transaction, batch)
+        meant_for = found.custom.get(rules.PARTITION_KEY, b"").decode("utf-8", "replace")
+        if meant_for != str(name):
+            raise InvalidTransaction(f"ledger {ledger.ledger_id} is for {meant_for}, not {name}")
+        if found.state is not LedgerState.CLOSED or found.last_entry < 0:
+            raise InvalidTransaction(
+                f"ledger {ledger.ledger_id} is {found.state.name} with last entry "
+                f"{found.last_entry}; it must be closed and not empty"
+            )
+        reader = await self._ledgers.open(ledger.ledger_id)
+        try:
+            (entry,) = await reader.read(found.last_entry, found.last_entry)
+        finally:
+            await reader.close()
+        header = read_header(entry.payload)
+        count = header.base_offset + header.record_count
+        if (count, found.length) != (ledger.count, ledger.bytes):
+            raise InvalidTransaction(
+                f"ledger {ledger.ledger_id} has {count} messages in {found.length} bytes, "
+                f"not {ledger.count} in {ledger.bytes}"
+            )
+
+    async def _is_needed(
+        self, record: TransactionRecord, batch: int, ledger: LedgerMetadata
+    ) -> bool:
+        """Whether a partition has this ledger, or will have it by what is committed.
+
+        `record` was read after the ledger was refused, if its batch was open at all. A batch before
+        the newest one is complete, so the partition's own record knows.
+        """
+        if batch > record.batch:
+            return False
+        if ledger.ledger_id in rules.ledger_ids(record.parts):
+            return True
+        if batch == record.batch:
+            return False
+        namespace, topic, number = ledger.custom[rules.PARTITION_KEY].decode().split("/")
+        partition = await self._partition_record(PartitionName(namespace, topic, int(number)))
+        return any(link.ledger_id == ledger.ledger_id for link in partition.ledgers)
+
+
+def _name(part: TransactionPart) -> PartitionName:
+    return PartitionName(part.namespace, part.topic, part.partition)
+
+
+def _check_owner(found: LedgerMetadata, transaction: str, batch: int) -> None:
+    """Nobody commits or deletes what another wrote."""
+    custom = found.custom
+    is_ours = (
+        custom.get(rules.KIND_KEY) == rules.KIND
+        and custom.get(rules.TRANSACTION_KEY) == transaction.encode()
+        and custom.get(rules.BATCH_KEY) == str(batch).encode()
+    )
+    if not is_ours:
+        raise InvalidTransaction(
+            f"ledger {found.ledger_id} was not written for batch {batch} of {transaction}"
+        )

@@ -1,0 +1,103 @@
+"""The records of transactions: which ledgers belong to the newest batch of each transaction id.
+
+    /octavo/transactions/<id>
+
+One record per id, for all its batches: writing batch n over batch n - 1 is the moment at which
+batch n is committed (broker/transaction.py says when that may be done). Every read here is synced:
+what it says is not older than anything that anybody was told before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metadata.paths import join
+from metadata.store import ANY_VERSION, MetadataStore, RecordNotFound
+from metadata.topic_records import decode_record, encode_record
+
+TRANSACTIONS_ROOT = "/octavo/transactions"
+ABSENT = -1
+"""The version of a record that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateLedger:
+    """A closed ledger that a task wrote for one partition, and what it holds."""
+
+    ledger_id: int
+    count: int
+    bytes: int
+    first_ms: int
+    last_ms: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPart:
+    """What a batch adds to one partition. `topic_created_ms` tells the topic from namesakes."""
+
+    namespace: str
+    topic: str
+    partition: int
+    topic_created_ms: int
+    ledgers: tuple[PrivateLedger, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """The newest committed batch (-1: none yet), and whether all of its parts are spliced.
+
+    `refused` maps ledgers that were given up, and may be deleted already, to their batch.
+    """
+
+    batch: int = -1
+    parts: tuple[TransactionPart, ...] = ()
+    complete: bool = True
+    changed_ms: int = 0
+    refused: Mapping[int, int] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def transaction_path(transaction: str) -> str:
+    """Where a transaction's record stands."""
+    return join(TRANSACTIONS_ROOT, transaction)
+
+
+class TransactionStore:
+    """Reads and compare-and-sets of these records."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def read(self, transaction: str) -> tuple[TransactionRecord, int]:
+        """The record and its version; an empty one, `ABSENT`, when there is none."""
+        await self._store.sync()
+        path = transaction_path(transaction)
+        try:
+            value, version = await self._store.get(path)
+        except RecordNotFound:
+            return TransactionRecord(), ABSENT
+        return decode_record(TransactionRecord, path, value), version
+
+    async def write(self, transaction: str, record: TransactionRecord, version: int) -> None:
+        """Make it or compare-and-set it.
+
+        Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
+        """
+        path, value = transaction_path(transaction), encode_record(record)
+        if version == ABSENT:
+            await self._store.create(path, value)
+        else:
+            await self._store.put(path, value, version)
+
+    async def delete(self, transaction: str, version: int) -> None:
+        """Raises `VersionConflict`, `RecordNotFound`."""
+        assert version != ANY_VERSION
+        await self._store.delete(transaction_path(transaction), version)
+
+    async def list(self) -> list[str]:
+        """All ids, sorted."""
+        return await self._store.children(TRANSACTIONS_ROOT)

@@ -1,0 +1,208 @@
+"""The rules of transactions against their promises: once, all or nothing, nothing in use given up.
+
+A model plays commits, aborts, splices and losses in any order over a few partitions. It keeps what
+was decided as plain sets; the rules under test only see records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker import transaction as rules
+from broker.chain import Chain, Contents
+from broker.errors import TransactionAborted
+from broker.transaction import Standing
+from metadata.topic_records import decode_record, encode_record
+from metadata.topics import PartitionLedger, PartitionRecord
+from metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
+
+PARTITIONS = 3
+
+
+def private(ledger_id: int, count: int = 2) -> PrivateLedger:
+    return PrivateLedger(ledger_id, count, 10 * count, 5, 9)
+
+
+def part(number: int, *ledgers: PrivateLedger) -> TransactionPart:
+    return TransactionPart("public", "t", number, 1, ledgers)
+
+
+class Transactions(RuleBasedStateMachine):
+    """One id; its batches are written to any partitions, committed and given up at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = TransactionRecord()
+        self.chains = [Chain().appending(-1 - n) for n in range(PARTITIONS)]
+        self.marks: list[Mapping[str, int]] = [{} for _ in range(PARTITIONS)]
+        self.next_ledger = 1
+        self.offers: list[tuple[int, tuple[TransactionPart, ...]]] = []
+        self.decided: dict[int, tuple[TransactionPart, ...]] = {}
+        self.deleted: set[int] = set()
+
+    @rule(batch=st.integers(0, 4), of=st.sets(st.integers(0, PARTITIONS - 1)))
+    def write(self, batch: int, of: set[int]) -> None:
+        parts = []
+        for number in sorted(of):
+            parts.append(part(number, private(self.next_ledger)))
+            self.next_ledger += 1
+        self.offers.append((batch, tuple(parts)))
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        if not self.offers:
+            return
+        batch, parts = data.draw(st.sampled_from(self.offers))
+        found = rules.standing(self.record, batch)
+        assert (found is Standing.REPEATED) == (batch <= max(self.decided, default=-1))
+        if found is not Standing.NEW:
+            return
+        ids = set(rules.ledger_ids(parts))
+        if self.deleted & ids:
+            with pytest.raises(TransactionAborted):
+                rules.committing(self.record, batch, parts, 7)
+            return
+        self.record = rules.committing(self.record, batch, parts, 7)
+        self.decided[batch] = parts
+
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        if not self.offers:
+            return
+        batch, parts = data.draw(st.sampled_from(self.offers))
+        ids = rules.ledger_ids(parts)
+        wanted = rules.aborting(self.record, batch, ids, 7)
+        open_before = batch > self.record.batch
+        self.record = wanted or self.record
+        for ledger_id in ids:
+            in_parts = ledger_id in rules.ledger_ids(self.record.parts)
+            in_chain = any(chain.link_of(ledger_id) for chain in self.chains)
+            newest = batch == self.record.batch
+            if open_before or (newest and not in_parts) or not (newest or in_chain or in_parts):
+                self.deleted.add(ledger_id)
+
+    @rule(number=st.integers(0, PARTITIONS - 1), batch=st.integers(0, 4))
+    def splice(self, number: int, batch: int) -> None:
+        if batch > self.record.batch:
+            return
+        found = rules.part_of(self.record, batch, "public", "t", number)
+        if found is None or rules.is_spliced(self.marks[number], "id", batch):
+            return
+        chain = self.chains[number].closing_last(Contents(1, 10, 5, 9), 0)
+        chain = chain.splicing(found.ledgers, 0)
+        self.chains[number] = chain.appending(-100 - self.next_ledger)
+        self.next_ledger += 1
+        self.marks[number] = rules.marking(self.marks[number], "id", batch, ())
+
+    @rule()
+    def complete(self) -> None:
+        batch = self.record.batch
+        owed = [
+            one
+            for one in self.record.parts
+            if not rules.is_spliced(self.marks[one.partition], "id", batch)
+        ]
+        if not owed:
+            self.record = rules.completed(self.record, batch) or self.record
+
+    @rule(number=st.integers(0, PARTITIONS - 1))
+    def prune(self, number: int) -> None:
+        for name, batch in self.marks[number].items():
+            if rules.completed(self.record, batch) is None:
+                self.marks[number] = {k: v for k, v in self.marks[number].items() if k != name}
+                break
+
+    @invariant()
+    def nothing_twice_and_nothing_undecided(self) -> None:
+        decided = [one for parts in self.decided.values() for one in rules.ledger_ids(parts)]
+        assert len(set(decided)) == len(decided)
+        for chain in self.chains:
+            there = [link.ledger_id for link in chain.links if link.spliced]
+            assert len(set(there)) == len(there)
+            assert set(there) <= set(decided)
+
+    @invariant()
+    def older_batches_are_whole(self) -> None:
+        for batch, parts in self.decided.items():
+            if batch < self.record.batch or self.record.complete:
+                for one in parts:
+                    for ledger in one.ledgers:
+                        assert self.chains[one.partition].link_of(ledger.ledger_id)
+
+    @invariant()
+    def what_is_decided_is_never_deleted(self) -> None:
+        decided = {one for parts in self.decided.values() for one in rules.ledger_ids(parts)}
+        assert not decided & self.deleted
+
+
+TestTransactions = Transactions.TestCase
+TestTransactions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.integers(1, 9), max_size=5), st.lists(st.integers(1, 9), max_size=5))
+def test_spliced_ledgers_follow_one_another(before: list[int], spliced: list[int]) -> None:
+    chain = Chain()
+    for number, count in enumerate(before):
+        chain = chain.appending(number).closing_last(Contents(count, count, 1, 2), 3)
+    longer = chain.splicing((private(100 + n, count) for n, count in enumerate(spliced)), 4)
+    assert longer.end_offset == sum(before) + sum(spliced)
+    model = [n for n, count in enumerate(before) for _ in range(count)]
+    model += [100 + n for n, count in enumerate(spliced) for _ in range(count)]
+    assert [longer.find(offset).ledger_id for offset in range(len(model))] == model
+    assert [link.spliced for link in longer.links] == [False] * len(before) + [True] * len(spliced)
+    assert longer.appending(999).find(len(model)).ledger_id == 999
+
+
+def test_a_splice_after_an_empty_open_ledger_replaces_it() -> None:
+    chain = Chain((), trimmed_to=40).appending(3).closing_last(Contents(), 7)
+    chain = chain.splicing([private(8, 5)], 7).appending(9)
+    assert [(link.ledger_id, link.base_offset) for link in chain.links] == [(8, 40), (9, 45)]
+
+
+@pytest.mark.parametrize("ledger", [private(1), private(5, 0)])
+def test_a_ledger_that_is_there_or_is_empty_is_not_spliced(ledger: PrivateLedger) -> None:
+    chain = Chain().appending(1).closing_last(Contents(1, 1, 1, 1), 1)
+    with pytest.raises(AssertionError):
+        chain.splicing([ledger], 2)
+
+
+def test_nothing_is_spliced_behind_an_open_ledger() -> None:
+    with pytest.raises(AssertionError):
+        Chain().appending(1).splicing([private(2)], 2)
+
+
+def test_an_empty_batch_is_complete_at_once() -> None:
+    record = rules.committing(TransactionRecord(), 0, (), 7)
+    assert (record.batch, record.complete) == (0, True)
+
+
+def test_refusals_of_later_batches_outlive_a_commit() -> None:
+    record = rules.aborting(TransactionRecord(), 2, [5], 1)
+    assert record is not None
+    record = rules.aborting(record, 1, [4], 1)
+    assert record is not None
+    record = rules.committing(record, 1, (part(0, private(6)),), 7)
+    assert record.refused == {5: 2}
+    record = rules.completed(record, 1)
+    assert record is not None
+    with pytest.raises(TransactionAborted, match="write the batch again"):
+        rules.committing(record, 2, (part(0, private(5)),), 7)
+
+
+def test_marks_lose_only_what_is_finished() -> None:
+    assert rules.marking({"a": 1, "b": 2}, "b", 3, {"a"}) == {"b": 3}
+    assert rules.marking({"a": 1}, "b", 3, ()) == {"a": 1, "b": 3}
+
+
+def test_the_records_come_back_as_they_were() -> None:
+    record = TransactionRecord(3, (part(1, private(7), private(8)),), False, 99, {5: 4})
+    assert decode_record(TransactionRecord, "r", encode_record(record)) == record
+    partition = PartitionRecord(
+        (PartitionLedger(1, 0, 4, 10, 5, 9, 9, spliced=True),), transactions={"a": 3}
+    )
+    assert decode_record(PartitionRecord, "p", encode_record(partition)) == partition

@@ -1,0 +1,84 @@
+"""Transactions over HTTP: what reaches the driver, and what is refused before it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_broker import FakeTransactions, Running
+
+from broker.errors import SpliceUnfinished, TransactionAborted
+from broker.transactions import Offer
+from broker.types import PartitionName
+from metadata.transactions import PrivateLedger
+
+LEDGER = {"id": 7, "messages": 3, "bytes": 100, "first_ms": 1, "last_ms": 2}
+COMMIT = "/v1/transactions/q-1/batches/4/commit"
+
+
+def driver(one: Running) -> FakeTransactions:
+    (broker,) = one.cluster.brokers.values()
+    return broker.transactions
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    return {"parts": [{"topic": "flights", "partition": 1, "ledgers": [LEDGER], **changes}]}
+
+
+async def test_a_commit_reaches_every_owner_and_is_shown(one: Running) -> None:
+    await one.api.call("PUT", "/v1/topics/public/flights", json={"partitions": 2})
+    answer = await one.api.call("POST", COMMIT, json=body())
+    assert answer.status == 200
+    part = {
+        "topic": "public/flights", "partition": 1, "messages": 3, "offset": 0, "ledgers": [7],
+    }  # fmt: skip
+    shown = {"transaction": "q-1", "batch": 4, "complete": True, "parts": [part]}
+    assert answer.json() == {**shown, "repeated": False}
+    name = PartitionName("public", "flights", 1)
+    asked = driver(one).asked
+    assert asked == [("q-1", 4, [Offer(name, (PrivateLedger(7, 3, 100, 1, 2),))])]
+    again = (await one.api.call("POST", COMMIT, json=body())).json()
+    assert again["repeated"] is True
+    found = (await one.api.get("/v1/transactions/q-1")).json()
+    assert found == {**shown, "parts": [{**part, "offset": None}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "code"),
+    [
+        (COMMIT, {"parts": [{"topic": "flights"}]}, 422, "invalid-body"),
+        (COMMIT, body(partitions=2), 422, "invalid-body"),
+        (COMMIT, body(topic="a/b/c"), 400, "invalid-name"),
+        (COMMIT, body(ledgers=[{**LEDGER, "messages": 0}]), 422, "invalid-body"),
+        (COMMIT.replace("/4/", "/-1/"), body(), 400, "invalid-parameter"),
+        (COMMIT.replace("q-1", "q%2F1"), body(), 400, "invalid-name"),
+        (COMMIT.replace("commit", "abort"), {"ledgers": ["x"]}, 422, "invalid-body"),
+    ],
+)
+async def test_what_is_malformed_is_refused(
+    one: Running, path: str, sent: dict[str, Any], status: int, code: str
+) -> None:
+    answer = await one.api.call("POST", path, json=sent)
+    assert (answer.status, answer.json()["code"]) == (status, code)
+    assert not driver(one).asked
+
+
+async def test_the_drivers_refusals_are_problems(
+    one: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, status, retryable in (
+        (TransactionAborted("given up"), 409, False),
+        (SpliceUnfinished("one is missing"), 503, True),
+    ):
+
+        async def fails(*_: Any, error: Exception = error) -> Any:
+            raise error
+
+        monkeypatch.setattr(driver(one), "commit", fails)
+        answer = await one.api.call("POST", COMMIT, json=body())
+        assert (answer.status, answer.json()["retryable"]) == (status, retryable)
+
+
+async def test_an_id_that_was_never_committed_is_not_found(one: Running) -> None:
+    answer = await one.api.get("/v1/transactions/never")
+    assert (answer.status, answer.json()["code"]) == (404, "transaction-not-found")
