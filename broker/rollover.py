@@ -76,10 +76,11 @@ class Rollover:
         self._renew_tail = renew_tail
         self._task: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
+        self._closed = False
 
     def look(self) -> None:
         """Begin if it is time; called after each publish and now and then."""
-        if self._task is not None or self._publisher.failed is not None:
+        if self._task is not None or self._closed or self._publisher.failed is not None:
             return
         settings = self._settings()
         policy = RolloverPolicy(
@@ -91,6 +92,7 @@ class Rollover:
 
     async def close(self) -> None:
         """Wait for a roll-over under way; cancelling one would leave its outcome unknown."""
+        self._closed = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -109,6 +111,8 @@ class Rollover:
         """
         while self._task is not None:
             await asyncio.wait((self._task,))
+        if self._closed:
+            raise NotOwner(f"{self._name} is being handed over; ask again")
         if self._publisher.failed is not None:
             raise PartitionUnavailable(f"{self._name}: {self._publisher.failed}")
         work = asyncio.create_task(self._splice(plan), name=f"splice {self._name}")

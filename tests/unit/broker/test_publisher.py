@@ -137,6 +137,43 @@ async def test_the_new_ledgers_answers_wait_until_the_record_names_it() -> None:
     assert await new == Published(101, 102, 2, 0, 2, False)
 
 
+async def test_offsets_leap_over_what_is_spliced_in_when_the_record_names_it() -> None:
+    bench = Bench()
+    old = bench.publish(2)
+    await turns()
+    other = FakeWriter(2)
+    segment = bench.segment(other, bench.publisher.next_offset + 5, released=False)
+    bench.publisher.switch_to(segment)
+    new = bench.publish(3)
+    await turns()
+    assert [read_header(p).base_offset for p in other.added] == [0]
+    other.confirm()
+    bench.writer.confirm()
+    assert (await old).last_offset == 101
+    assert bench.publisher.confirmed_offset == 102, "nothing of the splice is visible yet"
+    tail = TailCache(1 << 20).partition()
+    seen = len(bench.confirmed)
+    bench.publisher.release(segment, tail)
+    assert await new == Published(107, 109, 2, 0, 3, False)
+    assert bench.publisher.confirmed_offset == 110
+    assert bench.confirmed[seen] == (0, 0), "readers look again, though nothing was published"
+    assert [b.base_offset for b in tail.read(107, 999, 999)] == [107]
+    assert tail.read(104, 999, 999) == []
+
+
+async def test_readers_are_told_of_a_splice_when_nobody_publishes() -> None:
+    bench = Bench()
+    segment = bench.segment(FakeWriter(2), 105, released=False)
+    bench.publisher.switch_to(segment)
+    reached = asyncio.create_task(bench.publisher.confirmed_up_to(105))
+    await turns()
+    assert not reached.done()
+    bench.publisher.release(segment, TailCache(1 << 20).partition())
+    await reached
+    assert (bench.publisher.confirmed_offset, bench.publisher.next_offset) == (105, 105)
+    assert bench.confirmed == [(0, 0)]
+
+
 async def test_a_failure_leaves_everything_pending_unknown_and_the_rest_not_stored() -> None:
     bench = Bench(inflight_bytes_max=150)
     pending, waiting = bench.publish(), bench.publish(size=200)
