@@ -79,9 +79,7 @@ class Broker:
             broker_id=lambda: self._members.own.broker_id,
             transactions=TransactionStore(store),
         )
-        self.transactions = Transactions(
-            self._around.transactions, records, ledgers, clock, self._topics.get
-        )
+        self.transactions = Transactions(self._around.transactions, records, ledgers, clock)
         """Commit and abort of transactions; not of one partition, so any broker may."""
         self._owners = Owners(
             self._around, config, self._topics, records, ownership, self._members, self._spawn

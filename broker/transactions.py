@@ -23,12 +23,12 @@ from broker.errors import (
 )
 from broker.partition import Partition
 from broker.state_log import delete_quietly
-from broker.types import PartitionName, TopicInfo, TopicName
+from broker.types import PartitionName
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from metadata.ledgers import LedgerMetadata, LedgerState
 from metadata.store import RecordExists, RecordNotFound, VersionConflict
-from metadata.topics import PartitionRecord, TopicStore
+from metadata.topics import PartitionRecord, TopicRecord, TopicStore
 from metadata.transactions import (
     PrivateLedger,
     TransactionPart,
@@ -76,13 +76,11 @@ class Transactions:
         records: TopicStore,
         ledgers: LedgerClient,
         clock: Callable[[], int],
-        topic: Callable[[TopicName], Awaitable[TopicInfo]],
     ) -> None:
         self._store = store
         self._records = records
         self._ledgers = ledgers
         self._clock = clock
-        self._topic = topic
 
     async def newest(self, transaction: str) -> TransactionRecord:
         """What its record says; batch -1 when there is none."""
@@ -179,8 +177,8 @@ class Transactions:
                     done = False
                 else:
                     await partition.splice(transaction, record.batch)
-            except (TopicNotFound, PartitionNotFound):
-                await self._drop(part)
+            except (TopicNotFound, PartitionNotFound) as error:
+                await self._drop(part, error)
         if done:
             await self._complete(transaction, record.batch)
 
@@ -198,8 +196,8 @@ class Transactions:
             async with turn:
                 try:
                     return await splice(_name(part), transaction, record.batch)
-                except (TopicNotFound, PartitionNotFound):
-                    await self._drop(part)
+                except (TopicNotFound, PartitionNotFound) as error:
+                    await self._drop(part, error)
                     return None
 
         found = await asyncio.gather(*map(one, record.parts), return_exceptions=True)
@@ -228,8 +226,16 @@ class Transactions:
                 continue
         raise SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
 
-    async def _drop(self, part: TransactionPart) -> None:
-        """Its topic was deleted after the commit: the part goes the same way."""
+    async def _drop(self, part: TransactionPart, error: OctavoError) -> None:
+        """Its topic was deleted after the commit: the part goes the same way.
+
+        Raises `error` when the topic is there: who did not find it was only behind, and ledgers
+        that are committed must not go for that.
+        """
+        await self._store.sync()
+        topic = await self._topic(part.namespace, part.topic)
+        if topic is not None and topic.created_ms == part.topic_created_ms:
+            raise error
         _log.info("part_void", partition=str(_name(part)))
         for ledger in part.ledgers:
             await delete_quietly(self._ledgers, ledger.ledger_id)
@@ -237,6 +243,14 @@ class Transactions:
     async def _is_done(self, transaction: str, batch: int, part: TransactionPart) -> bool:
         record = await self._partition_record(_name(part))
         return rules.is_spliced(record.transactions, transaction, batch)
+
+    async def _topic(self, namespace: str, topic: str) -> TopicRecord | None:
+        """As it stands in the store: what a watch keeps in memory may be a deleted namesake."""
+        try:
+            record, _ = await self._records.read_topic(namespace, topic)
+        except RecordNotFound:
+            return None
+        return None if record.deleting else record
 
     async def _partition_record(self, name: PartitionName) -> PartitionRecord:
         try:
@@ -271,11 +285,14 @@ class Transactions:
         return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
 
     async def _check_partition(self, offer: Offer) -> int:
-        """When the topic was made."""
-        info = await self._topic(offer.name.topic_name)
-        if not 0 <= offer.name.partition < info.settings.partitions:
+        """When the topic was made. The store was synced when the transaction was read."""
+        name = offer.name.topic_name
+        topic = await self._topic(*name)
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {name}; PUT /v1/topics/{name} makes it")
+        if not 0 <= offer.name.partition < topic.settings.partitions:
             raise PartitionNotFound(
-                f"topic {info.name} has partitions 0 to {info.settings.partitions - 1}, "
+                f"topic {name} has partitions 0 to {topic.settings.partitions - 1}, "
                 f"not {offer.name.partition}"
             )
         links = len((await self._partition_record(offer.name)).ledgers)
@@ -284,7 +301,7 @@ class Transactions:
                 f"{offer.name} has {links} ledgers; with {len(offer.ledgers)} more it would have "
                 f"more than {rules.LEDGERS_MAX}: let retention remove some, or write larger batches"
             )
-        return info.created_ms
+        return topic.created_ms
 
     async def _check_ledger(
         self, transaction: str, batch: int, name: PartitionName, ledger: PrivateLedger

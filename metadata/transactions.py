@@ -74,7 +74,7 @@ class TransactionStore:
 
     async def read(self, transaction: str) -> tuple[TransactionRecord, int]:
         """The record and its version; an empty one, `ABSENT`, when there is none."""
-        await self._store.sync()
+        await self.sync()
         path = transaction_path(transaction)
         try:
             value, version = await self._store.get(path)
@@ -97,6 +97,10 @@ class TransactionStore:
         """Raises `VersionConflict`, `RecordNotFound`."""
         assert version != ANY_VERSION
         await self._store.delete(transaction_path(transaction), version)
+
+    async def sync(self) -> None:
+        """Reads begun after this, of topics too, see all that anybody was told of before it."""
+        await self._store.sync()
 
     async def list(self) -> list[str]:
         """All ids, sorted."""

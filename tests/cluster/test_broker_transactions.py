@@ -13,6 +13,7 @@ from broker.errors import (
     BrokerError,
     InvalidTransaction,
     SpliceUnfinished,
+    TopicNotFound,
     TransactionAborted,
     TransactionNotFound,
 )
@@ -440,6 +441,24 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
     async with asyncio.timeout(10):
         while ledger.ledger_id in await running.ledgers.list():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def test_who_does_not_find_a_topic_that_is_there_was_only_behind(
+    brokers: BrokerCluster,
+) -> None:
+    """A broker whose metadata lags says that the topic is missing: its part must not be lost."""
+    running = await brokers.start("A")
+    name = await make_topic(running.broker)
+    partition = await owned(running.broker, name)
+    ledger = await private(running, name, "q", 0, [2])
+
+    async def behind(*_: Any) -> int | None:
+        raise TopicNotFound("there is no such topic, says a broker that is behind")
+
+    with pytest.raises(SpliceUnfinished):
+        await running.broker.transactions.commit("q", 0, [Offer(name, (ledger,))], behind)
+    assert (await commit(running, "q", 0, [])).repeated
+    assert await values(partition) == ["s0-0", "s0-1"]
 
 
 async def test_two_drivers_of_one_batch_commit_it_once(brokers: BrokerCluster) -> None:
