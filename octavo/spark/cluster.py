@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 import aiohttp
 import structlog
 
+from broker.members import decode_broker
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
@@ -31,7 +32,15 @@ from metadata.opening import open_store
 from metadata.paths import join
 from metadata.store import MetadataStore, RecordNotFound
 from metadata.together import all_of
-from metadata.topics import PartitionLedger, PartitionRecord, TopicStore
+from metadata.topics import (
+    BROKERS_ROOT,
+    PartitionLedger,
+    PartitionRecord,
+    TopicSettings,
+    TopicStore,
+    broker_path,
+)
+from octavo.clock import wall_clock_ms
 from octavo.spark.options import InvalidOption, Selection
 from octavo.spark.splits import DataLost, Piece, Span, View
 from protocol.batch import BatchHeader, read_header
@@ -77,7 +86,9 @@ class Cluster:
         _keep_quiet()
         self.store = store
         self._topics = TopicStore(store)
-        self.ledgers = LedgerClient(store, rng=random.Random(), options=LedgerOptions())
+        self.ledgers = LedgerClient(
+            store, rng=random.Random(), options=LedgerOptions(), clock=wall_clock_ms
+        )
         self._open: dict[int, LedgerReader] = {}
 
     async def start(self) -> None:
@@ -128,11 +139,37 @@ class Cluster:
 
     async def _count(self, name: str) -> int | None:
         """How many partitions a topic has; None when there is no such topic (any more)."""
+        settings = await self.settings(name)
+        return None if settings is None else settings.partitions
+
+    async def settings(self, name: str) -> TopicSettings | None:
+        """A topic's settings; None when there is no such topic (any more)."""
         try:
             record, _ = await self._topics.read_topic(*_parts(name))
         except RecordNotFound:
             return None
-        return None if record.deleting else record.settings.partitions
+        return None if record.deleting else record.settings
+
+    async def named_ledgers(self) -> set[int]:
+        """Every ledger that a partition's record names."""
+        found: set[int] = set()
+        for namespace in await self._topics.list_namespaces():
+            for topic in await self._topics.list_topics(namespace):
+                for number in await self._topics.list_partitions(namespace, topic):
+                    with contextlib.suppress(RecordNotFound):
+                        record, _ = await self._topics.read_partition(namespace, topic, number)
+                        found.update(link.ledger_id for link in record.ledgers)
+        return found
+
+    async def broker_urls(self) -> list[str]:
+        """Where the live brokers are reached."""
+        found = []
+        for broker_id in await self._store.children(BROKERS_ROOT):
+            with contextlib.suppress(RecordNotFound):
+                info = decode_broker((await self._store.get(broker_path(broker_id))).value)
+                if info is not None:
+                    found.append(info.url)
+        return found
 
     # ------------------------------------------------------------------ where a partition ends
 

@@ -79,7 +79,7 @@ _KNOWN = (
     "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition", "columns",
     "includeHeaders", "includeMetadata", "readFrom",
 )  # fmt: skip
-_SPARK = ("path", "checkpointlocation", "queryname")
+SPARKS_OWN = ("path", "checkpointlocation", "queryname")
 """Spark adds these on its own."""
 _TIME = re.compile(r"(\d+)\s*(ms|s|m|h|d)?\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -93,7 +93,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     """The options of a query. Raises `InvalidOption`."""
     options = {name.lower(): value for name, value in given.items()}
     _refuse_unknown(options)
-    read = _Reader(options)
+    read = OptionReader(options)
     if read.text("service") is None:
         raise InvalidOption(
             "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the "
@@ -134,7 +134,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
-    known = {name.lower() for name in _KNOWN} | set(_SPARK)
+    known = {name.lower() for name in _KNOWN} | set(SPARKS_OWN)
     unknown = sorted(name for name in options if name not in known)
     if unknown:
         raise InvalidOption(
@@ -143,7 +143,7 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
         )
 
 
-def _selection(read: _Reader) -> Selection:
+def _selection(read: OptionReader) -> Selection:
     ways = ("subscribe", "subscribePattern", "assign")
     given = [name for name in ways if read.text(name) is not None]
     if len(given) != 1:
@@ -171,7 +171,7 @@ def _selection(read: _Reader) -> Selection:
     return Selection(partitions=assigned)
 
 
-def _bound(read: _Reader, which: str, default: int) -> Bound:
+def _bound(read: OptionReader, which: str, default: int) -> Bound:
     """Kafka's precedence: one time for all, times by partition, offsets."""
     if (time := read.text(f"{which}Timestamp")) is not None:
         if not time.isdigit():
@@ -204,17 +204,19 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-class _Reader:
+class OptionReader:
     """Typed looks at the map of texts. Names as documented; the map's are lower case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
     def text(self, name: str) -> str | None:
+        """As it stands, without blanks around it; None when it is absent or empty."""
         value = self._options.get(name.lower())
         return None if value is None or not value.strip() else value.strip()
 
     def names(self, name: str) -> tuple[str, ...] | None:
+        """Names with commas between."""
         text = self.text(name)
         if text is None:
             return None
@@ -224,15 +226,18 @@ class _Reader:
         return found
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        """One of a few words."""
         text = (self.text(name) or default).lower()
         if text not in choices:
             raise InvalidOption(f"option {name} is {text!r}; it is one of {', '.join(choices)}")
         return text
 
     def flag(self, name: str, *, default: bool) -> bool:
+        """`true` or `false`."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
     def whole(self, name: str) -> int | None:
+        """A whole number from 1."""
         text = self.text(name)
         if text is None:
             return None
@@ -241,6 +246,7 @@ class _Reader:
         return int(text)
 
     def time_ms(self, name: str, default: int) -> int:
+        """A time with a unit."""
         text = self.text(name)
         if text is None:
             return default
@@ -252,6 +258,7 @@ class _Reader:
         return int(found[1]) * _UNIT_MS[found[2] or "ms"]
 
     def size(self, name: str) -> int | None:
+        """A size in bytes, with a unit."""
         text = self.text(name)
         if text is None:
             return None
@@ -261,6 +268,7 @@ class _Reader:
         return int(found[1]) * _UNIT_BYTES[(found[2] or "").lower()]
 
     def json_object(self, name: str) -> dict[str, Any]:
+        """A JSON object that is not empty."""
         text = self.text(name) or ""
         try:
             found = json.loads(text)
@@ -271,6 +279,7 @@ class _Reader:
         return found
 
     def by_partition(self, name: str, *, minimum: int) -> dict[str, dict[int, int]]:
+        """Numbers by topic and partition, in Kafka's shape."""
         found: dict[str, dict[int, int]] = {}
         for topic, partitions in self.json_object(name).items():
             try:

@@ -34,6 +34,7 @@ from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import SourceOptions, source_options
 from octavo.spark.planning import planned, resolved, views_of
 from octavo.spark.reading import Split, SplitReader
+from octavo.spark.sink import OctavoStreamWriter, OctavoWriter, batch_writer, stream_writer
 from octavo.spark.splits import (
     Offsets,
     View,
@@ -56,6 +57,14 @@ class OctavoDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns, unless the query brings a projection of its own."""
         return schema_of(source_options(_without_ends(self.options), streaming=False))
+
+    def writer(self, schema: StructType, overwrite: bool) -> OctavoWriter:
+        """For the result of a batch query."""
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> OctavoStreamWriter:  # noqa: N802, ARG002
+        """For a stream; in complete mode each batch adds the whole result, as Kafka's sink does."""
+        return stream_writer(self.options, schema)
 
     def reader(self, schema: StructType) -> OctavoReader:
         """For a batch query."""

@@ -1,0 +1,72 @@
+"""Private ledgers that no commit will ever name: found, and given up.
+
+A task that dies, or whose twin was faster, leaves closed or open ledgers behind. They are told by
+their own metadata. Giving one up goes through the broker, which refuses it to any later commit and
+keeps what a partition has; so the time of grace only spares work that is still under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import NamedTuple
+
+from broker.transaction import BATCH_KEY, KIND, KIND_KEY, TRANSACTION_KEY
+from ledger.errors import LedgerNotFound
+from metadata.ledgers import LedgerMetadata
+from octavo.clock import wall_clock_ms
+from octavo.spark.cluster import Cluster, connected
+from octavo.spark.commit import give_up
+
+GRACE_MS = 24 * 3600 * 1000
+_ABORT_TIMEOUT_MS = 60_000
+_READS_AT_ONCE = 64
+
+
+class Orphans(NamedTuple):
+    """Old private ledgers of one batch: those that were looked at, and those that are deleted."""
+
+    transaction: str
+    batch: int
+    looked_at: tuple[int, ...]
+    deleted: tuple[int, ...]
+
+
+async def collect_orphans(
+    service: str, *, grace_ms: int = GRACE_MS, dry_run: bool = False
+) -> list[Orphans]:
+    """Give up the private ledgers that are older than `grace_ms` and in no partition.
+
+    With `dry_run` nothing is deleted and `deleted` is empty. Raises `SinkFailed`.
+    """
+    async with connected(service) as cluster:
+        old = await _older_than(cluster, wall_clock_ms() - grace_ms)
+    found = []
+    for (transaction, batch), ids in sorted(old.items()):
+        deleted: list[int] = []
+        if not dry_run:
+            deleted = await give_up(service, transaction, batch, ids, _ABORT_TIMEOUT_MS)
+        found.append(Orphans(transaction, batch, tuple(ids), tuple(deleted)))
+    return found
+
+
+async def _older_than(cluster: Cluster, until_ms: int) -> dict[tuple[str, int], list[int]]:
+    """Private ledgers made before `until_ms` that no partition's record names now."""
+    named = await cluster.named_ledgers()
+    turn = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def read(ledger_id: int) -> LedgerMetadata | None:
+        async with turn:
+            try:
+                return await cluster.ledgers.metadata(ledger_id)
+            except LedgerNotFound:
+                return None
+
+    ids = [one for one in await cluster.ledgers.list() if one not in named]
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for one in await asyncio.gather(*map(read, ids)):
+        if one is None or one.custom.get(KIND_KEY) != KIND or one.created_ms >= until_ms:
+            continue
+        transaction, batch = one.custom[TRANSACTION_KEY], one.custom[BATCH_KEY]
+        found[transaction.decode(), int(batch)].append(one.ledger_id)
+    return found

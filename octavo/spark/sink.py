@@ -1,0 +1,245 @@
+"""The sink that Spark knows as `octavo`: rows to topics, exactly once, in batches and as streams.
+
+    task      rows → record batches → private ledgers at the bookies, closed     (sink_ledgers.py)
+    driver    commit of (query id, batch id): all of them join their partitions, or none
+              abort: they are given up
+
+A failed task, a batch that Spark plans again after a crash, a commit whose answer was lost: each
+ends in a commit of the same (id, batch), which takes effect once (broker/transaction.py). Spark
+pickles these objects between its processes, so whatever a commit needs travels in the messages.
+A task that dies leaves its ledgers behind, unseen; `orphans.py` collects them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from metadata.opening import open_store
+from octavo.clock import wall_clock_ms
+from octavo.loop_thread import LoopThread
+from octavo.spark import commit as driver
+from octavo.spark.cluster import Cluster, metadata_url
+from octavo.spark.options import InvalidOption
+from octavo.spark.sink_ledgers import TaskLedgers, Written
+from octavo.spark.sink_options import SinkOptions, checked_columns, sink_options
+from octavo.spark.sink_rows import RowRouter, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_LAST_WRITE_S = 30.0
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+class Message(WriterCommitMessage):
+    """What a task tells the driver: for which transaction it wrote which ledgers."""
+
+    def __init__(
+        self, transaction: str, batch: int, task: int, written: tuple[Written, ...]
+    ) -> None:
+        self.transaction = transaction
+        self.batch = batch
+        self.task = task
+        self.written = written
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> OctavoWriter:
+    """For `df.write`. Raises `InvalidOption`."""
+    if overwrite:
+        raise InvalidOption("a topic cannot be overwritten: use mode('append')")
+    found = sink_options(options, streaming=False)
+    checked_columns(schema, found)
+    return OctavoWriter(found, found.transaction or f"batch-{uuid.uuid4()}")
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType) -> OctavoStreamWriter:
+    """For `df.writeStream`. Raises `InvalidOption`."""
+    found = sink_options(options, streaming=True)
+    checked_columns(schema, found)
+    return OctavoStreamWriter(found)
+
+
+class OctavoWriter(DataSourceArrowWriter):
+    """A batch query is one batch of its `txnId`: running it again adds nothing."""
+
+    def __init__(self, options: SinkOptions, transaction: str) -> None:
+        self._options = options
+        self._transaction = transaction
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """In a task."""
+        return _write(self._options, self._transaction, self._options.version, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, once all tasks are done."""
+        _commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver, also when the commit failed."""
+        _abort(self._options, messages)
+
+
+class OctavoStreamWriter(DataSourceStreamArrowWriter):
+    """Each micro-batch is a batch of the query's id, which lives in the checkpoint."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """In a task. Spark tells the query and the batch only by the task's properties."""
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if query is None or batch is None:
+            raise driver.SinkFailed(f"Spark sets neither {_QUERY_ID} nor {_BATCH_ID} in this task")
+        return _write(self._options, query, int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, once all tasks are done; again after a crash."""
+        assert all(one.batch == batchId for one in _told(messages))
+        _commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """On the driver, also when the commit failed."""
+        _abort(self._options, messages)
+
+
+# ---- in a task
+
+
+class _Task:
+    """Connects when the first row comes: empty tasks cost nothing."""
+
+    def __init__(self, options: SinkOptions, transaction: str, batch: int, attempt: str) -> None:
+        self._options = options
+        self._of = (transaction, batch, attempt)
+        self._thread = LoopThread("octavo-spark-sink")
+        self._cluster: Cluster | None = None
+        self._ledgers: TaskLedgers | None = None
+        self._counts: dict[str, int] = {}
+        self._writing: Future[None] | None = None
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has, asked once."""
+        if topic not in self._counts:
+            self._counts[topic] = self._thread.call(self._count(topic))
+        return self._counts[topic]
+
+    def write(self, batches: Sequence[tuple[Target, bytes]]) -> None:
+        """While these are written the caller makes the next ones."""
+        if batches:
+            self._wait()
+            assert self._ledgers is not None, "who has rows has asked for partitions"
+            self._writing = self._thread.start(self._ledgers.write(batches))
+
+    def close(self) -> tuple[Written, ...]:
+        """All is durable, and closed."""
+        self._wait()
+        return () if self._ledgers is None else self._thread.call(self._ledgers.close())
+
+    def fail(self) -> None:
+        """Take back what can be taken back."""
+        if self._writing is not None:
+            # Broken off in the middle, it might leave a ledger that nobody here knows.
+            with contextlib.suppress(Exception):
+                self._writing.result(_LAST_WRITE_S)
+        if self._ledgers is not None:
+            self._thread.call(self._ledgers.discard())
+
+    def stop(self) -> None:
+        """Let go of everything."""
+        if self._cluster is not None:
+            self._thread.call(self._cluster.close())
+        self._thread.stop()
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
+
+    async def _count(self, topic: str) -> int:
+        if self._cluster is None:
+            self._cluster = Cluster(open_store(await metadata_url(self._options.service)))
+            await self._cluster.start()
+            self._ledgers = TaskLedgers(self._cluster, *self._of)
+        settings = await self._cluster.settings(topic)
+        if settings is None:
+            raise InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} makes it")
+        return settings.partitions
+
+
+def _write(
+    options: SinkOptions, transaction: str, batch: int, iterator: Iterator[pa.RecordBatch]
+) -> Message:
+    context = TaskContext.get()
+    number = 0 if context is None else context.partitionId()
+    attempt = "0" if context is None else str(context.taskAttemptId())
+    task = _Task(options, transaction, batch, attempt)
+    router = RowRouter(options, task.partitions, batch + number, wall_clock_ms())
+    try:
+        for rows in iterator:
+            if rows.num_rows:
+                task.write(router.add(rows))
+        task.write(router.rest())
+        return Message(transaction, batch, number, task.close())
+    except BaseException:
+        task.fail()
+        raise
+    finally:
+        task.stop()
+
+
+# ---- on the driver
+
+
+def _told(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
+    """The messages that came, in the order of the tasks."""
+    return sorted((one for one in messages if isinstance(one, Message)), key=lambda one: one.task)
+
+
+def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    told = _told(messages)
+    if not told:
+        return  # a query without a single task
+    written = [one for message in told for one in message.written]
+    _run(
+        driver.commit(
+            options.service, told[0].transaction, told[0].batch, written,
+            options.commit_timeout_ms,
+        )
+    )  # fmt: skip
+
+
+def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    told = _told(messages)
+    if told:
+        written = [one for message in told for one in message.written]
+        _run(
+            driver.abort(
+                options.service, told[0].transaction, told[0].batch, written,
+                options.commit_timeout_ms,
+            )
+        )  # fmt: skip
+
+
+def _run(work: Coroutine[Any, Any, object]) -> None:
+    thread = LoopThread("octavo-spark-commit")
+    try:
+        thread.call(work)
+    finally:
+        thread.stop()

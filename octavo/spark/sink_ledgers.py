@@ -1,0 +1,127 @@
+"""The private ledgers of one Spark task: one per partition that it has rows for, at the bookies.
+
+Nothing that is written here is visible until a commit names the ledger. Each says in its metadata
+which transaction and batch it is for, so that nobody else can commit it, and what a dead task
+leaves behind can be told from data. Entries are pipelined; `close` returns when all are durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker.chain import Contents
+from broker.transaction import BATCH_KEY, KIND, KIND_KEY, PARTITION_KEY, TRANSACTION_KEY
+from ledger.errors import LedgerError
+from ledger.writer import LedgerWriter
+from octavo.spark.cluster import Cluster
+from octavo.spark.options import InvalidOption
+from octavo.spark.sink_rows import Target
+from protocol.batch import read_header, with_base_offset
+from protocol.codes import OctavoError
+from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+ATTEMPT_KEY = "octavo.attempt"
+
+
+class Written(NamedTuple):
+    """A closed private ledger and what it holds."""
+
+    topic: str
+    partition: int
+    ledger_id: int
+    messages: int
+    bytes: int
+    first_ms: int
+    last_ms: int
+
+
+class _Ledger:
+    """One of them, while it is written."""
+
+    __slots__ = ("contents", "entries", "error", "target", "writer")
+
+    def __init__(self, target: Target, writer: LedgerWriter) -> None:
+        self.target = target
+        self.writer = writer
+        self.contents = Contents()
+        self.entries = 0
+        self.error: OctavoError | None = None
+
+    def add(self, batch: bytes) -> None:
+        header = read_header(batch)
+        self.writer.add(with_base_offset(batch, self.contents.messages), self._added)
+        self.contents = self.contents.plus(header, len(batch))
+        self.entries += 1
+
+    def _added(self, _: int, error: OctavoError | None) -> None:
+        self.error = self.error or error
+
+
+class TaskLedgers:
+    """Writes record batches; made and used on one event loop."""
+
+    def __init__(self, cluster: Cluster, transaction: str, batch: int, attempt: str) -> None:
+        self._cluster = cluster
+        self._marks = {
+            KIND_KEY: KIND,
+            TRANSACTION_KEY: transaction.encode(),
+            BATCH_KEY: str(batch).encode(),
+            ATTEMPT_KEY: attempt.encode(),
+        }
+        self._ledgers: dict[Target, _Ledger] = {}
+
+    async def write(self, batches: Sequence[tuple[Target, bytes]]) -> None:
+        """Add; waits only while too much is on its way. Raises what ended a ledger."""
+        for target, batch in batches:
+            if len(batch) > ENTRY_PAYLOAD_BYTES_MAX:
+                raise LedgerError(
+                    f"a message for {target.topic}/{target.partition} makes a batch of "
+                    f"{len(batch)} bytes; one entry holds {ENTRY_PAYLOAD_BYTES_MAX}"
+                )
+            ledger = self._ledgers.get(target)
+            if ledger is None:
+                ledger = self._ledgers[target] = await self._made(target)
+            await ledger.writer.drain()
+            ledger.add(batch)
+
+    async def close(self) -> tuple[Written, ...]:
+        """Make all durable and close. Raises what went wrong in any of them."""
+        return tuple(await asyncio.gather(*map(_closed, self._ledgers.values())))
+
+    async def discard(self) -> None:
+        """The task fails, and nobody was told of these ledgers: they may go."""
+        for ledger in self._ledgers.values():
+            with contextlib.suppress(OctavoError, TimeoutError):
+                ledger.writer.abandon(LedgerError("the task failed"))
+                await self._cluster.ledgers.delete(ledger.writer.ledger_id)
+
+    async def _made(self, target: Target) -> _Ledger:
+        settings = await self._cluster.settings(target.topic)
+        if settings is None:
+            raise InvalidOption(f"there is no topic {target.topic}")
+        writer = await self._cluster.ledgers.create(
+            ensemble_size=settings.ensemble_size,
+            write_quorum=settings.write_quorum,
+            ack_quorum=settings.ack_quorum,
+            custom={**self._marks, PARTITION_KEY: f"{target.topic}/{target.partition}".encode()},
+        )
+        return _Ledger(target, writer)
+
+
+async def _closed(ledger: _Ledger) -> Written:
+    writer, contents = ledger.writer, ledger.contents
+    metadata = await writer.close()
+    if ledger.error is not None:
+        raise ledger.error
+    if (metadata.last_entry, metadata.length) != (ledger.entries - 1, contents.payload_bytes):
+        raise LedgerError(
+            f"ledger {writer.ledger_id} was closed at entry {metadata.last_entry} with "
+            f"{metadata.length} bytes; {ledger.entries} entries were written"
+        )
+    return Written(
+        *ledger.target, writer.ledger_id, contents.messages, contents.payload_bytes,
+        contents.first_ms, contents.last_ms,
+    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""The options and columns of the Spark sink, checked; Kafka's names where it has them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from octavo.client.types import TopicName
+from octavo.spark.options import SPARKS_OWN, InvalidOption, OptionReader
+from protocol.codes import OctavoError
+from protocol.compression import Compression
+
+BATCH_BYTES = 2**20
+COMMIT_TIMEOUT_MS = 120_000
+_KNOWN = (
+    "service", "topic", "partition", "txnId", "txnVersion", "compression", "batchBytes",
+    "commitTimeout",
+)  # fmt: skip
+_BYTES: tuple[type[DataType], ...] = (BinaryType, StringType)
+_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
+    "key": _BYTES,
+    "value": _BYTES,
+    "headers": (ArrayType,),
+    "topic": (StringType,),
+    "partition": (IntegerType,),
+    "timestamp": (TimestampType,),
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """Where rows go. `transaction` None: the stream's query id, or a new one for a batch query."""
+
+    service: str
+    topic: str | None
+    partition: int | None
+    transaction: str | None
+    version: int
+    compression: Compression
+    batch_bytes: int
+    commit_timeout_ms: int
+
+
+def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """The options of a write. Raises `InvalidOption`."""
+    options = {name.lower(): value for name, value in given.items()}
+    unknown = sorted(options.keys() - {name.lower() for name in _KNOWN} - set(SPARKS_OWN))
+    if unknown:
+        raise InvalidOption(
+            f"unknown option {', '.join(unknown)}; the options of this sink are "
+            + ", ".join(sorted(_KNOWN, key=str.lower))
+        )
+    read = OptionReader(options)
+    service = read.text("service")
+    if service is None:
+        raise InvalidOption(
+            "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the "
+            "metadata (zk://host:2181/chroot, file:///path/octavo.db)"
+        )
+    transaction = read.text("txnId")
+    if transaction is None and read.text("txnVersion") is not None:
+        raise InvalidOption("option txnVersion counts the batches of a txnId: give that too")
+    if transaction is not None and streaming:
+        raise InvalidOption("option txnId is for batch queries; a stream has its query id")
+    return SinkOptions(
+        service=service,
+        topic=_topic(read.text("topic")),
+        partition=_whole(read, "partition"),
+        transaction=_checked_id(transaction),
+        version=_whole(read, "txnVersion") or 0,
+        compression=_compression(read),
+        batch_bytes=min(read.size("batchBytes") or BATCH_BYTES, 4 * 2**20),
+        commit_timeout_ms=read.time_ms("commitTimeout", COMMIT_TIMEOUT_MS),
+    )
+
+
+def checked_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises `InvalidOption` for a column that is unknown, of a wrong type, or missing."""
+    for field in schema.fields:
+        kinds = _COLUMNS.get(field.name)
+        if kinds is None:
+            raise InvalidOption(
+                f"column {field.name} is not one of the sink's: {', '.join(_COLUMNS)}; "
+                "put what a message holds into value, for example with to_json"
+            )
+        if not isinstance(field.dataType, kinds):
+            names = " or ".join(kind.typeName() for kind in kinds)
+            raise InvalidOption(
+                f"column {field.name} is {field.dataType.simpleString()}; it must be {names}"
+            )
+    if "value" not in schema.names:
+        raise InvalidOption("the rows have no column value, which is what a message holds")
+    if options.topic is None and "topic" not in schema.names:
+        raise InvalidOption("neither the option topic nor a column topic says where rows go")
+    if "headers" in schema.names:
+        _check_headers(schema["headers"].dataType)
+
+
+def _check_headers(kind: DataType) -> None:
+    element = kind.elementType if isinstance(kind, ArrayType) else None
+    if not isinstance(element, StructType) or element.names != ["key", "value"]:
+        raise InvalidOption(
+            f"column headers is {kind.simpleString()}; it must be "
+            "array<struct<key:string,value:binary>>"
+        )
+
+
+def _topic(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(TopicName.of(text))
+    except OctavoError as error:
+        raise InvalidOption(f"option topic: {error}") from error
+
+
+def _checked_id(text: str | None) -> str | None:
+    if text is not None and not (
+        len(text) < 250 and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
+    ):
+        raise InvalidOption(f"option txnId is {text[:80]!r}; it has letters, digits, - and _ only")
+    return text
+
+
+def _whole(read: OptionReader, name: str) -> int | None:
+    text = read.text(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidOption(f"option {name} is {text!r}; it is a whole number from 0")
+    return int(text)
+
+
+def _compression(read: OptionReader) -> Compression:
+    names = tuple(one.name.lower() for one in Compression)
+    return Compression[read.choice("compression", names, "none").upper()]

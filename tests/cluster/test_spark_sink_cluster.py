@@ -1,0 +1,169 @@
+"""The Spark sink's own part against a live cluster, without Spark: what tasks and driver do."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from octavo.spark import commit as driver
+from octavo.spark import sink
+from octavo.spark.orphans import collect_orphans
+from octavo.spark.sink import Message, OctavoStreamWriter, OctavoWriter, batch_writer, stream_writer
+from protocol.batch import split_batches
+from protocol.records import read_records
+from tests.http_cluster import HttpCluster, running_brokers
+
+SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+TOPIC = "/v1/topics/public/flights"
+BATCHES = "application/vnd.kafka.recordbatch.v2"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
+    async with running_brokers(tmp_path) as found:
+        assert (await found.api.put(TOPIC, json={"partitions": 2})).status == 201
+        yield found
+
+
+def rows(first: int, last: int) -> pa.RecordBatch:
+    numbers = [str(number).encode() for number in range(first, last)]
+    return pa.RecordBatch.from_pydict({"key": numbers, "value": numbers})
+
+
+async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBatch) -> Message:
+    """As Spark runs it: a copy of the writer, in a thread of another process; the message back."""
+    copy = pickle.loads(pickle.dumps(writer))
+    message = await asyncio.to_thread(copy.write, iter(batches))
+    found = pickle.loads(pickle.dumps(message))
+    assert isinstance(found, Message)
+    return found
+
+
+async def messages(cluster: HttpCluster, topic: str = TOPIC) -> list[list[str]]:
+    """The values in each partition, in order."""
+    found: list[list[str]] = []
+    for number in range(2):
+        values: list[str] = []
+        while True:
+            answer = await cluster.api.get(
+                f"{topic}/partitions/{number}/messages?from={len(values)}",
+                headers={"Accept": BATCHES},
+            )
+            if answer.status == 204:
+                break
+            assert answer.status == 200, answer
+            for header, data in split_batches(answer.body):
+                start = len(values) - header.base_offset
+                records = list(read_records(data))
+                values += [(one.value or b"").decode() for one in records[start:]]
+        found.append(values)
+    return found
+
+
+def options(cluster: HttpCluster, **more: str) -> dict[str, str]:
+    return {"service": cluster.api.url, "topic": "flights", "commitTimeout": "20s", **more}
+
+
+async def test_tasks_write_and_the_driver_commits_once(cluster: HttpCluster) -> None:
+    writer = batch_writer(options(cluster, txnId="n", batchBytes="200"), SCHEMA, overwrite=False)
+    told = [await task(writer, rows(0, 30), rows(30, 50)), await task(writer, rows(50, 60))]
+    assert await messages(cluster) == [[], []]
+    nothing = await task(writer)
+    assert nothing.written == ()
+    await asyncio.to_thread(writer.commit, [*told, nothing])
+    found = await messages(cluster)
+    assert sorted(int(one) for part in found for one in part) == list(range(60))
+    assert all([int(one) for one in part] == sorted(map(int, part)) for part in found)
+    # A repeat of the call, an abort after it, and the same rows written by another run.
+    await asyncio.to_thread(writer.commit, told)
+    await asyncio.to_thread(writer.abort, [*told, None])
+    again = [await task(writer, rows(0, 60))]
+    before = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
+    await asyncio.to_thread(writer.commit, again)
+    assert await messages(cluster) == found
+    after = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
+    assert {one.ledger_id for one in again[0].written} == before - after
+
+
+async def test_what_is_aborted_is_deleted_and_cannot_be_committed(cluster: HttpCluster) -> None:
+    writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
+    told = [await task(writer, rows(0, 10))]
+    await asyncio.to_thread(writer.abort, [*told, None])
+    ids = {one.ledger_id for one in told[0].written}
+    assert ids
+    assert not ids & set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
+    with pytest.raises(driver.SinkFailed, match=r"no ledger|given up"):
+        await asyncio.to_thread(writer.commit, told)
+    assert await messages(cluster) == [[], []]
+
+
+async def test_a_stream_knows_its_query_and_batch(
+    cluster: HttpCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = stream_writer(options(cluster, compression="zstd"), SCHEMA)
+    found: dict[str, str] = {"sql.streaming.queryId": "7d1c-9"}
+    context = SimpleNamespace(
+        getLocalProperty=found.get, partitionId=lambda: 0, taskAttemptId=lambda: 1
+    )
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    with pytest.raises(driver.SinkFailed, match="batchId"):
+        await task(writer, rows(0, 1))
+    for batch in (0, 1, 1, 0, 2):
+        found["streaming.sql.batchId"] = str(batch)
+        told = await task(writer, rows(10 * batch, 10 * batch + 10))
+        await asyncio.to_thread(writer.commit, [told], batch)
+    values = [int(one) for part in await messages(cluster) for one in part]
+    assert sorted(values) == list(range(30))
+    shown = (await cluster.api.get("/v1/transactions/7d1c-9")).json()
+    assert (shown["batch"], shown["complete"]) == (2, True)
+
+
+async def test_a_task_that_fails_takes_its_ledgers_back(cluster: HttpCluster) -> None:
+    writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
+    before = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
+
+    def breaks() -> Any:
+        yield rows(0, 10)
+        raise ValueError("a row that breaks the query")
+
+    small = batch_writer(options(cluster, batchBytes="16"), SCHEMA, overwrite=False)
+    with pytest.raises(ValueError, match="breaks the query"):
+        await asyncio.to_thread(small.write, breaks())
+    assert set((await cluster.api.get("/v1/ledgers")).json()["ledgers"]) == before
+    # What a dead task leaves, and a live one, are told apart by the time of grace alone.
+    told = await task(writer, rows(0, 10))
+    service = cluster.api.url
+    assert await collect_orphans(service) == []
+    (seen,) = await collect_orphans(service, grace_ms=-1000, dry_run=True)
+    assert (seen.batch, seen.deleted) == (0, ())
+    ids = {one.ledger_id for one in told.written}
+    assert set(seen.looked_at) == ids
+    (seen,) = await collect_orphans(service, grace_ms=-1000)
+    assert set(seen.deleted) == ids
+    with pytest.raises(driver.SinkFailed):
+        await asyncio.to_thread(writer.commit, [told])
+
+
+async def test_a_commit_goes_on_at_another_broker(cluster: HttpCluster) -> None:
+    """The broker that `service` names is gone when the driver commits."""
+    store = next(iter(cluster.nodes.values())).store.url
+    writer = batch_writer({**options(cluster), "service": store}, SCHEMA, overwrite=False)
+    told = [await task(writer, rows(0, 20))]
+    await cluster.stop_broker(next(iter(cluster.nodes)))
+    await asyncio.to_thread(writer.commit, told)
+    found = [int(one) for part in await messages(cluster) for one in part]
+    assert sorted(found) == list(range(20))
+
+
+async def test_a_topic_that_is_not_there(cluster: HttpCluster) -> None:
+    writer = batch_writer({**options(cluster), "topic": "nowhere"}, SCHEMA, overwrite=False)
+    with pytest.raises(Exception, match="there is no topic public/nowhere"):
+        await asyncio.to_thread(writer.write, iter([rows(0, 3)]))

@@ -1,0 +1,169 @@
+"""What the Spark sink decides before anything is written: options, columns, partitions, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from octavo.spark.commit import parts_of
+from octavo.spark.options import InvalidOption
+from octavo.spark.sink_ledgers import Written
+from octavo.spark.sink_options import checked_columns, sink_options
+from octavo.spark.sink_rows import BadRow, RowRouter, Target
+from protocol.batch import check_batch
+from protocol.records import partition_for, read_records
+
+NOW_MS = 1_700_000_000_000
+PARTITIONS = {"public/a": 3, "public/b": 1, "lab/c": 5}
+
+
+def router(turn: int = 0, **options: str) -> RowRouter:
+    given = {"service": "http://x", **options}
+    return RowRouter(sink_options(given, streaming=False), PARTITIONS.__getitem__, turn, NOW_MS)
+
+
+def told(found: list[tuple[Target, bytes]]) -> dict[Target, list[tuple[bytes | None, ...]]]:
+    """By target: key and value of each row, in order; every batch is whole."""
+    rows: dict[Target, list[tuple[bytes | None, ...]]] = {}
+    for target, batch in found:
+        assert check_batch(batch).total_bytes == len(batch)
+        rows.setdefault(target, []).extend((one.key, one.value) for one in read_records(batch))
+    return rows
+
+
+rows = st.lists(
+    st.tuples(st.none() | st.binary(max_size=4), st.none() | st.binary(max_size=60)), max_size=60
+)
+
+
+@given(st.lists(rows, max_size=4), st.integers(0, 9), st.sampled_from(["64", "200", "1m"]))
+def test_every_row_once_in_order_where_its_key_belongs(
+    given: list[list[tuple[bytes | None, bytes | None]]], turn: int, batch_bytes: str
+) -> None:
+    one = router(turn, topic="a", batchBytes=batch_bytes)
+    found = []
+    for part in given:
+        keys, values = [key for key, _ in part], [value for _, value in part]
+        arrays = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+        found += one.add(pa.RecordBatch.from_arrays(arrays, names=["key", "value"]))
+    found += one.rest()
+    expected: dict[Target, list[tuple[bytes | None, ...]]] = {}
+    for key, value in (row for part in given for row in part):
+        number = turn % 3 if key is None else partition_for(key, 3)
+        expected.setdefault(Target("public/a", number), []).append((key, value))
+    assert told(found) == expected
+    limit = int(batch_bytes) if batch_bytes.isdigit() else 2**20
+    for _, batch in found:
+        records = list(read_records(batch))
+        size = sum(16 + len(r.key or b"") + len(r.value or b"") for r in records)
+        assert len(records) == 1 or size <= limit
+
+
+def table(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_columns_name_topic_partition_time_and_headers() -> None:
+    one = router()
+    when = datetime(2023, 1, 1, tzinfo=UTC)
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}], None],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(["x", "y"]), pa.array(["b", "lab/c"]), pa.array([None, 4], pa.int32()),
+            pa.array([when, None], pa.timestamp("us", tz="UTC")), headers,
+        ],
+        names=["value", "topic", "partition", "timestamp", "headers"],
+    )  # fmt: skip
+    assert one.add(batch) == []
+    found = dict(one.rest())
+    (first,) = read_records(found[Target("public/b", 0)])
+    assert (first.value, first.timestamp_ms) == (b"x", int(when.timestamp() * 1000))
+    assert list(first.headers) == [("h", b"1")]
+    (second,) = read_records(found[Target("lab/c", 4)])
+    assert (second.timestamp_ms, list(second.headers)) == (NOW_MS, [])
+
+
+def test_the_option_goes_before_the_column() -> None:
+    one = router(topic="a", partition="2")
+    one.add(table(value=[b"x"], topic=["b"], key=[b"k"], partition=[0]))
+    assert [target for target, _ in one.rest()] == [Target("public/a", 2)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"value": [b"x"], "topic": pa.array([None], pa.string())}, "topic is null"),
+        ({"value": [b"x"], "topic": ["a/b/c"]}, "column topic"),
+        ({"value": [b"x"], "topic": ["a"], "partition": [3]}, "partitions 0 to 2, not 3"),
+    ],
+)
+def test_a_row_that_cannot_be_is_told_apart(columns: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadRow, match=why):
+        router().add(table(**columns))
+
+
+@pytest.mark.parametrize("name", ["none", "gzip", "zstd"])
+def test_batches_are_packed_as_asked(name: str) -> None:
+    one = router(topic="b", compression=name)
+    one.add(table(value=[b"x" * 2000] * 20))
+    ((_, batch),) = one.rest()
+    assert [row.value for row in read_records(batch)] == [b"x" * 2000] * 20
+    assert (len(batch) < 5_000) == (name != "none")
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "why"),
+    [
+        ({"topic": "a"}, False, "service is missing"),
+        ({"service": "http://x", "subscribe": "a"}, False, "unknown option subscribe"),
+        ({"service": "http://x", "topic": "a/b/c"}, False, "option topic"),
+        ({"service": "http://x", "txnVersion": "1"}, False, "give that too"),
+        ({"service": "http://x", "txnId": "a"}, True, "a stream has its query id"),
+        ({"service": "http://x", "txnId": "a/b"}, False, "letters, digits"),
+        ({"service": "http://x", "partition": "-1"}, False, "whole number from 0"),
+        ({"service": "http://x", "compression": "rar"}, False, "one of none, gzip"),
+    ],
+)
+def test_options_that_cannot_be(given: Mapping[str, str], streaming: bool, why: str) -> None:
+    with pytest.raises(InvalidOption, match=why):
+        sink_options(given, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"key": StringType()}, "no column value"),
+        ({"value": LongType()}, "it must be binary or string"),
+        ({"value": BinaryType(), "other": StringType()}, "column other is not one of"),
+        ({"value": BinaryType(), "headers": ArrayType(StringType())}, "array<struct<key"),
+    ],
+)
+def test_columns_that_cannot_be(fields: dict[str, Any], why: str) -> None:
+    options = sink_options({"service": "http://x", "topic": "a"}, streaming=False)
+    with pytest.raises(InvalidOption, match=why):
+        checked_columns(StructType([StructField(*one) for one in fields.items()]), options)
+
+
+def test_parts_keep_the_order_of_the_tasks() -> None:
+    written = [Written("public/a", n % 2, n, 1, 10, 5, 6) for n in range(4)]
+    assert [
+        (one["topic"], one["partition"], [ledger["id"] for ledger in one["ledgers"]])
+        for one in parts_of(written)
+    ] == [("public/a", 0, [0, 2]), ("public/a", 1, [1, 3])]
