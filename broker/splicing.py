@@ -18,7 +18,7 @@ from broker.state_log import delete_quietly
 from broker.surroundings import Surroundings
 from broker.types import PartitionName
 from metadata.store import RecordNotFound
-from metadata.transactions import TransactionPart
+from metadata.transactions import TransactionPart, TransactionRecord
 
 _log = structlog.get_logger()
 
@@ -40,8 +40,9 @@ class Splicer:
 
     async def _plan(self, transaction: str, batch: int) -> Insertion | None:
         """What is to be done, now that no other splice is under way in this partition."""
-        part = await self._part(transaction, batch)
-        if part is None or rules.is_spliced(self._record.value.transactions, transaction, batch):
+        record = await self._committed(transaction, batch)
+        part, mark = rules.part_of(record, batch, *self._name), rules.mark_of(transaction, record)
+        if part is None or rules.is_spliced(self._record.value.transactions, mark, batch):
             return None
         if await self._is_void(part):
             _log.info("part_void", partition=str(self._name), transaction=transaction, batch=batch)
@@ -58,17 +59,17 @@ class Splicer:
         )
         return Insertion(
             part.ledgers,
-            lambda marks: rules.marking(marks, transaction, batch, finished),
+            lambda marks: rules.marking(marks, mark, batch, finished),
         )
 
-    async def _part(self, transaction: str, batch: int) -> TransactionPart | None:
+    async def _committed(self, transaction: str, batch: int) -> TransactionRecord:
         record, _ = await self._around.transactions.read(transaction)
         if record.batch < batch:
             raise TransactionNotFound(
                 f"batch {batch} of transaction {transaction} is not committed; "
                 f"the newest one that is: {record.batch if record.batch >= 0 else 'none'}"
             )
-        return rules.part_of(record, batch, *self._name)
+        return record
 
     async def _is_void(self, part: TransactionPart) -> bool:
         """The topic that it was meant for is deleted; this is a namesake."""
@@ -79,14 +80,14 @@ class Splicer:
         return topic.deleting or topic.created_ms != part.topic_created_ms
 
     async def _finished(self) -> set[str]:
-        """Transactions whose marks here may go, when there are many."""
+        """The marks here that may go, when there are many."""
         marks = self._record.value.transactions
         found: set[str] = set()
         if len(marks) >= rules.MARKS_MAX:
-            for name, batch in marks.items():
-                record, _ = await self._around.transactions.read(name)
-                if rules.completed(record, batch) is None:
-                    found.add(name)
+            for mark, batch in marks.items():
+                record, _ = await self._around.transactions.read(rules.transaction_of(mark))
+                if rules.is_finished(mark, batch, record):
+                    found.add(mark)
         return found
 
     async def _first_offset(self, transaction: str, batch: int) -> int | None:

@@ -8,7 +8,7 @@ query's, the batch ascends. To commit it one record is written; the partitions f
     2. commit     compare-and-set of /octavo/transactions/<id> to batch and parts: the decision
     3. splice     each partition's owner, whose publishers go on meanwhile (rollover.py):
                   the open ledger is closed, then in ONE compare-and-set of the partition's record
-                      [… open] → [… closed] [private …] [new open],  transactions[id] = batch
+                      [… open] → [… closed] [private …] [new open],  transactions[mark] = batch
     4. complete   the transaction's record says so once every owner has answered
 
 **All or nothing** means this. Before step 2 no part is visible anywhere, nor ever will be unless
@@ -25,17 +25,19 @@ deleted after step 2 takes its part with it; a namesake made later does not get 
 
 **Once** means: a batch that is not newer than the record's is a repeat and does nothing but finish
 what is unfinished. An owner splices only what the record says and only while it is not complete; it
-keeps `transactions[id]`, so an owner after it knows. Such a mark may go once the record is
-complete, for from then on nobody asks; more than `MARKS_MAX` are pruned so. The truth is read under
-the partition's turn for roll-overs: another splice of the same batch is either all before or all
-after, and another owner's makes our compare-and-set fail.
+keeps `transactions[mark]`, so an owner after it knows. Such a mark may go once the record is
+complete, for from then on nobody asks; more than `MARKS_MAX` are pruned so. A mark is the id and
+when it was first used: an id that was forgotten and is used again is another one, or some
+partitions would take its batches for old ones and others not. The truth is read under the
+partition's turn for roll-overs: another splice of the same batch is either all before or all after,
+and another owner's makes our compare-and-set fail.
 
 **Giving up.** A driver that aborts after a commit whose answer was lost must not delete ledgers
 that are part of a partition now, nor may a commit still under way name ledgers already deleted. So
 an abort first notes the ledgers in the record as refused, by compare-and-set; then they go. A
-commit that names one of them is refused. Of a batch that is committed, or older than that, only
-what no partition names is deleted. Orphans of dead tasks are given up the same way by whoever finds
-them, after a time of grace that is a matter of courtesy, not of safety.
+commit that names one of them is refused. What a partition names is never deleted, nor what it will
+name by a commit that is not complete. Orphans of dead tasks are given up the same way by whoever
+finds them, after a time of grace that is a matter of courtesy, not of safety.
 
 **Consequences.** Cursors count offsets, which stay dense: they need nothing. The producers' table
 is untouched: private ledgers have no sequences, so a take-over does not scan them (`spliced`).
@@ -102,6 +104,7 @@ def committing(
         batch=batch,
         parts=parts,
         complete=not parts,
+        since_ms=record.since_ms or now_ms,
         changed_ms=now_ms,
         refused={ledger: of for ledger, of in record.refused.items() if of > batch},
     )
@@ -126,7 +129,7 @@ def aborting(
             f"{len(refused)} ledgers of batches that were never committed; at most {REFUSED_MAX} "
             "are noted: commit a batch first"
         )
-    return replace(record, refused=refused, changed_ms=now_ms)
+    return replace(record, refused=refused, since_ms=record.since_ms or now_ms, changed_ms=now_ms)
 
 
 def part_of(
@@ -139,15 +142,30 @@ def part_of(
     return next((p for p in record.parts if (p.namespace, p.topic, p.partition) == name), None)
 
 
-def is_spliced(marks: Mapping[str, int], transaction: str, batch: int) -> bool:
+def mark_of(transaction: str, record: TransactionRecord) -> str:
+    """What a partition keeps a transaction's newest batch under. Ids have no `@`."""
+    return f"{transaction}@{record.since_ms}"
+
+
+def transaction_of(mark: str) -> str:
+    """The id in a mark."""
+    return mark.rpartition("@")[0]
+
+
+def is_spliced(marks: Mapping[str, int], mark: str, batch: int) -> bool:
     """Whether a partition has this batch, or a newer one, by its own record."""
-    return marks.get(transaction, -1) >= batch
+    return marks.get(mark, -1) >= batch
+
+
+def is_finished(mark: str, batch: int, record: TransactionRecord) -> bool:
+    """Whether nobody will ask for this mark any more; `record` is what its id has now."""
+    return mark != mark_of(transaction_of(mark), record) or completed(record, batch) is None
 
 
 def marking(
-    marks: Mapping[str, int], transaction: str, batch: int, finished: Collection[str]
+    marks: Mapping[str, int], mark: str, batch: int, finished: Collection[str]
 ) -> dict[str, int]:
-    """The marks with one more and without those of `finished` transactions."""
-    assert not is_spliced(marks, transaction, batch)
+    """The marks with one more and without those that are `finished`."""
+    assert not is_spliced(marks, mark, batch)
     kept = {name: of for name, of in marks.items() if name not in finished}
-    return {**kept, transaction: batch}
+    return {**kept, mark: batch}

@@ -139,7 +139,7 @@ class Transactions:
             )
         deleted = []
         for one in own:
-            if not await self._is_needed(record, batch, one):
+            if not await self._is_needed(record, one):
                 await delete_quietly(self._ledgers, one.ledger_id)
                 deleted.append(one.ledger_id)
         return deleted
@@ -169,7 +169,7 @@ class Transactions:
         done = True
         for part in record.parts:
             name = _name(part)
-            if await self._is_done(transaction, record.batch, part):
+            if await self._is_done(transaction, record, part):
                 continue
             try:
                 partition = await local(name)
@@ -240,9 +240,11 @@ class Transactions:
         for ledger in part.ledgers:
             await delete_quietly(self._ledgers, ledger.ledger_id)
 
-    async def _is_done(self, transaction: str, batch: int, part: TransactionPart) -> bool:
-        record = await self._partition_record(_name(part))
-        return rules.is_spliced(record.transactions, transaction, batch)
+    async def _is_done(
+        self, transaction: str, record: TransactionRecord, part: TransactionPart
+    ) -> bool:
+        marks = (await self._partition_record(_name(part))).transactions
+        return rules.is_spliced(marks, rules.mark_of(transaction, record), record.batch)
 
     async def _topic(self, namespace: str, topic: str) -> TopicRecord | None:
         """As it stands in the store: what a watch keeps in memory may be a deleted namesake."""
@@ -276,16 +278,25 @@ class Transactions:
         turn = asyncio.Semaphore(_AT_ONCE)
 
         async def one(offer: Offer) -> TransactionPart:
-            created_ms = await self._check_partition(offer)
+            created_ms, there = await self._check_partition(offer)
             for ledger in offer.ledgers:
                 async with turn:
                     await self._check_ledger(transaction, batch, offer.name, ledger)
+                if ledger.ledger_id in there:
+                    # Of a batch that is remembered this is a repeat and never gets here.
+                    raise InvalidTransaction(
+                        f"{offer.name} has ledger {ledger.ledger_id} already: the batch was "
+                        "committed, and its transaction forgotten since"
+                    )
             return TransactionPart(*offer.name, created_ms, offer.ledgers)
 
         return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
 
-    async def _check_partition(self, offer: Offer) -> int:
-        """When the topic was made. The store was synced when the transaction was read."""
+    async def _check_partition(self, offer: Offer) -> tuple[int, set[int]]:
+        """When the topic was made, and the partition's ledgers.
+
+        The store was synced when the transaction was read.
+        """
         name = offer.name.topic_name
         topic = await self._topic(*name)
         if topic is None:
@@ -295,13 +306,14 @@ class Transactions:
                 f"topic {name} has partitions 0 to {topic.settings.partitions - 1}, "
                 f"not {offer.name.partition}"
             )
-        links = len((await self._partition_record(offer.name)).ledgers)
+        there = {link.ledger_id for link in (await self._partition_record(offer.name)).ledgers}
+        links = len(there)
         if links + len(offer.ledgers) > rules.LEDGERS_MAX:
             raise TooManyLedgers(
                 f"{offer.name} has {links} ledgers; with {len(offer.ledgers)} more it would have "
                 f"more than {rules.LEDGERS_MAX}: let retention remove some, or write larger batches"
             )
-        return topic.created_ms
+        return topic.created_ms, there
 
     async def _check_ledger(
         self, transaction: str, batch: int, name: PartitionName, ledger: PrivateLedger
@@ -332,20 +344,14 @@ class Transactions:
                 f"not {ledger.count} in {ledger.bytes}"
             )
 
-    async def _is_needed(
-        self, record: TransactionRecord, batch: int, ledger: LedgerMetadata
-    ) -> bool:
+    async def _is_needed(self, record: TransactionRecord, ledger: LedgerMetadata) -> bool:
         """Whether a partition has this ledger, or will have it by what is committed.
 
-        `record` was read after the ledger was refused, if its batch was open at all. A batch before
-        the newest one is complete, so the partition's own record knows.
+        `record` was read after the ledger was refused, if its batch was open at all: if it does not
+        owe the ledger to a partition, none will get it that has not got it by now.
         """
-        if batch > record.batch:
-            return False
-        if ledger.ledger_id in rules.ledger_ids(record.parts):
+        if not record.complete and ledger.ledger_id in rules.ledger_ids(record.parts):
             return True
-        if batch == record.batch:
-            return False
         namespace, topic, number = ledger.custom[rules.PARTITION_KEY].decode().split("/")
         partition = await self._partition_record(PartitionName(namespace, topic, int(number)))
         return any(link.ledger_id == ledger.ledger_id for link in partition.ledgers)
@@ -362,6 +368,7 @@ def _check_owner(found: LedgerMetadata, transaction: str, batch: int) -> None:
         custom.get(rules.KIND_KEY) == rules.KIND
         and custom.get(rules.TRANSACTION_KEY) == transaction.encode()
         and custom.get(rules.BATCH_KEY) == str(batch).encode()
+        and rules.PARTITION_KEY in custom
     )
     if not is_ours:
         raise InvalidTransaction(

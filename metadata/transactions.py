@@ -51,11 +51,13 @@ class TransactionRecord:
     """The newest committed batch (-1: none yet), and whether all of its parts are spliced.
 
     `refused` maps ledgers that were given up, and may be deleted already, to their batch.
+    `since_ms`, when the id was first used, tells it from one that was forgotten and used again.
     """
 
     batch: int = -1
     parts: tuple[TransactionPart, ...] = ()
     complete: bool = True
+    since_ms: int = 0
     changed_ms: int = 0
     refused: Mapping[int, int] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)

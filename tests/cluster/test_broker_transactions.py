@@ -473,3 +473,30 @@ async def test_two_drivers_of_one_batch_commit_it_once(brokers: BrokerCluster) -
     )
     assert sorted(one.repeated for one in done) == [False, True]
     assert await values(partition) in (["a0-0", "a0-1"], ["b0-0", "b0-1"])
+
+
+async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
+    brokers: BrokerCluster,
+) -> None:
+    """Its old batches must not be taken for these in the partitions that had them, or half a batch
+    would be missing; and what a partition has is neither added again nor given up."""
+    running = await brokers.start("A", trim_interval_ms=50)
+    zero = await make_topic(running.broker, partitions=2)
+    one = TOPIC.partition(1)
+    first, second = await owned(running.broker, zero), await owned(running.broker, one)
+    old = await private(running, zero, "q", 4, [2], "old")
+    await commit(running, "q", 4, [Offer(zero, (old,))])
+    transactions = running.broker.transactions
+    brokers.clock.now_ms += 8 * 24 * 3600 * 1000
+    async with asyncio.timeout(10):
+        while (await transactions.newest("q")).batch >= 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    with pytest.raises(InvalidTransaction, match="the batch was committed"):
+        await commit(running, "q", 4, [Offer(zero, (old,))])
+    assert await transactions.abort("q", 4, [old.ledger_id]) == []
+    offers = [Offer(name, (await private(running, name, "q", 3, [1], "new"),))
+              for name in (zero, one)]  # fmt: skip
+    done = await commit(running, "q", 3, offers)
+    assert not done.repeated
+    assert await values(first) == ["old0-0", "old0-1", "new0-0"]
+    assert await values(second) == ["new0-0"]

@@ -15,6 +15,7 @@ import pytest
 
 from octavo import Client
 from protocol.records import partition_for
+from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +69,7 @@ def test_a_batch_arrives_whole_with_kafkas_partitions(
         offsets = [row.offset for row in rows if row.partition == partition]
         assert offsets == list(range(len(offsets)))
     # A publisher's and a consumer's view: the same messages, and the log goes on behind them.
-    with client.producer("sunk") as producer:
+    with seen_by_readers(service, "sunk", 1), client.producer("sunk") as producer:
         producer.send(b"after", key="0")
     assert len(read(spark, service, "sunk")) == 501
 
@@ -145,7 +146,10 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
     """Killed after the sink's commit and before Spark's own: the newest commit file is missing."""
     client.create_topic("origin", partitions=2)
     client.create_topic("copied", partitions=3)
-    with client.producer("origin", batch_bytes=400) as producer:
+    with (
+        seen_by_readers(service, "origin", 300),
+        client.producer("origin", batch_bytes=400) as producer,
+    ):
         for number in range(300):
             producer.send(str(number), key=f"k{number % 5}")
     query = stream(spark, service, tmp_path, "origin", "copied")

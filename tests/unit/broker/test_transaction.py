@@ -1,7 +1,7 @@
 """The rules of transactions against their promises: once, all or nothing, nothing in use given up.
 
-A model plays commits, aborts, splices and losses in any order over a few partitions. It keeps what
-was decided as plain sets; the rules under test only see records.
+A model plays commits, aborts, splices and losses in any order over a few partitions, and at times
+forgets the id. It keeps what was decided as plain sets; the rules under test only see records.
 """
 
 from __future__ import annotations
@@ -43,7 +43,25 @@ class Transactions(RuleBasedStateMachine):
         self.next_ledger = 1
         self.offers: list[tuple[int, tuple[TransactionPart, ...]]] = []
         self.decided: dict[int, tuple[TransactionPart, ...]] = {}
+        self.forgotten: list[tuple[TransactionPart, ...]] = []
+        """What was decided before the id was forgotten."""
+        self.now_ms = 1
         self.deleted: set[int] = set()
+
+    @property
+    def mark(self) -> str:
+        return rules.mark_of("id", self.record)
+
+    def is_there(self, ledger_id: int) -> bool:
+        return any(chain.link_of(ledger_id) for chain in self.chains)
+
+    @rule()
+    def forget(self) -> None:
+        if self.record.complete:
+            self.forgotten += self.decided.values()
+            self.decided = {}
+            self.record = TransactionRecord()
+            self.now_ms += 1
 
     @rule(batch=st.integers(0, 4), of=st.sets(st.integers(0, PARTITIONS - 1)))
     def write(self, batch: int, of: set[int]) -> None:
@@ -63,11 +81,15 @@ class Transactions(RuleBasedStateMachine):
         if found is not Standing.NEW:
             return
         ids = set(rules.ledger_ids(parts))
+        if any(map(self.is_there, ids)):
+            return  # of a commit that is forgotten: the driver refuses it
         if self.deleted & ids:
+            if not self.record.refused.keys() & ids:
+                return  # given up before the id was forgotten: the driver finds no such ledger
             with pytest.raises(TransactionAborted):
-                rules.committing(self.record, batch, parts, 7)
+                rules.committing(self.record, batch, parts, self.now_ms)
             return
-        self.record = rules.committing(self.record, batch, parts, 7)
+        self.record = rules.committing(self.record, batch, parts, self.now_ms)
         self.decided[batch] = parts
 
     @rule(data=st.data())
@@ -76,14 +98,11 @@ class Transactions(RuleBasedStateMachine):
             return
         batch, parts = data.draw(st.sampled_from(self.offers))
         ids = rules.ledger_ids(parts)
-        wanted = rules.aborting(self.record, batch, ids, 7)
-        open_before = batch > self.record.batch
+        wanted = rules.aborting(self.record, batch, ids, self.now_ms)
         self.record = wanted or self.record
+        owed = () if self.record.complete else rules.ledger_ids(self.record.parts)
         for ledger_id in ids:
-            in_parts = ledger_id in rules.ledger_ids(self.record.parts)
-            in_chain = any(chain.link_of(ledger_id) for chain in self.chains)
-            newest = batch == self.record.batch
-            if open_before or (newest and not in_parts) or not (newest or in_chain or in_parts):
+            if ledger_id not in owed and not self.is_there(ledger_id):
                 self.deleted.add(ledger_id)
 
     @rule(number=st.integers(0, PARTITIONS - 1), batch=st.integers(0, 4))
@@ -91,13 +110,13 @@ class Transactions(RuleBasedStateMachine):
         if batch > self.record.batch:
             return
         found = rules.part_of(self.record, batch, "public", "t", number)
-        if found is None or rules.is_spliced(self.marks[number], "id", batch):
+        if found is None or rules.is_spliced(self.marks[number], self.mark, batch):
             return
         chain = self.chains[number].closing_last(Contents(1, 10, 5, 9), 0)
         chain = chain.splicing(found.ledgers, 0)
         self.chains[number] = chain.appending(-100 - self.next_ledger)
         self.next_ledger += 1
-        self.marks[number] = rules.marking(self.marks[number], "id", batch, ())
+        self.marks[number] = rules.marking(self.marks[number], self.mark, batch, ())
 
     @rule()
     def complete(self) -> None:
@@ -105,26 +124,35 @@ class Transactions(RuleBasedStateMachine):
         owed = [
             one
             for one in self.record.parts
-            if not rules.is_spliced(self.marks[one.partition], "id", batch)
+            if not rules.is_spliced(self.marks[one.partition], self.mark, batch)
         ]
         if not owed:
             self.record = rules.completed(self.record, batch) or self.record
 
     @rule(number=st.integers(0, PARTITIONS - 1))
     def prune(self, number: int) -> None:
-        for name, batch in self.marks[number].items():
-            if rules.completed(self.record, batch) is None:
-                self.marks[number] = {k: v for k, v in self.marks[number].items() if k != name}
-                break
+        self.marks[number] = {
+            mark: batch
+            for mark, batch in self.marks[number].items()
+            if not rules.is_finished(mark, batch, self.record)
+        }
 
     @invariant()
     def nothing_twice_and_nothing_undecided(self) -> None:
-        decided = [one for parts in self.decided.values() for one in rules.ledger_ids(parts)]
+        decided = [one for parts in self.every() for one in rules.ledger_ids(parts)]
         assert len(set(decided)) == len(decided)
         for chain in self.chains:
             there = [link.ledger_id for link in chain.links if link.spliced]
             assert len(set(there)) == len(there)
             assert set(there) <= set(decided)
+
+    def every(self) -> list[tuple[TransactionPart, ...]]:
+        return [*self.forgotten, *self.decided.values()]
+
+    @invariant()
+    def what_is_forgotten_is_whole(self) -> None:
+        for parts in self.forgotten:
+            assert all(self.is_there(ledger_id) for ledger_id in rules.ledger_ids(parts))
 
     @invariant()
     def older_batches_are_whole(self) -> None:
@@ -136,7 +164,7 @@ class Transactions(RuleBasedStateMachine):
 
     @invariant()
     def what_is_decided_is_never_deleted(self) -> None:
-        decided = {one for parts in self.decided.values() for one in rules.ledger_ids(parts)}
+        decided = {one for parts in self.every() for one in rules.ledger_ids(parts)}
         assert not decided & self.deleted
 
 
@@ -197,10 +225,16 @@ def test_refusals_of_later_batches_outlive_a_commit() -> None:
 def test_marks_lose_only_what_is_finished() -> None:
     assert rules.marking({"a": 1, "b": 2}, "b", 3, {"a"}) == {"b": 3}
     assert rules.marking({"a": 1}, "b", 3, ()) == {"a": 1, "b": 3}
+    record = rules.committing(TransactionRecord(), 3, (part(0, private(6)),), 7)
+    assert rules.mark_of("a", record) == "a@7"
+    assert not rules.is_finished("a@7", 3, record)
+    assert rules.is_finished("a@7", 2, record)
+    assert rules.is_finished("a@6", 3, record), "of an id that was forgotten meanwhile"
+    assert rules.is_finished("a@7", 3, TransactionRecord())
 
 
 def test_the_records_come_back_as_they_were() -> None:
-    record = TransactionRecord(3, (part(1, private(7), private(8)),), False, 99, {5: 4})
+    record = TransactionRecord(3, (part(1, private(7), private(8)),), False, 98, 99, {5: 4})
     assert decode_record(TransactionRecord, "r", encode_record(record)) == record
     partition = PartitionRecord(
         (PartitionLedger(1, 0, 4, 10, 5, 9, 9, spliced=True),), transactions={"a": 3}
