@@ -164,9 +164,9 @@ class Cluster:
     async def broker_urls(self) -> list[str]:
         """Where the live brokers are reached."""
         found = []
-        for broker_id in await self._store.children(BROKERS_ROOT):
+        for broker_id in await self.store.children(BROKERS_ROOT):
             with contextlib.suppress(RecordNotFound):
-                info = decode_broker((await self._store.get(broker_path(broker_id))).value)
+                info = decode_broker((await self.store.get(broker_path(broker_id))).value)
                 if info is not None:
                     found.append(info.url)
         return found
