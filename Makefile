@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model network-matrix
+.PHONY: containers help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model network-matrix
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -20,6 +20,7 @@ help:
 	@echo 'make crash-states   every disk that a power failure may leave; minutes to an hour'
 	@echo 'make fault-sweep    every block of a bookie'"'"'s disk damaged in turn, alone and among three'
 	@echo 'make io-errors      EIO and ENOSPC at every call to the disk'
+	@echo 'make containers     a cluster of containers killed, paused, cut off, restarted in turn; needs Docker'
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
 	@echo 'make network-matrix   the network cut in 20 ways, in 3 phases each; root; 30 minutes'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
@@ -109,3 +110,7 @@ engine-model: install
 # Hosts of network namespaces, links cut under load: docs/partitions.md. Needs root, Java, iptables.
 network-matrix: install
 	$(BIN)/python -m tests.network $(if $(CASES),--cases $(CASES)) $(if $(JSON),--json $(JSON))
+
+# Containers of this work tree's image: the tests of `make test`, and a larger cluster restarted.
+containers: install
+	CONTAINERS_LONG=1 $(BIN)/pytest tests/containers -s --durations=0

@@ -3,6 +3,7 @@
 #
 #   compose/base-image.sh                  # octavo-base:local: Debian 12 with Python 3.11
 #   compose/base-image.sh --zookeeper      # and octavo-zookeeper:local, Debian's ZooKeeper on it
+#   compose/base-image.sh --prometheus     # and octavo-prometheus:local, for the profile `observe`
 #
 #   export BASE_IMAGE=octavo-base:local ZOOKEEPER_IMAGE=octavo-zookeeper:local
 #   docker-compose -f compose/compose.yaml up --build -d
@@ -24,7 +25,7 @@ docker version >/dev/null || { echo 'base-image.sh: no engine answers; start doc
 
 if ! docker image inspect $base >/dev/null 2>&1; then
     root=$(mktemp -d)
-    trap 'umount "$root" 2>/dev/null; rm -rf "$root"' EXIT
+    trap 'umount "$root" 2>/dev/null || true; rm -rf "$root"' EXIT
     # In memory where that is allowed: dpkg syncs every file, and a busy disk takes minutes for it.
     mount -t tmpfs -o size=1g,mode=755 tmpfs "$root" 2>/dev/null || true
     debootstrap --variant=minbase --include=python3-minimal,python3-venv,ca-certificates \
@@ -38,5 +39,19 @@ if ! docker image inspect $base >/dev/null 2>&1; then
 fi
 if [ "${1:-}" = --zookeeper ]; then
     docker build --tag octavo-zookeeper:local --build-arg BASE_IMAGE=$base "$here/zookeeper"
+fi
+if [ "${1:-}" = --prometheus ]; then
+    # As the official image is started: settings and data where compose.yaml mounts them.
+    docker build --tag octavo-prometheus:local - <<EOF
+FROM $base
+RUN apt-get update -qq \\
+    && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends prometheus \\
+        >/dev/null \\
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \\
+    && install -d -o prometheus -g prometheus /prometheus
+USER prometheus
+ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", \\
+    "--storage.tsdb.path=/prometheus"]
+EOF
 fi
 docker image ls --filter reference='octavo-*:local'
