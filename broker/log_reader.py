@@ -1,9 +1,10 @@
 """Batches of a partition from its ledgers: by offset, by time, by message id.
 
-What the tail cache no longer has is read from bookies. An offset is found by the chain (which
-ledger), the sparse index (between which entries) and, where that leaves several, by the headers of
-single batches. A reader that goes on where it stopped finds the next chunk read ahead. Memory is
-bounded: readers per partition, streams read ahead, and bytes read ahead over all partitions.
+What the tail cache no longer has is read from bookies, or from the object that is the only copy
+left. An offset is found by the chain (which ledger), the sparse index (between which entries) and,
+where that leaves several, by the headers of single batches. A reader that goes on where it stopped
+finds the next chunk read ahead. Memory is bounded: readers per partition, streams read ahead, and
+bytes read ahead over all partitions.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from broker.partition_record import PartitionRecordKeeper
 from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
+from ledger.offloaded import OffloadedReader, open_offloaded
 from ledger.reader import LedgerReader
-from metadata.ledgers import LedgerState
+from metadata.offloads import is_only_copy
 from metadata.topics import PartitionLedger
 from protocol.batch import BatchHeader, read_header, with_base_offset
+from protocol.codes import NoSuchEntry
 from protocol.records import read_records
 
+AnyReader = LedgerReader | OffloadedReader
 CHUNK_BYTES = 1024 * 1024
 """What is read ahead at a time."""
 _CHUNK_ENTRIES_MAX = 1_000
@@ -70,7 +74,7 @@ class LogReader:
         self._index = index
         self._budget = budget
         self._last_entry = last_entry
-        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._readers: OrderedDict[int, AnyReader] = OrderedDict()
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
 
@@ -120,9 +124,22 @@ class LogReader:
         A binary search by the batches' newest timestamps: exact as far as these ascend, as in
         Kafka's time index. None when all of it is older.
         """
+        found = await self._entry_as_new_as(time_ms, link)
+        if found is None:
+            return None
+        batch = (await self._entries(link, found, found))[0]
+        for record in read_records(batch.data):
+            if record.timestamp_ms >= time_ms:
+                return batch.base_offset + record.offset_delta
+        return batch.base_offset
+
+    async def _entry_as_new_as(self, time_ms: int, link: PartitionLedger) -> int | None:
         low, high = 0, await self._last_entry_of(link)
         if high < 0:
             return None
+        reader = await self._reader(link)
+        if isinstance(reader, OffloadedReader):
+            return await reader.entry_as_new_as(time_ms)
         last = (await self._entries(link, high, high))[0]
         if last.header.max_timestamp < time_ms:
             return None
@@ -133,15 +150,11 @@ class LogReader:
                 high = middle
             else:
                 low = middle + 1
-        batch = (await self._entries(link, low, low))[0]
-        for record in read_records(batch.data):
-            if record.timestamp_ms >= time_ms:
-                return batch.base_offset + record.offset_delta
-        return batch.base_offset
+        return low
 
     async def header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
         """The header of one entry, as it is stored: its base offset is relative to the ledger."""
-        (entry,) = await (await self._closed_reader(link.ledger_id)).read(entry_id, entry_id)
+        (entry,) = await (await self._closed_reader(link)).read(entry_id, entry_id)
         return read_header(entry.payload)
 
     async def headers_from(
@@ -151,7 +164,7 @@ class LogReader:
         last = await self._last_entry_of(link)
         if first_entry > last:
             return []
-        entries = (await self._reader(link.ledger_id)).entries(first_entry, last)
+        entries = (await self._reader(link)).entries(first_entry, last)
         return [(entry.entry_id, read_header(entry.payload)) async for entry in entries]
 
     async def entry_of(self, link: PartitionLedger, offset: int) -> int:
@@ -161,6 +174,9 @@ class LogReader:
             return hint[1]
         relative = offset - link.base_offset
         last = await self._last_entry_of(link)
+        reader = await self._reader(link)
+        if isinstance(reader, OffloadedReader):
+            return await reader.entry_holding(relative)
         low, low_offset, high, high_offset = self._index.bounds(link.ledger_id, relative, last)
         if high_offset is None:
             high_offset = link.count
@@ -249,11 +265,18 @@ class LogReader:
     # Ledgers
 
     async def _entries(self, link: PartitionLedger, first: int, last: int) -> list[StoredBatch]:
-        reader = await self._reader(link.ledger_id)
+        reader = await self._reader(link)
         if last > reader.last_add_confirmed:
             await self._catch_up(reader, last)
+        try:
+            entries = await reader.read(first, last)
+        except (LedgerNotFound, NoSuchEntry):
+            moved = await self._moved(link)
+            if moved is None:
+                raise
+            entries = await (await self._reader(moved)).read(first, last)
         found = []
-        for entry in await reader.read(first, last):
+        for entry in entries:
             header = read_header(entry.payload)
             base = link.base_offset + header.base_offset
             served = header._replace(base_offset=base, partition_leader_epoch=0)
@@ -261,7 +284,7 @@ class LogReader:
             found.append(StoredBatch(base, link.ledger_id, entry.entry_id, served, data))
         return found
 
-    async def _catch_up(self, reader: LedgerReader, entry_id: int) -> None:
+    async def _catch_up(self, reader: AnyReader, entry_id: int) -> None:
         """The owner knows more than the bookies said so far; they learn it within moments."""
         try:
             async with asyncio.timeout(_CONFIRM_WAIT_S):
@@ -272,10 +295,11 @@ class LogReader:
                 f"{self._name}: the bookies do not yet confirm entry {entry_id}"
             ) from error
 
-    async def _reader(self, ledger_id: int) -> LedgerReader:
+    async def _reader(self, link: PartitionLedger) -> AnyReader:
+        ledger_id = link.ledger_id
         reader = self._readers.get(ledger_id)
         if reader is None:
-            opened = await self._ledgers.open(ledger_id)
+            opened = await self._open(link)
             reader = self._readers.setdefault(ledger_id, opened)
             if reader is not opened:
                 await opened.close()
@@ -284,20 +308,44 @@ class LogReader:
         self._readers.move_to_end(ledger_id)
         return reader
 
+    async def _open(self, link: PartitionLedger) -> AnyReader:
+        if not is_only_copy(link.offload):
+            try:
+                return await self._ledgers.open(link.ledger_id)
+            except LedgerNotFound:
+                moved = await self._moved(link)
+                if moved is None:
+                    raise
+                link = moved
+        assert link.offload is not None
+        return await open_offloaded(link.ledger_id, link.offload)
+
+    async def _moved(self, link: PartitionLedger) -> PartitionLedger | None:
+        """The bookies have it no more: its link, if a copy elsewhere is the only one by now."""
+        await self._record.look()
+        moved = self._record.chain.link_of(link.ledger_id)
+        if moved is None or not is_only_copy(moved.offload):
+            return None
+        reader = self._readers.get(link.ledger_id)
+        if reader is not None and not isinstance(reader, OffloadedReader):
+            del self._readers[link.ledger_id]
+            await reader.close()
+        return moved
+
     async def _last_entry_of(self, link: PartitionLedger) -> int:
         if link.count is None:
             return self._last_entry(link.ledger_id)
-        return (await self._closed_reader(link.ledger_id)).last_add_confirmed
+        return (await self._closed_reader(link)).last_add_confirmed
 
-    async def _closed_reader(self, ledger_id: int) -> LedgerReader:
-        reader = await self._reader(ledger_id)
-        if reader.metadata.state is LedgerState.CLOSED:
+    async def _closed_reader(self, link: PartitionLedger) -> AnyReader:
+        reader = await self._reader(link)
+        if reader.is_closed:
             return reader
         # It was opened while the ledger still grew: its end may have moved since.
-        if self._readers.get(ledger_id) is reader:
-            del self._readers[ledger_id]
+        if self._readers.get(link.ledger_id) is reader:
+            del self._readers[link.ledger_id]
         await reader.close()
-        return await self._reader(ledger_id)
+        return await self._reader(link)
 
     async def _mean_entry_bytes(self, link: PartitionLedger) -> int:
         if link.count is None or link.bytes == 0:

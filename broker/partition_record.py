@@ -3,7 +3,8 @@
 The record says which ledgers make up the partition, so whoever changes it decides what is part of
 the log. Promise: a change either took effect on exactly the record that this owner knew, or
 `OwnershipLost` says that somebody else has changed it since. A lost reply is never guessed: the
-record is read again, and ledger ids, which never repeat, tell whether the write was ours.
+record is read again, and ledger ids, which never repeat, tell whether the write was ours. Only
+where closed ledgers lie may others change beside the owner (metadata/offloads.py): it is kept.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 from broker.chain import Chain
 from broker.errors import BrokerError, TopicNotFound
 from broker.types import PartitionName
+from metadata.offloads import same_but_offloads, with_offloads_of
 from metadata.store import MetadataUnavailable, RecordExists, RecordNotFound, VersionConflict
 from metadata.topics import PartitionRecord, TopicStore
 from protocol.codes import Scope
@@ -81,8 +83,7 @@ class PartitionRecordKeeper:
         """
         try:
             async with self._turn, asyncio.timeout(self._timeout_s):
-                wanted = make(self.value)
-                self._version = await self._put(wanted)
+                wanted, self._version = await self._put(make(self.value))
                 self._set(wanted)
                 return wanted
         except TimeoutError as error:
@@ -90,30 +91,51 @@ class PartitionRecordKeeper:
                 f"{self._name}: its record could not be changed within {self._timeout_s:g} s"
             ) from error
 
+    async def look(self) -> None:
+        """Learn where closed ledgers lie by now. Raises `MetadataUnavailable`.
+
+        Any other change is another owner's: whoever writes next finds out.
+        """
+        with contextlib.suppress(RecordNotFound):
+            async with self._turn:
+                found, version = await self._topics.read_partition(*self._name)
+                if same_but_offloads(found, self.value):
+                    self._version = version
+                    self._set(found)
+
     def _set(self, value: PartitionRecord) -> None:
         self.value = value
         self.chain = Chain(value.ledgers, value.trimmed_offset)
 
-    async def _put(self, wanted: PartitionRecord) -> int:
-        try:
-            return await self._topics.write_partition(*self._name, wanted, self._version)
-        except MetadataUnavailable:
-            pass
-        except (VersionConflict, RecordNotFound) as error:
-            raise OwnershipLost(
-                f"{self._name}: its record was changed elsewhere", refused=True
-            ) from error
+    async def _put(self, wanted: PartitionRecord) -> tuple[PartitionRecord, int]:
+        """What stands there afterwards, and its version."""
+        known, version = self.value, self._version
+        unsure = False
         while True:
             try:
-                found, version = await self._topics.read_partition(*self._name)
-                if found == wanted:
-                    return version
-                if version != self._version:
-                    raise OwnershipLost(f"{self._name}: its record was changed elsewhere")
-                return await self._topics.write_partition(*self._name, wanted, self._version)
+                return wanted, await self._topics.write_partition(*self._name, wanted, version)
+            except MetadataUnavailable:
+                unsure = True
+            except VersionConflict:
+                pass  # a ledger was offloaded, or a new owner, or our own first write, late
+            except RecordNotFound as error:
+                raise OwnershipLost(
+                    f"{self._name}: its record was deleted", refused=not unsure
+                ) from error
+            found, version = await self._found()
+            if unsure and same_but_offloads(found, wanted):
+                return found, version
+            if not same_but_offloads(found, known):
+                raise OwnershipLost(
+                    f"{self._name}: its record was changed elsewhere", refused=not unsure
+                )
+            wanted = with_offloads_of(wanted, found)
+
+    async def _found(self) -> tuple[PartitionRecord, int]:
+        while True:
+            try:
+                return await self._topics.read_partition(*self._name)
             except MetadataUnavailable:
                 await asyncio.sleep(_RETRY_DELAY_S)
-            except VersionConflict:
-                continue  # perhaps our own first write, late: the next read tells
             except RecordNotFound as error:
                 raise OwnershipLost(f"{self._name}: its record was deleted") from error

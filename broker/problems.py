@@ -150,6 +150,8 @@ STATUS_OF: dict[type[OctavoError], int] = {
     ledger_errors.ReadFailed: 503,
     ledger_errors.WriteRefused: 503,
     ledger_errors.ClientClosed: 503,
+    ledger_errors.OffloadUnavailable: 503,
+    ledger_errors.OffloadDamaged: 503,
     # What nobody knows
     broker_errors.PublishOutcomeUnknown: 504,
     broker_errors.AckOutcomeUnknown: 504,

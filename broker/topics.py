@@ -37,6 +37,7 @@ from broker.types import (
     checked_name,
 )
 from ledger.ledgers import LedgerClient
+from metadata.offloads import is_only_copy
 from metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from metadata.topics import NamespaceRecord, SubscriptionRecord, TopicRecord, TopicStore
 from metadata.topics import TopicSettings as StoredSettings
@@ -237,7 +238,9 @@ class Topics:
                 continue
             except RecordNotFound:
                 return
-            ledger_ids = [link.ledger_id for link in record.ledgers]
+            ledger_ids = [
+                link.ledger_id for link in record.ledgers if not is_only_copy(link.offload)
+            ]
             if record.state_ledger is not None:
                 ledger_ids.append(record.state_ledger)
             await asyncio.gather(*(delete_quietly(self._ledgers, one) for one in ledger_ids))

@@ -16,6 +16,7 @@ from broker.state_log import delete_quietly
 from broker.subscriptions import SubscriptionSet
 from broker.surroundings import Surroundings
 from broker.types import PartitionName, TopicSettings
+from metadata.offloads import is_only_copy
 from metadata.topics import PartitionRecord
 from protocol.codes import OctavoError
 
@@ -120,4 +121,7 @@ class Upkeep:
         for ledger_id in before.dropped_in(self._record.chain):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
             self._log.reader.forget(ledger_id)
+            link = before.link_of(ledger_id)
+            if link is not None and is_only_copy(link.offload):
+                continue  # the next offload removes an object that no record names
             await delete_quietly(self._around.ledgers, ledger_id)

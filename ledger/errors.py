@@ -133,3 +133,17 @@ class WriteRefused(LedgerError):
 
     name = "write-refused"
     scope = Scope.LEDGER
+
+
+class OffloadUnavailable(LedgerError):
+    """An offloaded ledger's object cannot be reached. The message names it and the reason."""
+
+    name = "offload-unavailable"
+    retryable = True
+
+
+class OffloadDamaged(LedgerError):
+    """An offloaded ledger's object is not what was written. The message says where."""
+
+    name = "offload-damaged"
+    scope = Scope.LEDGER

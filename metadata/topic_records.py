@@ -58,10 +58,48 @@ class TopicRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class OffloadRecord:
+    """A closed ledger's copy outside the bookies: `copying`, `offloaded` or `dropped`.
+
+    `url` is its folder while it is being copied, then the object. `dropped`: the copy is the only
+    one, for the bookies' are given up. `since_ms`: when it came into its state. `crc` is over the
+    entries, `footer_crc` over the object's footer (docs/formats/offload.md), `bytes` its size.
+    """
+
+    uuid: str
+    state: str
+    url: str
+    since_ms: int = 0
+    entries: int = 0
+    bytes: int = 0
+    crc: int = 0
+    footer_crc: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadIntent:
+    """Written before the first byte of a copy, removed after the last: so no object is forgotten.
+
+    `folder` and `stem` are where its objects lie and how their names begin.
+    """
+
+    namespace: str
+    topic: str
+    partition: int
+    ledger_id: int
+    folder: str
+    stem: str
+    created_ms: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionLedger:
     """One ledger of a partition's chain. `count` is None while it is open.
 
     `spliced`: it came whole with a transaction, and no producer numbered its messages.
+    `offload`: where a copy of it lies, if there is one.
     """
 
     ledger_id: int
@@ -72,6 +110,7 @@ class PartitionLedger:
     last_ms: int = -1
     closed_ms: int | None = None
     spliced: bool = False
+    offload: OffloadRecord | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

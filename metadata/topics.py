@@ -27,6 +27,8 @@ from metadata.store import (
 )
 from metadata.topic_records import (
     NamespaceRecord,
+    OffloadIntent,
+    OffloadRecord,
     PartitionLedger,
     PartitionRecord,
     SubscriptionRecord,
@@ -40,6 +42,8 @@ __all__ = [
     "BROKERS_ROOT",
     "OWNERS_ROOT",
     "NamespaceRecord",
+    "OffloadIntent",
+    "OffloadRecord",
     "PartitionLedger",
     "PartitionRecord",
     "SubscriptionRecord",
@@ -54,6 +58,7 @@ NAMESPACES_ROOT = "/octavo/namespaces"
 TOPICS_ROOT = "/octavo/topics"
 OWNERS_ROOT = "/octavo/owners"
 BROKERS_ROOT = "/octavo/brokers"
+OFFLOADS_ROOT = "/octavo/offloads"
 _DELETES_TRIED_MAX = 8
 
 R = TypeVar("R")
@@ -218,6 +223,24 @@ class TopicStore:
         """Call `on_change` after a subscription was made or deleted."""
         path = join(topic_path(namespace, topic), "subscriptions")
         return self._store.watch_children(path, on_change)
+
+    # -- offloads
+
+    async def create_intent(self, uuid: str, record: OffloadIntent) -> None:
+        """Say that a ledger is going to be copied."""
+        await self._create(join(OFFLOADS_ROOT, uuid), record)
+
+    async def read_intent(self, uuid: str) -> OffloadIntent:
+        """What was said."""
+        return (await self._read(OffloadIntent, join(OFFLOADS_ROOT, uuid)))[0]
+
+    async def delete_intent(self, uuid: str) -> None:
+        """Nothing is left of the copy. It need not be there."""
+        await self._remove(join(OFFLOADS_ROOT, uuid))
+
+    async def list_intents(self) -> list[str]:
+        """The uuids of all copies there are, may be, or are being made."""
+        return await self._store.children(OFFLOADS_ROOT)
 
     # -- the calls beneath
 

@@ -81,14 +81,17 @@ class RunningBroker:
 class BrokerCluster:
     """Brokers A, B, … over the bookies of `cluster`."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, session_timeout_ms: int = SESSION_TIMEOUT_MS
+    ) -> None:
         self.cluster = cluster
+        self._session_timeout_ms = session_timeout_ms
         self.clock = Clock()
         self._url = f"file://{folder / 'metadata.db'}"
         self._running: list[RunningBroker] = []
 
     async def start(self, broker_id: str, **config: Any) -> RunningBroker:
-        store = open_store(self._url, session_timeout_ms=SESSION_TIMEOUT_MS)
+        store = open_store(self._url, session_timeout_ms=self._session_timeout_ms)
         await store.start()
         rng = random.Random(f"{broker_id} {len(self._running)}")
         ledgers = LedgerClient(store, rng=rng, options=LedgerOptions(**QUICK), clock=self.clock)

@@ -12,7 +12,13 @@ from broker.errors import TopicNotFound
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper
 from broker.types import PartitionName
 from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
-from metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicSettings
+from metadata.topics import (
+    OffloadRecord,
+    PartitionLedger,
+    PartitionRecord,
+    TopicRecord,
+    TopicSettings,
+)
 
 NAME = PartitionName("public", "t", 0)
 
@@ -153,3 +159,80 @@ async def test_changes_take_turns() -> None:
         *(keeper.change(lambda record: replace(record, epoch=record.epoch + 1)) for _ in range(9))
     )
     assert keeper.value.epoch == topics.version == 9
+
+
+# ---------------------------------------------------------------------- ledgers that move meanwhile
+
+
+def offload_in(topics: FakeTopics, ledger_id: int, state: str = "offloaded") -> None:
+    """What a job does beside the owner."""
+    assert topics.record is not None
+    links = tuple(
+        replace(link, offload=OffloadRecord("u", state, "x"))
+        if link.ledger_id == ledger_id
+        else link
+        for link in topics.record.ledgers
+    )
+    topics.record, topics.version = replace(topics.record, ledgers=links), topics.version + 1
+
+
+def appended(ledger_id: int) -> Any:
+    def make(record: PartitionRecord) -> PartitionRecord:
+        first = replace(record.ledgers[0], count=3)
+        return replace(record, ledgers=(first, PartitionLedger(ledger_id, 3)))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "faults", [[], ["lost request"], ["lost reply"], ["lost reply", "no read"]]
+)
+async def test_an_offload_beside_the_owner_disturbs_neither(faults: list[str]) -> None:
+    topics = FakeTopics()
+    keeper = await opened(topics)
+    await keeper.change(with_ledger(5))
+    offload_in(topics, 5)
+    topics.faults = list(faults)
+    await keeper.change(appended(6))
+    assert topics.record == keeper.value
+    assert [link.ledger_id for link in keeper.value.ledgers] == [5, 6]
+    assert keeper.value.ledgers[0].offload is not None
+    offload_in(topics, 5, "dropped")
+    assert keeper.chain.links[0].offload == OffloadRecord("u", "offloaded", "x")
+    await keeper.look()
+    assert keeper.chain.links[0].offload == OffloadRecord("u", "dropped", "x")
+    await keeper.change(lambda record: replace(record, epoch=9))
+    assert topics.record == keeper.value
+
+
+async def test_an_offload_after_a_lost_reply_is_told_from_another_owner() -> None:
+    topics = FakeTopics()
+    keeper = await opened(topics)
+    await keeper.change(with_ledger(5))
+    write = topics.write_partition
+
+    async def then_offloaded(*args: Any) -> int:
+        try:
+            return await write(*args)
+        finally:
+            topics.write_partition = write  # type: ignore[method-assign]
+            offload_in(topics, 5)
+
+    topics.write_partition = then_offloaded  # type: ignore[method-assign]
+    topics.faults = ["lost reply"]
+    await keeper.change(appended(6))
+    assert topics.record == keeper.value
+    assert keeper.value.ledgers[0].offload is not None
+    assert len(keeper.value.ledgers) == 2
+
+
+async def test_a_look_never_takes_over_another_owners_record() -> None:
+    topics = FakeTopics()
+    first, second = await opened(topics), await opened(topics)
+    await second.change(with_ledger(6))
+    await first.look()
+    assert first.value == PartitionRecord()
+    with pytest.raises(OwnershipLost):
+        await first.change(with_ledger(5))
+    topics.record = None
+    await first.look()

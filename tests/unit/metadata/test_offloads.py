@@ -1,0 +1,146 @@
+"""The steps of an offload on a partition's record, beside an owner who changes it too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.offloads import (
+    COPYING,
+    DROPPED,
+    OFFLOADED,
+    OffloadLost,
+    begun,
+    change_partition,
+    dropped,
+    finished,
+    given_up,
+    is_only_copy,
+    is_readable,
+    same_but_offloads,
+    with_offloads_of,
+)
+from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
+from metadata.topics import OffloadRecord, PartitionLedger, PartitionRecord
+
+CLOSED = PartitionLedger(1, 0, 10, 100)
+RECORD = PartitionRecord((CLOSED, PartitionLedger(2, 10)), epoch=3)
+COPY = OffloadRecord("a", COPYING, "folder")
+WHOLE = OffloadRecord("a", OFFLOADED, "object", 5, 10, 99, 7, 8)
+
+
+def state(record: PartitionRecord, at: int = 0) -> str | None:
+    offload = record.ledgers[at].offload
+    return None if offload is None else offload.state
+
+
+def test_the_way_of_a_ledger() -> None:
+    copying = begun(RECORD, 1, COPY)
+    assert state(copying) == COPYING
+    whole = finished(copying, 1, WHOLE)
+    assert state(whole) == OFFLOADED
+    assert finished(whole, 1, WHOLE) == whole, "each step may be taken twice"
+    only = dropped(whole, 1, "a", 77)
+    assert only.ledgers[0].offload == replace(WHOLE, state=DROPPED, since_ms=77)
+    assert dropped(only, 1, "a", 78) == only
+    assert given_up(begun(RECORD, 1, COPY), 1, "a") == RECORD == given_up(RECORD, 1, "a")
+    readable = [is_readable(one.ledgers[0].offload) for one in (RECORD, copying, whole, only)]
+    assert readable == [False, False, True, True]
+    assert [is_only_copy(one.ledgers[0].offload) for one in (copying, whole, only)] == [
+        False, False, True,
+    ]  # fmt: skip
+
+
+def test_of_two_copies_the_later_one_counts() -> None:
+    second = begun(begun(RECORD, 1, COPY), 1, replace(COPY, uuid="b"))
+    with pytest.raises(OffloadLost, match="somebody else has begun"):
+        finished(second, 1, WHOLE)
+    with pytest.raises(OffloadLost, match="another's"):
+        given_up(second, 1, "a")
+    with pytest.raises(OffloadLost, match="no whole copy"):
+        dropped(second, 1, "b", 1)
+    assert state(finished(second, 1, replace(WHOLE, uuid="b"))) == OFFLOADED
+
+
+def test_what_cannot_be_offloaded() -> None:
+    with pytest.raises(OffloadLost, match="ledger 2 is open"):
+        begun(RECORD, 2, COPY)
+    with pytest.raises(OffloadLost, match="no part of its partition"):
+        begun(RECORD, 3, COPY)
+    with pytest.raises(OffloadLost, match="offloaded already"):
+        begun(finished(begun(RECORD, 1, COPY), 1, WHOLE), 1, replace(COPY, uuid="c"))
+    with pytest.raises(OffloadLost, match="begun to copy it anew"):
+        finished(RECORD, 1, WHOLE)
+
+
+offloads = st.none() | st.builds(
+    OffloadRecord, st.sampled_from("ab"), st.sampled_from([COPYING, OFFLOADED]), st.just("x")
+)
+records = st.lists(st.tuples(st.integers(1, 9), offloads), max_size=5, unique_by=lambda t: t[0])
+
+
+def record_of(links: list[tuple[int, Any]]) -> PartitionRecord:
+    return PartitionRecord(tuple(PartitionLedger(i, 0, 1, offload=o) for i, o in links))
+
+
+@given(records, records)
+def test_a_change_of_places_is_kept_and_is_no_other_change(one: Any, other: Any) -> None:
+    mine, found = record_of(one), record_of(other)
+    merged = with_offloads_of(mine, found)
+    assert same_but_offloads(merged, mine)
+    places = dict(other)
+    for link, (ledger_id, own) in zip(merged.ledgers, one, strict=True):
+        assert link.offload == places.get(ledger_id, own)
+    assert same_but_offloads(mine, found) == ([i for i, _ in one] == [i for i, _ in other])
+    assert not same_but_offloads(mine, replace(mine, epoch=1)), "another owner"
+    assert not same_but_offloads(mine, replace(mine, trimmed_offset=1))
+
+
+class Topics:
+    """One record; `before` is done to it before each write."""
+
+    def __init__(self) -> None:
+        self.record, self.version = RECORD, 0
+        self.before: list[Any] = []
+
+    async def read_partition(self, *name: Any) -> tuple[PartitionRecord, int]:
+        if self.record is None:
+            raise RecordNotFound("gone")
+        return self.record, self.version
+
+    async def write_partition(self, *args: Any) -> int:
+        record, version = args[-2:]
+        step = self.before.pop(0) if self.before else None
+        if step == "away":
+            raise MetadataUnavailable("no answer")
+        if step == "owner":
+            self.record, self.version = replace(self.record, epoch=9), self.version + 1
+        if version != self.version:
+            raise VersionConflict("changed")
+        self.record, self.version = record, self.version + 1
+        if step == "lost reply":
+            raise MetadataUnavailable("no answer")
+        return self.version
+
+
+@pytest.mark.parametrize("steps", [[], ["owner"], ["away", "owner"], ["lost reply"]])
+async def test_a_step_takes_effect_once_beside_the_owner(steps: list[str]) -> None:
+    topics: Any = Topics()
+    topics.before = list(steps)
+    await change_partition(topics, ("n", "t", 0), lambda record: begun(record, 1, COPY))
+    assert state(topics.record) == COPYING
+    assert topics.record.epoch == (9 if "owner" in steps else 3)
+    assert topics.version == 1 + steps.count("owner")
+
+
+async def test_a_store_that_stays_away_is_said() -> None:
+    topics: Any = Topics()
+    topics.before = ["away"] * 100
+    with pytest.raises(MetadataUnavailable, match="n/t/0 could not be changed"):
+        await change_partition(
+            topics, ("n", "t", 0), lambda record: begun(record, 1, COPY), timeout_s=0.3
+        )
