@@ -228,6 +228,67 @@ def scrub(
     carry_out("scrub", job, Where(url, data, master, conf), as_json=as_json)
 
 
+@app.command()
+def offload(
+    topics: Topics = None,
+    to: Annotated[
+        str, typer.Option("--to", help="A folder that brokers reach too, or a URL: s3://…, gs://….")
+    ] = "",
+    older_than_s: Annotated[
+        float, typer.Option(min=0, help="Ledgers that have been closed for so long.")
+    ] = 4 * 3600.0,
+    bytes_min: Annotated[int, typer.Option(min=0, help="Ledgers of so many bytes or more.")] = 0,
+    drop_after_s: Annotated[
+        float | None,
+        typer.Option(min=0, help="Bookies give up a ledger so long after. Default: they keep it."),
+    ] = None,
+    bytes_per_s: Annotated[
+        int | None, typer.Option(min=1, help="Copy no faster, all tasks together.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    every: Every = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy closed ledgers out of the bookies, as Parquet; brokers and readers go on as before.
+
+    \b
+    Examples:
+      octavo pipeline offload flights --to /mnt/archive --older-than-s 86400
+      octavo pipeline offload --all --to s3://archive/octavo --drop-after-s 14400 --json
+    """
+
+    def job() -> Job:
+        from octavo.pipeline.offload import OffloadOptions, offload
+        from octavo.pipeline.offload_rules import OffloadPolicy
+        from octavo.pipeline.runner import selection_of
+
+        lag_ms = None if drop_after_s is None else int(drop_after_s * 1000)
+        policy = OffloadPolicy(int(older_than_s * 1000), bytes_min, lag_ms)
+        options = OffloadOptions(
+            selection_of(topics, every=every), target_of(to), policy, bytes_per_s, dry_run
+        )
+        return partial(offload, options=options)
+
+    def target_of(text: str) -> str:
+        from ledger.errors import OffloadUnavailable
+        from ledger.object_store import file_system
+
+        place = text if "://" in text else Path(text).absolute().as_uri()
+        try:
+            file_system(place)
+        except OffloadUnavailable as error:
+            raise BadOption(f"--to {text}: {error}") from error
+        return place
+
+    if not to:
+        raise typer.BadParameter("where to? give --to FOLDER")
+    carry_out("offload", job, Where(url, data, master, conf), as_json=as_json)
+
+
 def _json_file(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())

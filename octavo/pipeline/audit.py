@@ -20,6 +20,7 @@ from ledger.errors import LedgerNotFound
 from ledger.quorum import Quorum
 from metadata.bookies import BookieRegistry
 from metadata.ledgers import LedgerMetadata
+from metadata.offloads import is_only_copy
 from octavo.pipeline.outcome import Finding, Outcome
 from octavo.pipeline.runner import Run
 from octavo.pipeline.runs import Run as Entries
@@ -92,7 +93,8 @@ async def _look(service: str, now_ms: int) -> _Seen:
                 record = await cluster.record(topic, number)
                 partitions += 1
                 for link in record.ledgers:
-                    named[link.ledger_id] = f"{topic}/{number}"
+                    if not is_only_copy(link.offload):
+                        named[link.ledger_id] = f"{topic}/{number}"
                 if record.state_ledger is not None:
                     named[record.state_ledger] = f"{topic}/{number}"
         # Read after the partitions: what they name was there before.

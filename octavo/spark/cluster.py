@@ -22,6 +22,7 @@ import structlog
 from broker.members import decode_broker
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
+from ledger.offloaded import OffloadedReader, open_offloaded
 from ledger.options import LedgerOptions
 from ledger.reader import LedgerReader
 from metadata.bookies import encode_service_info
@@ -34,6 +35,7 @@ from metadata.store import MetadataStore, RecordNotFound
 from metadata.together import all_of
 from metadata.topics import (
     BROKERS_ROOT,
+    OffloadRecord,
     PartitionLedger,
     PartitionRecord,
     TopicSettings,
@@ -42,7 +44,7 @@ from metadata.topics import (
 )
 from octavo.clock import wall_clock_ms
 from octavo.spark.options import InvalidOption, Selection
-from octavo.spark.splits import DataLost, Piece, Span, View
+from octavo.spark.splits import DataLost, Piece, Span, View, copy_to_read
 from protocol.batch import BatchHeader, read_header
 from protocol.codes import OctavoError
 from protocol.entry import Entry
@@ -82,14 +84,16 @@ async def metadata_url(service: str) -> str:
 class Cluster:
     """Open with `async with connected(service)`, or over a copy of records."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, read_from: str = "auto") -> None:
+        """`read_from`: where closed ledgers that are offloaded are read (splits.py)."""
         _keep_quiet()
+        self._read_from = read_from
         self.store = store
-        self._topics = TopicStore(store)
+        self.topics = TopicStore(store)
         self.ledgers = LedgerClient(
             store, rng=random.Random(), options=LedgerOptions(), clock=wall_clock_ms
         )
-        self._open: dict[int, LedgerReader] = {}
+        self._open: dict[int, LedgerReader | OffloadedReader] = {}
 
     async def start(self) -> None:
         """Raises `MetadataUnavailable`, `MetadataUnusable`."""
@@ -127,8 +131,8 @@ class Cluster:
         """As in Kafka an expression fits a whole name: here `namespace/topic`, or `topic` of
         `public`."""
         found = {}
-        for namespace in await self._topics.list_namespaces():
-            for topic in await self._topics.list_topics(namespace):
+        for namespace in await self.topics.list_namespaces():
+            for topic in await self.topics.list_topics(namespace):
                 name = f"{namespace}/{topic}"
                 fits = pattern.fullmatch(name) or (
                     namespace == "public" and pattern.fullmatch(topic)
@@ -145,7 +149,7 @@ class Cluster:
     async def settings(self, name: str) -> TopicSettings | None:
         """A topic's settings; None when there is no such topic (any more)."""
         try:
-            record, _ = await self._topics.read_topic(*_parts(name))
+            record, _ = await self.topics.read_topic(*_parts(name))
         except RecordNotFound:
             return None
         return None if record.deleting else record.settings
@@ -153,11 +157,11 @@ class Cluster:
     async def named_ledgers(self) -> set[int]:
         """Every ledger that a partition's record names."""
         found: set[int] = set()
-        for namespace in await self._topics.list_namespaces():
-            for topic in await self._topics.list_topics(namespace):
-                for number in await self._topics.list_partitions(namespace, topic):
+        for namespace in await self.topics.list_namespaces():
+            for topic in await self.topics.list_topics(namespace):
+                for number in await self.topics.list_partitions(namespace, topic):
                     with contextlib.suppress(RecordNotFound):
-                        record, _ = await self._topics.read_partition(namespace, topic, number)
+                        record, _ = await self.topics.read_partition(namespace, topic, number)
                         found.update(link.ledger_id for link in record.ledgers)
         return found
 
@@ -176,7 +180,7 @@ class Cluster:
     async def record(self, topic: str, partition: int) -> PartitionRecord:
         """The partition's record; an empty one when nobody has used it yet."""
         with contextlib.suppress(RecordNotFound):
-            return (await self._topics.read_partition(*_parts(topic), partition))[0]
+            return (await self.topics.read_partition(*_parts(topic), partition))[0]
         return PartitionRecord()
 
     async def view(self, topic: str, partition: int) -> View:
@@ -194,7 +198,8 @@ class Cluster:
                 end, size = link.base_offset + link.count, link.bytes
             else:
                 end, size = await self._end_of(link), 0
-            spans.append(Span(link.ledger_id, link.base_offset, end, size, link.last_ms))
+            copy = copy_to_read(link.offload, self._read_from)
+            spans.append(Span(link.ledger_id, link.base_offset, end, size, link.last_ms, copy))
         return View(topic, partition, tuple(spans), record.trimmed_offset)
 
     async def _end_of(self, link: PartitionLedger) -> int:
@@ -206,11 +211,20 @@ class Cluster:
         header = await header_of(reader, lac)
         return link.base_offset + header.base_offset + header.record_count
 
-    async def reader(self, ledger_id: int) -> LedgerReader:
-        """The ledger, open for reading; kept while this lives. Raises `LedgerNotFound`."""
+    async def reader(
+        self, ledger_id: int, offload: OffloadRecord | None = None
+    ) -> LedgerReader | OffloadedReader:
+        """The ledger, or its copy, open for reading; kept while this lives.
+
+        Raises `LedgerNotFound`, `OffloadUnavailable`, `OffloadDamaged`.
+        """
         reader = self._open.get(ledger_id)
         if reader is None:
-            reader = self._open[ledger_id] = await self.ledgers.open(ledger_id)
+            if offload is not None:
+                reader = await open_offloaded(ledger_id, offload)
+            else:
+                reader = await self.ledgers.open(ledger_id)
+            self._open[ledger_id] = reader
         return reader
 
     async def release(self, ledger_id: int) -> None:
@@ -227,11 +241,14 @@ class Cluster:
         for span in view.spans:
             if span.end == span.base or 0 <= span.newest_ms < time_ms:
                 continue
-            reader = await self.reader(span.ledger_id)
+            reader = await self.reader(span.ledger_id, span.offload)
             last = await reader.refresh()
-            entry_id = await first_entry(
-                reader, last, lambda header: header.max_timestamp >= time_ms
-            )
+            if isinstance(reader, OffloadedReader):
+                entry_id = await reader.entry_as_new_as(time_ms)
+            else:
+                entry_id = await first_entry(
+                    reader, last, lambda header: header.max_timestamp >= time_ms
+                )
             if entry_id is not None:
                 (entry,) = await reader.read(entry_id, entry_id)
                 batch = bytes(entry.payload)
@@ -271,11 +288,13 @@ class Cluster:
 
         Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`.
         """
-        reader = await self.reader(piece.ledger_id)
+        reader = await self.reader(piece.ledger_id, piece.offload)
         last = await reader.refresh()
         start = piece.start - piece.base
         first = 0
-        if start > 0:
+        if start > 0 and isinstance(reader, OffloadedReader):
+            first = await reader.entry_holding(start)
+        elif start > 0:
             found = await first_entry(
                 reader, last, lambda header: header.base_offset + header.record_count > start
             )
@@ -308,9 +327,9 @@ def _parts(topic: str) -> tuple[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def connected(service: str) -> AsyncIterator[Cluster]:
+async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Cluster]:
     """The cluster that `service` names, for the driver."""
-    cluster = Cluster(open_store(await metadata_url(service)))
+    cluster = Cluster(open_store(await metadata_url(service)), read_from)
     try:
         await cluster.start()
         yield cluster
@@ -318,14 +337,14 @@ async def connected(service: str) -> AsyncIterator[Cluster]:
         await cluster.close()
 
 
-async def header_of(reader: LedgerReader, entry_id: int) -> BatchHeader:
+async def header_of(reader: LedgerReader | OffloadedReader, entry_id: int) -> BatchHeader:
     """The header of the batch in an entry; its base offset is relative to the ledger."""
     (entry,) = await reader.read(entry_id, entry_id)
     return read_header(entry.payload)
 
 
 async def first_entry(
-    reader: LedgerReader, last: int, fits: Callable[[BatchHeader], bool]
+    reader: LedgerReader | OffloadedReader, last: int, fits: Callable[[BatchHeader], bool]
 ) -> int | None:
     """The first entry up to `last` whose batch fits, when all after it fit too; by halving."""
     if last < 0 or not fits(await header_of(reader, last)):

@@ -85,6 +85,7 @@ _TIME = re.compile(r"(\d+)\s*(ms|s|m|h|d)?\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)\s*(k|m|g|t)?i?b?\Z", re.IGNORECASE)
 _UNIT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+READ_FROM = ("auto", "bookies", "broker", "offload")
 SPLIT_BYTES = 128 * 2**20
 TRIGGER_DELAY_MS = 15 * 60_000
 
@@ -103,7 +104,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if read.text(name) is not None:
                 raise InvalidOption(f"option {name} is for batch queries; a stream has no end")
-    read_from = read.choice("readFrom", ("auto", "bookies", "broker"), "auto")
+    read_from = read.choice("readFrom", READ_FROM, "auto")
     if read_from == "broker" and not (read.text("service") or "").startswith("http"):
         raise InvalidOption(
             "option readFrom=broker needs a broker's URL as service (http://127.0.0.1:8080), "

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, OffloadDamaged
 from metadata.frozen import FrozenStore
 from octavo.loop_thread import LoopThread
 from octavo.spark.cluster import Cluster, connected
@@ -87,6 +87,8 @@ class SplitReader:
                                 at = at._replace(start=_after(at, batches[-1]))
                                 tries = 0
                         rest = rest[1:]
+                    except OffloadDamaged:
+                        raise  # it will not mend itself
                     except (LedgerError, NoSuchEntry, NotServed) as error:
                         tries += 1
                         if tries == _TRIES_MAX:
@@ -112,7 +114,7 @@ class SplitReader:
         self, old: Cluster, at: Piece, rest: list[Piece], error: Exception
     ) -> tuple[Cluster, list[Piece]]:
         """The rest of a piece by the metadata of now. Raises `DataLost`."""
-        async with connected(self._service) as service:
+        async with connected(self._service, self._from) as service:
             view = await service.view(at.topic, at.partition)
             try:
                 start, end = checked_range(view, at.start, at.end, fail=self._fail)

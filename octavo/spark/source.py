@@ -98,7 +98,7 @@ class OctavoReader(DataSourceReader):
 
     async def _plan(self) -> list[Split]:
         options = self._options
-        async with connected(options.service) as cluster:
+        async with connected(options.service, options.read_from) as cluster:
             views = await views_of(cluster, await cluster.partitions(options.selection))
             start = await resolved(cluster, views, options.starting, options.latest_if_late)
             end = await resolved(cluster, views, options.ending, late_is_latest=True)
@@ -207,7 +207,7 @@ class _Driver:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._thread = LoopThread("octavo-spark")
-        self._context = connected(options.service)
+        self._context = connected(options.service, options.read_from)
         try:
             self._cluster = self._thread.call(self._context.__aenter__())
         except BaseException:

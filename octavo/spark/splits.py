@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from metadata.offloads import is_only_copy, is_readable
+from metadata.topics import OffloadRecord
 from protocol.codes import OctavoError
 
 Name = tuple[str, int]
@@ -33,6 +35,8 @@ class DataLost(OctavoError):
 class Span(NamedTuple):
     """One ledger's share of a partition: offsets `base` to `end` (not in it), `bytes` of payload.
 
+    `offload` is the copy to read instead of the bookies'.
+
     `bytes` is 0 while the ledger is open, `newest_ms` −1: nobody has written them down yet.
     """
 
@@ -41,6 +45,7 @@ class Span(NamedTuple):
     end: int
     bytes: int
     newest_ms: int
+    offload: OffloadRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,10 @@ class View:
 
 
 class Piece(NamedTuple):
-    """Offsets `start` to `end` (not in it) of one ledger, whose first offset is `base`."""
+    """Offsets `start` to `end` (not in it) of one ledger, whose first offset is `base`.
+
+    `offload` is the copy to read instead of the bookies'.
+    """
 
     topic: str
     partition: int
@@ -77,6 +85,16 @@ class Piece(NamedTuple):
     base: int
     start: int
     end: int
+    offload: OffloadRecord | None = None
+
+
+def copy_to_read(offload: OffloadRecord | None, read_from: str) -> OffloadRecord | None:
+    """Which copy of a closed ledger to read; None: the bookies'.
+
+    `auto` takes the bookies' as long as they have it, `offload` the object as soon as it is whole.
+    """
+    wanted = is_readable(offload) if read_from == "offload" else is_only_copy(offload)
+    return offload if wanted and read_from != "bookies" else None
 
 
 def ends_of(views: Iterable[View]) -> Offsets:
@@ -131,7 +149,7 @@ def pieces(view: View, start: int, end: int) -> list[Piece]:
     """The range, ledger by ledger. It must lie within the view."""
     assert view.earliest <= start <= end <= view.end or start == end
     return [
-        Piece(view.topic, view.partition, span.ledger_id, span.base, first, last)
+        Piece(view.topic, view.partition, span.ledger_id, span.base, first, last, span.offload)
         for span in view.spans
         if (first := max(span.base, start)) < (last := min(span.end, end))
     ]

@@ -91,15 +91,6 @@ def test_every_message_once_with_its_place(read: Read, topic: str) -> None:
         assert [(header.key, header.value) for header in row.headers] == [("n", b"%d" % number)]
 
 
-def test_the_same_rows_through_a_broker(read: Read, topic: str) -> None:
-    columns = "value,key,partition,offset,timestamp,ledger,index,producer,sequence"
-    direct = read(topic, columns=columns)
-    served = read(topic, columns=columns, readFrom="broker", maxRecordsPerPartition=70)
-    assert sorted(served.collect()) == sorted(direct.collect())
-    with pytest.raises(Exception, match="column entry cannot be read with readFrom=broker"):
-        read(topic, readFrom="broker", includeMetadata=True).count()
-
-
 def test_a_projection_by_option_and_by_schema(
     read: Read, spark: SparkSession, service: str, topic: str
 ) -> None:
@@ -149,7 +140,7 @@ def test_small_splits_of_a_bounded_number_of_rows(read: Read, topic: str) -> Non
         ({"startingOffsets": '{"other": {"0": 1}}'}, "which this query does not read"),
         ({"startingTimestamp": str(START_MS * 2)}, "has no message as new as"),
         ({"endingOffsets": '{"rows": {"0": 99999, "1": -1}}'}, "are not there; it ends at"),
-        ({"readFrom": "tape"}, "it is one of auto, bookies, broker"),
+        ({"readFrom": "tape"}, "it is one of auto, bookies, broker, offload"),
         ({"assign": '{"rows": [7]}'}, "has partitions 0 to 1, not 7"),
         ({"assign": '{"nix": [0]}'}, "there is no topic public/nix"),
     ],

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.types import PartitionName, TopicSettings
+from broker.types import TopicSettings
 from metadata.frozen import FrozenStore
 from metadata.ledger_codec import encode_ledger_metadata
 from metadata.ledger_ids import ledger_path
@@ -24,92 +24,28 @@ from metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState
 from metadata.topic_records import encode_record
 from metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicStore
 from metadata.topics import TopicSettings as StoredSettings
+from octavo import Client
 from octavo.spark import reading
 from octavo.spark.cluster import Cluster as SparkCluster
-from octavo.spark.cluster import connected
 from octavo.spark.columns import checked_schema, schema_of
-from octavo.spark.options import source_options
+from octavo.spark.options import InvalidOption, source_options
 from octavo.spark.planning import planned, views_of
 from octavo.spark.reading import Split
 from octavo.spark.source import OctavoReader, OctavoStreamReader
 from octavo.spark.splits import DataLost, ends_of
 from protocol.codes import OctavoError
 from protocol.entry import DigestType
-from tests.broker_cluster import (
-    TOPIC,
-    BrokerCluster,
-    RunningBroker,
-    batch,
-    make_topic,
-    owned,
-)
-from tests.ledger_cluster import Cluster, running_cluster
+from tests.broker_cluster import TOPIC, owned
+from tests.spark.place import ROWS, WHOLE, Place, reader_of, running_place, values_of
+from tests.spark.test_source import publish
 
 pytestmark = pytest.mark.timeout(300)
-BATCHES = 24
-ROWS = 10
-
-
-class Place:
-    """Three bookies, a broker, and one partition of many ledgers, all in this process."""
-
-    def __init__(self, cluster: Cluster, broker: RunningBroker, name: PartitionName) -> None:
-        self.cluster = cluster
-        self.broker = broker.broker
-        self.name = name
-        self.service = f"file://{cluster.folder / 'metadata.db'}"
-
-    async def publish(self, first: int, count: int) -> None:
-        partition = await owned(self.broker, self.name)
-        for number in range(first, first + count):
-            await partition.publish(batch(ROWS, tag=f"b{number:03d}"))
-
-    async def all_known(self) -> None:
-        """Bookies are told the last confirmed entry when the writer is idle."""
-        async with connected(self.service) as cluster:
-            async with asyncio.timeout(60):
-                while (await cluster.view("public/flights", 0)).end < len(WHOLE):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-
-    async def planned(self, **options: str) -> tuple[OctavoReader, list[Split]]:
-        reader = reader_of(self.service, **options)
-        found = await asyncio.to_thread(reader.partitions)
-        assert all(isinstance(split, Split) for split in found)
-        return reader, found  # type: ignore[return-value]
-
-    async def forget(self, ledger_id: int) -> None:
-        """As garbage collection does a quarter of an hour after the record went."""
-        for node in self.cluster.nodes.values():
-            await node.storage.delete_ledger(ledger_id)
-
-
-def reader_of(service: str, **options: str) -> OctavoReader:
-    given = {"service": service, "subscribe": "flights", "columns": "value,offset", **options}
-    checked = source_options(given, streaming=False)
-    return OctavoReader(checked, checked_schema(schema_of(checked), checked))
 
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with running_cluster(tmp_path) as cluster:
-        brokers = BrokerCluster(cluster, tmp_path)
-        try:
-            broker = await brokers.start("A")
-            name = await make_topic(broker.broker, rollover_entries=4)
-            made = Place(cluster, broker, name)
-            for first in range(0, BATCHES, 4):  # a ledger ends behind what is on its way
-                await made.publish(first, 4)
-            await made.all_known()
-            yield made
-        finally:
-            await brokers.close()
-
-
-def values_of(rows: list[Any]) -> list[str]:
-    return [value.decode() for some in rows for value in some.column("value").to_pylist()]
-
-
-WHOLE = [f"b{number:03d}-{row}" for number in range(BATCHES) for row in range(ROWS)]
+    async with running_place(tmp_path) as made:
+        yield made
 
 
 class Halfway:
@@ -300,6 +236,26 @@ async def read_all(client: Any, ledger_id: int) -> list[bytes]:
 def test_no_cluster_is_said(service: str, said: str) -> None:
     with pytest.raises(OctavoError, match=said):
         reader_of(service).partitions()
+
+
+def test_the_same_rows_through_a_broker(service: str) -> None:
+    columns = "value,key,partition,offset,timestamp,ledger,index,producer,sequence"
+    with Client(service) as client:
+        client.create_topic("flights", partitions=2, rollover={"entries": 2})
+        publish(client, service, "flights", range(300))
+    found = []
+    for read_from in ("bookies", "broker"):
+        reader = reader_of(
+            service, columns=columns, readFrom=read_from, maxRecordsPerPartition="70"
+        )
+        rows = [some.to_pylist() for split in reader.partitions() for some in reader.read(split)]
+        found.append(
+            sorted(itertools.chain(*rows), key=lambda row: (row["partition"], row["offset"]))
+        )
+    assert len(found[0]) == 300
+    assert found[0] == found[1]
+    with pytest.raises(InvalidOption, match="column entry cannot be read with readFrom=broker"):
+        reader_of(service, columns="value,entry", readFrom="broker")
 
 
 # ---------------------------------------------------------------------- many small ledgers

@@ -1,0 +1,321 @@
+"""`offload`: closed ledgers into objects outside the bookies, and away from the bookies later.
+
+    1. an intent: which copy of which ledger goes where   so no object is ever forgotten
+    2. the partition's record: copying (uuid)             so of two runs only one can finish
+    3. the object is written, read back and compared      in Spark tasks, ledger by ledger
+    4. the partition's record: offloaded (uuid, object)   from here on readers may use it
+    5. after a lag, the record: dropped; then the ledger is deleted
+
+A run that dies leaves the cluster reading as before; the next one finishes, or removes what is
+left. Copies that no record names any more (trimmed ledgers, deleted topics, dead runs) are removed.
+What is decided is in offload_rules.py, the record's steps in metadata/offloads.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid as uuids
+from collections import Counter
+from dataclasses import dataclass
+
+from ledger.errors import LedgerNotFound
+from ledger.object_store import joined
+from ledger.offload_format import About
+from metadata.offloads import (
+    COPYING,
+    OFFLOADED,
+    OffloadLost,
+    begun,
+    change_partition,
+    dropped,
+    finished,
+    given_up,
+)
+from metadata.store import MetadataUnavailable, RecordNotFound
+from metadata.topics import OffloadIntent, OffloadRecord, PartitionRecord, TopicStore
+from octavo.clock import wall_clock_ms
+from octavo.pipeline.offload_copy import (
+    Copied,
+    CopyTask,
+    check_writable,
+    copy_in_task,
+    remove_all,
+    stem_of,
+)
+from octavo.pipeline.offload_rules import (
+    Drop,
+    Job,
+    OffloadPolicy,
+    PartitionKey,
+    Plan,
+    orphans,
+    planned,
+    waves,
+)
+from octavo.pipeline.outcome import Finding, Outcome
+from octavo.pipeline.runner import JobFailed, Run
+from octavo.spark.cluster import Cluster, connected
+from octavo.spark.options import Selection
+from protocol.codes import OctavoError
+
+
+@dataclass(frozen=True)
+class OffloadOptions:
+    """`to` is a URL; `bytes_per_s` bounds all tasks together."""
+
+    selection: Selection
+    to: str
+    policy: OffloadPolicy
+    bytes_per_s: float | None = None
+    dry_run: bool = False
+
+
+def offload(run: Run, options: OffloadOptions) -> Outcome:
+    """Do it. Raises `JobFailed` when nothing can be written there."""
+    return _Offload(run, options).carry_out()
+
+
+class _Offload:
+    def __init__(self, run: Run, options: OffloadOptions) -> None:
+        self.run = run
+        self.selection = options.selection
+        self.to = options.to
+        self.policy = options.policy
+        self.bytes_per_s = options.bytes_per_s
+        self.dry_run = options.dry_run
+        self.done: Counter[str] = Counter()
+
+    def carry_out(self) -> Outcome:
+        outcome = Outcome("offload")
+        plan = asyncio.run(self._plan())
+        size = sum(job.link.bytes for job in plan.copies)
+        self.run.say(
+            f"{len(plan.copies)} ledgers with {size / 1e6:,.1f} MB to copy, "
+            f"{len(plan.drops)} to drop from bookies, {plan.offloaded} offloaded, {plan.kept} kept"
+        )
+        if not self.dry_run:
+            if plan.copies:
+                self._check_writable()
+            for wave in waves(plan.copies, 2 * self._tasks_at_once()):
+                self._copy(wave, outcome)
+                self.run.say(f"{self.done['copied']} of {len(plan.copies)} ledgers copied")
+            asyncio.run(self._tidy(plan, outcome))
+        outcome.summary = {
+            "copied_ledgers": self.done["copied"],
+            "copied_entries": self.done["entries"],
+            "object_bytes": self.done["bytes"],
+            "dropped_ledgers": self.done["dropped"],
+            "removed_orphans": self.done["orphans"],
+            "offloaded_before": plan.offloaded,
+            "kept_ledgers": plan.kept,
+        }
+        if self.dry_run:
+            outcome.summary |= {
+                "would_copy": [job.link.ledger_id for job in plan.copies],
+                "would_drop": [drop.ledger_id for drop in plan.drops],
+            }
+        return outcome
+
+    def _check_writable(self) -> None:
+        try:
+            check_writable(self.to)
+        except OctavoError as error:
+            raise JobFailed(f"nothing was copied: {error}") from error
+
+    def _tasks_at_once(self) -> int:
+        found = self.run.spark.sparkContext.defaultParallelism
+        assert isinstance(found, int)
+        return found
+
+    # ------------------------------------------------------------------ what there is to do
+
+    async def _plan(self) -> Plan:
+        async with connected(self.run.service) as cluster:
+            wanted = await cluster.partitions(self.selection)
+            records = {
+                _key(topic, number): await cluster.record(topic, number)
+                for topic, numbers in sorted(wanted.items())
+                for number in numbers
+            }
+        return planned(records, self.policy, wall_clock_ms())
+
+    # ------------------------------------------------------------------ copies
+
+    def _copy(self, wave: list[Job], outcome: Outcome) -> None:
+        tasks = asyncio.run(self._begin(wave))
+        at_once = max(1, min(len(tasks), self._tasks_at_once()))
+        rate = None if self.bytes_per_s is None else self.bytes_per_s / at_once
+        paced = [task._replace(bytes_per_s=rate) for task in tasks]
+        if paced:
+            spark = self.run.spark.sparkContext
+            found = spark.parallelize(paced, len(paced)).map(copy_in_task).collect()
+            asyncio.run(self._finish(found, outcome))
+
+    async def _begin(self, wave: list[Job]) -> list[CopyTask]:
+        """Steps 1 and 2. A ledger that somebody else trims or takes meanwhile is left alone."""
+        tasks = []
+        async with connected(self.run.service) as cluster:
+            for job in wave:
+                try:
+                    tasks.append(await begin(cluster, job, self.to, self.run.service))
+                except (OffloadLost, RecordNotFound, LedgerNotFound) as error:
+                    self.run.say(f"left alone: {error}")
+        return tasks
+
+    async def _finish(self, found: list[Copied], outcome: Outcome) -> None:
+        """Step 4, or back to where it was."""
+        async with connected(self.run.service) as cluster:
+            for one in found:
+                try:
+                    if await finish(cluster, one):
+                        assert one.written is not None
+                        self.done += Counter(
+                            copied=1, entries=one.written.entries, bytes=one.written.bytes
+                        )
+                    else:
+                        outcome.found([_failure(one)])
+                except (OffloadLost, RecordNotFound) as error:
+                    self.run.say(f"not needed any more: {error}")
+
+    # ------------------------------------------------------------------ what may go
+
+    async def _tidy(self, plan: Plan, outcome: Outcome) -> None:
+        async with connected(self.run.service) as cluster:
+            for drop in plan.drops:
+                try:
+                    self.done["dropped"] += await drop_ledger(cluster, drop)
+                except (OffloadLost, RecordNotFound) as error:
+                    self.run.say(f"left alone: {error}")
+            try:
+                self.done["orphans"] = await remove_orphans(cluster, self.policy)
+            except (OctavoError, OSError) as error:
+                if isinstance(error, MetadataUnavailable):
+                    raise
+                outcome.found([Finding("orphan-left", self.to, str(error))])
+
+
+def _failure(one: Copied) -> Finding:
+    about = one.task.about
+    where = f"{about.topic}/{about.partition}"
+    return Finding("copy-failed", where, f"ledger {about.ledger_id}: {one.failed}")
+
+
+def _key(topic: str, partition: int) -> PartitionKey:
+    namespace, _, name = topic.partition("/")
+    return namespace, name, partition
+
+
+# ---------------------------------------------------------------------- the steps
+
+
+async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
+    """Steps 1 and 2, and away with what an earlier run has left of this ledger.
+
+    Raises `OffloadLost`, `RecordNotFound`, `LedgerNotFound`.
+    """
+    namespace, topic, partition = job.name
+    ledger_id = job.link.ledger_id
+    metadata = await cluster.ledgers.metadata(ledger_id)
+    uuid = uuids.uuid4().hex
+    folder = _folder(to, job.name)
+    intent = OffloadIntent(
+        namespace, topic, partition, ledger_id, folder, stem_of(ledger_id, uuid), wall_clock_ms()
+    )
+    await cluster.topics.create_intent(uuid, intent)
+    copying = OffloadRecord(uuid, COPYING, folder, wall_clock_ms())
+    try:
+        await change_partition(
+            cluster.topics, job.name, lambda record: begun(record, ledger_id, copying)
+        )
+    except (OffloadLost, RecordNotFound):
+        await cluster.topics.delete_intent(uuid)
+        raise
+    if job.before is not None:  # from here on that copy can never be finished
+        await remove_copy(cluster.topics, job.before)
+    about = About(
+        ledger_id, uuid, f"{namespace}/{topic}", partition, job.link.base_offset,
+        metadata.last_entry + 1,
+    )  # fmt: skip
+    records = await cluster.records_for([ledger_id])
+    return CopyTask(about, folder, intent.stem, records, service, None)
+
+
+async def finish(cluster: Cluster, one: Copied) -> bool:
+    """Step 4: True when the copy is whole and the record names it.
+
+    Otherwise nothing is left of it. Raises `OffloadLost`, `RecordNotFound`: then too.
+    """
+    about = one.task.about
+    name = _key(about.topic, about.partition)
+    topics = cluster.topics
+    try:
+        if one.written is None:
+            await change_partition(
+                topics, name, lambda record: given_up(record, about.ledger_id, about.uuid)
+            )
+        else:
+            whole = OffloadRecord(
+                about.uuid, OFFLOADED, one.url, wall_clock_ms(), one.written.entries,
+                one.written.bytes, one.written.crc, one.written.footer_crc,
+            )  # fmt: skip
+            await change_partition(
+                topics, name, lambda record: finished(record, about.ledger_id, whole)
+            )
+            return True
+    except (OffloadLost, RecordNotFound):
+        await remove_copy(topics, about.uuid)
+        raise
+    await remove_copy(topics, about.uuid)
+    return False
+
+
+async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
+    """Step 5: True when the ledger was still there. Raises `OffloadLost`, `RecordNotFound`."""
+    await change_partition(
+        cluster.topics,
+        drop.name,
+        lambda record: dropped(record, drop.ledger_id, drop.uuid, wall_clock_ms()),
+    )
+    try:
+        await cluster.ledgers.delete(drop.ledger_id)
+    except LedgerNotFound:
+        return False
+    return True
+
+
+async def remove_copy(topics: TopicStore, uuid: str) -> None:
+    """The objects of a copy that no record names, then the intent: in this order."""
+    try:
+        intent = await topics.read_intent(uuid)
+    except RecordNotFound:
+        return
+    await asyncio.to_thread(remove_all, intent.folder, intent.stem)
+    await topics.delete_intent(uuid)
+
+
+async def remove_orphans(cluster: Cluster, policy: OffloadPolicy) -> int:
+    """Copies that no record names any more. Returns how many."""
+    topics = cluster.topics
+    intents = {}
+    for uuid in await topics.list_intents():
+        try:
+            intents[uuid] = await topics.read_intent(uuid)
+        except RecordNotFound:
+            continue
+    records: dict[PartitionKey, PartitionRecord] = {}
+    for intent in intents.values():
+        name = (intent.namespace, intent.topic, intent.partition)
+        if name not in records:
+            try:
+                records[name] = (await topics.read_partition(*name))[0]
+            except RecordNotFound:
+                records[name] = PartitionRecord()
+    gone = orphans(intents, records, policy, wall_clock_ms())
+    for uuid in gone:
+        await remove_copy(topics, uuid)
+    return len(gone)
+
+
+def _folder(to: str, name: PartitionKey) -> str:
+    namespace, topic, partition = name
+    return joined(to, namespace, topic, str(partition))

@@ -1,0 +1,164 @@
+"""Copies one ledger into an object and reads it back: what an offload does in each Spark task.
+
+A copy is whole when the object, opened anew, gives the same number of entries with the same
+checksum as were read from the bookies, and is on the disk where the file system can say so. What
+fails leaves no object behind if it can; if the task is killed, the intent that was written before
+tells the next run where to look. Nothing here changes metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from typing import Any, NamedTuple
+
+from ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
+from ledger.object_store import file_system, joined
+from ledger.offload_format import About, Checksum, ObjectWriter, Written
+from ledger.offloaded import open_offloaded
+from metadata.frozen import FrozenStore
+from metadata.offloads import OFFLOADED
+from metadata.topics import OffloadRecord
+from octavo.pipeline.offload_rules import pause_s
+from octavo.spark.cluster import Cluster
+from protocol.codes import OctavoError
+
+
+class CopyTask(NamedTuple):
+    """One ledger to copy: what the object says of itself, where it goes, and how to read it."""
+
+    about: About
+    folder: str
+    stem: str
+    records: dict[str, bytes]
+    service: str
+    bytes_per_s: float | None
+
+
+class Copied(NamedTuple):
+    """What came of it: a whole object, or `failed` with the reason."""
+
+    task: CopyTask
+    url: str
+    written: Written | None
+    failed: str | None = None
+
+
+def stem_of(ledger_id: int, uuid: str) -> str:
+    """How the names of a copy's objects begin."""
+    return f"ledger-{ledger_id}-{uuid}"
+
+
+def copy_in_task(task: CopyTask) -> Copied:
+    """In a Spark task. Never raises for what may go wrong with one ledger: others go on."""
+    # Each try has a name of its own: one that Spark gave up may still write.
+    url = joined(task.folder, f"{task.stem}-{secrets.token_hex(4)}.parquet")
+    try:
+        written = asyncio.run(_copy(task, url))
+    except (OctavoError, OSError) as error:
+        with contextlib.suppress(OSError, OctavoError):
+            remove(url)
+        return Copied(task, url, None, str(error) or type(error).__name__)
+    return Copied(task, url, written)
+
+
+async def _copy(task: CopyTask, url: str) -> Written:
+    cluster = Cluster(FrozenStore(task.records, task.service))
+    await cluster.start()
+    try:
+        written = await _write(cluster, task, url)
+    finally:
+        await cluster.close()
+    await verify(task.about, url, written)
+    return written
+
+
+async def _write(cluster: Cluster, task: CopyTask, url: str) -> Written:
+    reader = await cluster.reader(task.about.ledger_id)
+    if not reader.is_closed or reader.last_add_confirmed + 1 != task.about.entries:
+        raise LedgerError(f"ledger {task.about.ledger_id} is not as it was when it was planned")
+    files, path = file_system(url)
+    started_s, done = time.monotonic(), 0
+    with writing(url, files, path) as file:
+        writer = ObjectWriter(file, task.about)
+        async with contextlib.aclosing(reader.batches(0, task.about.entries - 1)) as batches:
+            async for batch in batches:
+                await asyncio.to_thread(writer.add, batch)
+                done += sum(len(entry.payload) for entry in batch)
+                await asyncio.sleep(pause_s(done, time.monotonic() - started_s, task.bytes_per_s))
+        return await asyncio.to_thread(writer.close)
+
+
+async def verify(about: About, url: str, written: Written) -> None:
+    """Read the object as readers will, and compare. Raises `OffloadDamaged`."""
+    offload = OffloadRecord(
+        about.uuid, OFFLOADED, url, 0, written.entries, written.bytes, written.crc,
+        written.footer_crc,
+    )  # fmt: skip
+    found = Checksum()
+    reader = await open_offloaded(about.ledger_id, offload)
+    try:
+        async for entry in reader.entries(0, reader.last_add_confirmed):
+            found.add(entry)
+    finally:
+        await reader.close()
+    if (found.entries, found.crc) != (written.entries, written.crc):
+        raise OffloadDamaged(
+            f"{url}: read back are {found.entries} entries with checksum {found.crc:#010x}; "
+            f"written were {written.entries} with {written.crc:#010x}"
+        )
+
+
+@contextlib.contextmanager
+def writing(url: str, files: Any, path: str) -> Any:
+    """A new object; on the disk, with its folder, when this ends. Raises `OffloadUnavailable`."""
+    try:
+        files.create_dir(os.path.dirname(path), recursive=True)
+        with files.open_output_stream(path) as file:
+            yield file
+        if files.type_name == "local":
+            _sync(path)
+            _sync(os.path.dirname(path))
+    except OSError as error:
+        raise OffloadUnavailable(f"{url} cannot be written: {error}") from error
+
+
+def _sync(path: str) -> None:
+    """Bookies give up their copies for this one: it must outlive a power failure too."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(url: str) -> None:
+    """Delete an object; it need not be there."""
+    files, path = file_system(url)
+    with contextlib.suppress(FileNotFoundError):
+        files.delete_file(path)
+
+
+def remove_all(folder: str, stem: str) -> int:
+    """Delete the objects of one copy, whatever became of it. Returns how many there were."""
+    from pyarrow import fs
+
+    files, path = file_system(folder)
+    found = files.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    mine = [one.path for one in found if one.base_name.startswith(stem + "-")]
+    for one in mine:
+        with contextlib.suppress(FileNotFoundError):
+            files.delete_file(one)
+    return len(mine)
+
+
+def check_writable(folder: str) -> None:
+    """Write and delete something there. Raises `OffloadUnavailable`."""
+    url = joined(folder, f"octavo-{secrets.token_hex(8)}.probe")
+    files, path = file_system(url)
+    with writing(url, files, path) as file:
+        file.write(b"may be deleted")
+    remove(url)

@@ -1,0 +1,95 @@
+"""A cluster in this process for tests of what Spark reads: bookies, a broker, one topic.
+
+Planned and read without a JVM: the objects are those that Spark's driver and tasks call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from broker.types import PartitionName
+from octavo.spark.columns import checked_schema, schema_of
+from octavo.spark.options import source_options
+from octavo.spark.reading import Split
+from octavo.spark.source import OctavoReader
+from tests.broker_cluster import BrokerCluster, RunningBroker, batch, make_topic, owned, until
+from tests.ledger_cluster import Cluster, running_cluster
+
+BATCHES = 24
+ROWS = 10
+LEDGER_BATCHES = 4
+"""Six ledgers are closed, a seventh is open and empty."""
+WHOLE = [f"b{number:03d}-{row}" for number in range(BATCHES) for row in range(ROWS)]
+
+
+class Place:
+    """Three bookies, a broker, and one partition of many ledgers, all in this process."""
+
+    def __init__(
+        self, cluster: Cluster, brokers: BrokerCluster, broker: RunningBroker, name: PartitionName
+    ) -> None:
+        self.cluster = cluster
+        self.brokers = brokers
+        self.running = broker
+        self.broker = broker.broker
+        self.ledgers = broker.ledgers
+        self.name = name
+
+    @property
+    def service(self) -> str:
+        """The metadata itself: no broker need be up."""
+        return f"file://{self.cluster.folder / 'metadata.db'}"
+
+    async def publish(self, first: int, count: int) -> None:
+        partition = await owned(self.broker, self.name)
+        for number in range(first, first + count):
+            await partition.publish(batch(ROWS, tag=f"b{number:03d}"))
+
+    async def planned(self, **options: str) -> tuple[OctavoReader, list[Split]]:
+        reader = reader_of(self.service, **options)
+        found = await asyncio.to_thread(reader.partitions)
+        assert all(isinstance(split, Split) for split in found)
+        return reader, found  # type: ignore[return-value]
+
+    async def forget(self, ledger_id: int) -> None:
+        """As garbage collection does a quarter of an hour after the record went."""
+        for node in self.cluster.nodes.values():
+            await node.storage.delete_ledger(ledger_id)
+
+
+def reader_of(service: str, **options: str) -> OctavoReader:
+    given = {"service": service, "subscribe": "flights", "columns": "value,offset", **options}
+    checked = source_options(given, streaming=False)
+    return OctavoReader(checked, checked_schema(schema_of(checked), checked))
+
+
+@contextlib.asynccontextmanager
+async def running_place(folder: Path) -> AsyncIterator[Place]:
+    """The topic `flights`, its messages those of `WHOLE`."""
+    async with running_cluster(folder) as cluster:
+        brokers = BrokerCluster(cluster, folder, session_timeout_ms=60_000)
+        try:
+            broker = await brokers.start(
+                "A", tail_cache_bytes_max=1
+            )  # what is read comes from ledgers
+            name = await make_topic(broker.broker, rollover_entries=LEDGER_BATCHES)
+            made = Place(cluster, brokers, broker, name)
+            for first in range(0, BATCHES, LEDGER_BATCHES):
+                await made.publish(first, LEDGER_BATCHES)
+                # It rolls over behind what is on its way: here, behind exactly this.
+                ledgers = first // LEDGER_BATCHES + 2
+                partition = await owned(broker.broker, name)
+                await until(
+                    lambda p=partition, n=ledgers: len(p.stats().ledgers) == n, "a new ledger", 60
+                )
+            yield made
+        finally:
+            await brokers.close()
+
+
+def values_of(rows: list[Any]) -> list[str]:
+    return [value.decode() for some in rows for value in some.column("value").to_pylist()]

@@ -1,0 +1,69 @@
+"""Which ledgers an offload copies, drops and cleans up."""
+
+from __future__ import annotations
+
+from metadata.offloads import COPYING, DROPPED, OFFLOADED
+from metadata.topics import OffloadIntent, OffloadRecord, PartitionLedger, PartitionRecord
+from octavo.pipeline.offload_rules import OffloadPolicy, orphans, pause_s, planned, waves
+
+NAME = ("public", "t", 0)
+HOUR = 3_600_000
+
+
+def link(
+    ledger_id: int, closed_ms: int | None, size: int = 100, **offload: object
+) -> PartitionLedger:
+    place = OffloadRecord(**{"url": "x", **offload}) if offload else None  # type: ignore[arg-type]
+    return PartitionLedger(ledger_id, 0, 5, size, 1, 2, closed_ms, place)
+
+
+def test_what_is_due_is_copied_and_what_is_old_is_dropped() -> None:
+    record = PartitionRecord(
+        (
+            link(1, 0),
+            link(2, 10 * HOUR),
+            link(3, 0, size=9),
+            link(4, 0, uuid="dead", state=COPYING),
+            link(5, 0, uuid="new", state=OFFLOADED, since_ms=10 * HOUR),
+            link(6, 0, uuid="old", state=OFFLOADED, since_ms=HOUR),
+            link(7, 0, uuid="gone", state=DROPPED, since_ms=9 * HOUR),
+            PartitionLedger(8, 0),
+        )
+    )
+    policy = OffloadPolicy(age_ms=4 * HOUR, bytes_min=10, drop_lag_ms=2 * HOUR)
+    plan = planned({NAME: record}, policy, 11 * HOUR)
+    assert [(job.link.ledger_id, job.before) for job in plan.copies] == [(1, None), (4, "dead")]
+    assert [(drop.ledger_id, drop.uuid) for drop in plan.drops] == [(6, "old"), (7, "gone")]
+    assert (plan.kept, plan.offloaded) == (2, 3)
+    without_lag = planned({NAME: record}, OffloadPolicy(), 11 * HOUR)
+    assert [drop.ledger_id for drop in without_lag.drops] == [7], "a drop that was begun goes on"
+
+
+def test_a_copy_that_no_record_names_is_an_orphan_after_a_while() -> None:
+    intents = {
+        uuid: OffloadIntent("public", "t", 0, ledger, "folder", "stem", created)
+        for uuid, ledger, created in (
+            ("copying", 1, 0),
+            ("whole", 2, 0),
+            ("trimmed", 3, 0),
+            ("young", 4, 10 * HOUR),
+        )
+    }
+    record = PartitionRecord(
+        (
+            link(1, 0, uuid="copying", state=COPYING),
+            link(2, 0, uuid="whole", state=DROPPED),
+        )
+    )
+    policy = OffloadPolicy(grace_ms=HOUR)
+    assert orphans(intents, {NAME: record}, policy, 10 * HOUR) == ["trimmed"]
+    gone = orphans(intents, {NAME: PartitionRecord()}, policy, 11 * HOUR)
+    assert gone == ["copying", "trimmed", "whole", "young"], "the topic was deleted"
+
+
+def test_the_pace_and_the_waves() -> None:
+    assert pause_s(1000, 0.0, None) == 0.0
+    assert pause_s(1000, 0.5, 1000.0) == 0.5
+    assert pause_s(1000, 2.0, 1000.0) == 0.0
+    plan = planned({NAME: PartitionRecord(tuple(link(n, 0) for n in range(5)))}, OffloadPolicy(), 9)
+    assert [len(wave) for wave in waves(plan.copies, 2)] == [2, 2, 1]
