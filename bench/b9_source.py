@@ -1,0 +1,171 @@
+"""B9: rows a second and core that the Spark source reads from closed ledgers.
+
+    python bench/b9_source.py [--rows 2000000] [--value-bytes 100 1000] [--spark]
+
+A standalone cluster, one topic of two partitions, filled and its ledgers closed. Then a split is
+planned and read as a Spark task reads it, in this one process: from the bookies, and through a
+broker. The seconds of this process's own processor time say what a core of Spark's does; bookies
+and brokers are processes of their own on the same machine, and time on the wall says what is left
+when they share it. With `--spark` the same through Spark in local mode, rows counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from octavo import Client
+from octavo.spark.cluster import connected
+from octavo.spark.columns import checked_schema, schema_of
+from octavo.spark.options import Selection, source_options
+from octavo.spark.planning import views_of
+from octavo.spark.source import OctavoReader
+from tests.process.cluster import standalone
+
+TOPIC = "rows"
+BATCH_BYTES = 64 * 1024
+
+
+class Read(NamedTuple):
+    """One reading of all rows."""
+
+    rows: int
+    bytes: int
+    wall_s: float
+    cpu_s: float
+
+
+def fill(service: str, rows: int, value_bytes: int) -> None:
+    """Publish, and wait until the bookies know the last."""
+    value = os.urandom(value_bytes)
+    with Client(service) as client:
+        with contextlib.suppress(Exception):
+            client.delete_topic(TOPIC)
+        client.create_topic(TOPIC, partitions=2, rollover={"size": 16 * 2**20})
+        with client.producer(TOPIC, batch_bytes=BATCH_BYTES) as producer:
+            for _ in range(rows):
+                producer.send(value)
+    deadline = time.monotonic() + 60
+    while asyncio.run(known(service)) < rows:
+        assert time.monotonic() < deadline, "bookies do not confirm what was published"
+        time.sleep(0.2)
+
+
+async def known(service: str) -> int:
+    """How many rows a reader sees."""
+    async with connected(service) as cluster:
+        wanted = await cluster.partitions(Selection(topics=(f"public/{TOPIC}",)))
+        return sum(view.end for view in await views_of(cluster, wanted))
+
+
+def closed_end(service: str) -> str:
+    """Where the closed ledgers of each partition end, as the option wants it."""
+
+    async def look() -> dict[str, int]:
+        async with connected(service) as cluster:
+            found = {}
+            for partition in range(2):
+                record = await cluster.record(f"public/{TOPIC}", partition)
+                closed = [link for link in record.ledgers if link.count is not None]
+                found[str(partition)] = sum(link.count or 0 for link in closed)
+            return found
+
+    return json.dumps({TOPIC: asyncio.run(look())})
+
+
+def read_here(service: str, **options: str) -> Read:
+    """As one Spark task after another does, without Spark around it."""
+    given = {"service": service, "subscribe": TOPIC, **options}
+    checked = source_options(given, streaming=False)
+    reader = OctavoReader(checked, checked_schema(schema_of(checked), checked))
+    splits = reader.partitions()
+    wall_s, cpu_s = time.monotonic(), time.process_time()
+    rows = size = 0
+    for split in splits:
+        for batch in reader.read(split):
+            rows += batch.num_rows
+            size += batch.nbytes
+    return Read(rows, size, time.monotonic() - wall_s, time.process_time() - cpu_s)
+
+
+def read_by_spark(spark: Any, service: str, **options: str) -> Read:
+    """Counted by Spark itself, in local mode."""
+    frame = spark.read.format("octavo").options(service=service, subscribe=TOPIC, **options).load()
+    started = time.monotonic()
+    rows = frame.count()
+    return Read(rows, 0, time.monotonic() - started, 0.0)
+
+
+def tell(what: str, value_bytes: int, read: Read) -> None:
+    """One line."""
+    values = read.rows * value_bytes
+    core = ""
+    if read.cpu_s:
+        rate, mb = read.rows / read.cpu_s, values / read.cpu_s / 1e6
+        core = f"; per core {rate:,.0f} rows/s, {mb:,.0f} MB/s"
+    print(
+        f"{what:<22} {value_bytes:>5} B {read.rows:>9,} rows: "
+        f"{read.rows / read.wall_s:,.0f} rows/s, {values / read.wall_s / 1e6:,.0f} MB/s{core}",
+        flush=True,
+    )
+
+
+@contextlib.contextmanager
+def session() -> Iterator[Any]:
+    """Spark in this process."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[*]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def main() -> None:
+    """See the module's first lines."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=200, help="of values")
+    parser.add_argument("--value-bytes", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--spark", action="store_true")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, standalone(Path(folder) / "data") as cluster:
+        service = cluster.cluster.urls[0]
+        for value_bytes in chosen.value_bytes:
+            fill(service, chosen.megabytes * 1_000_000 // value_bytes, value_bytes)
+            ending = closed_end(service)
+            ways = {
+                "bookies, all columns": {"endingOffsets": ending},
+                "bookies, value only": {"endingOffsets": ending, "columns": "value"},
+                "broker, all columns": {"endingOffsets": ending, "readFrom": "broker"},
+            }
+            for what, options in ways.items():
+                for _ in range(chosen.repeat):
+                    tell(what, value_bytes, read_here(service, **options))
+            if chosen.spark:
+                with session() as spark:
+                    for what, options in ways.items():
+                        for _ in range(chosen.repeat):
+                            found = read_by_spark(spark, service, **options)
+                            tell(f"Spark: {what}", value_bytes, found)
+
+
+if __name__ == "__main__":
+    main()
