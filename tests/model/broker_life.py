@@ -22,7 +22,6 @@ from broker.partition import Partition
 from broker.surroundings import Surroundings
 from broker.types import PartitionName, Published, TopicSettings
 from ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
-from metadata.ledgers import LedgerState
 from metadata.store import MetadataUnavailable, VersionConflict
 from metadata.topic_records import decode_record, encode_record
 from metadata.topics import PartitionRecord
@@ -230,9 +229,10 @@ def _closed(ledger_id: int, kind: str, found: list[Any]) -> Any:
 class _Reader:
     """A closed ledger."""
 
+    is_closed = True
+
     def __init__(self, ledger_id: int, entries: tuple[Batch, ...]) -> None:
         self.ledger_id = ledger_id
-        self.metadata = SimpleNamespace(state=LedgerState.CLOSED)
         self._entries = entries
 
     @property

@@ -23,11 +23,13 @@ def chain_world(brokers: str, *, messages: int, rolls: bool, faults: int = 0) ->
     )
 
 
-async def overwrite(self: PartitionRecordKeeper, wanted: PartitionRecord) -> int:
+async def overwrite(
+    self: PartitionRecordKeeper, wanted: PartitionRecord
+) -> tuple[PartitionRecord, int]:
     """Whatever version the record has."""
     while True:
         try:
-            return await self._topics.write_partition(*self._name, wanted, self._version)
+            return wanted, await self._topics.write_partition(*self._name, wanted, self._version)
         except VersionConflict:
             _, self._version = await self._topics.read_partition(*self._name)
 
@@ -75,8 +77,8 @@ ROLLS = Model(
     about="a take-over amid publishing and roll-overs, each broker at any time",
     bounds="2 brokers; 2 messages each; a roll-over after each message",
     world=lambda: chain_world("pq", messages=2, rolls=True),
-    states=43_815,
-    depth=53,
+    states=48_981,
+    depth=57,
     ci=True,
     defects=(OVERWRITES, LOOKS, HASTY),
 )

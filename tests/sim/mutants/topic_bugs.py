@@ -19,9 +19,9 @@ MUTANTS = (
         (
             Edit(
                 "broker.partition_record:PartitionRecordKeeper._put",
-                "    except MetadataUnavailable:\n        pass\n",
-                "    except MetadataUnavailable as error:\n"
-                "        raise OwnershipLost(str(error), refused=True) from error\n",
+                "        except MetadataUnavailable:\n            unsure = True\n",
+                "        except MetadataUnavailable as error:\n"
+                "            raise OwnershipLost(str(error), refused=True) from error\n",
             ),
         ),
     ),
@@ -115,13 +115,10 @@ MUTANTS = (
             ),
             Edit(
                 "broker.partition_record:PartitionRecordKeeper._put",
-                "    except (VersionConflict, RecordNotFound) as error:\n"
-                "        raise OwnershipLost(\n"
-                '            f"{self._name}: its record was changed elsewhere", refused=True\n'
-                "        ) from error\n",
-                "    except VersionConflict:\n"
-                "        _, version = await self._topics.read_partition(*self._name)\n"
-                "        return await self._topics.write_partition(*self._name, wanted, version)\n",
+                "        except VersionConflict:\n            pass",
+                "        except VersionConflict:\n"
+                "            _, version = await self._topics.read_partition(*self._name)\n"
+                "            continue",
             ),
         ),
     ),
