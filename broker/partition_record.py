@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -132,10 +133,12 @@ class PartitionRecordKeeper:
             wanted = with_offloads_of(wanted, found)
 
     async def _found(self) -> tuple[PartitionRecord, int]:
-        while True:
+        for tries in itertools.count():
             try:
                 return await self._topics.read_partition(*self._name)
             except MetadataUnavailable:
-                await asyncio.sleep(_RETRY_DELAY_S)
+                if tries:  # once again at once: a session that moved to another server has it
+                    await asyncio.sleep(_RETRY_DELAY_S)
             except RecordNotFound as error:
                 raise OwnershipLost(f"{self._name}: its record was deleted") from error
+        raise AssertionError("counting has no end")

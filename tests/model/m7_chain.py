@@ -88,8 +88,8 @@ LOST = Model(
     about="the same with one answer of the metadata store lost: its write may come late",
     bounds="2 brokers; 1 message each; a roll-over after it; 1 lost answer",
     world=lambda: chain_world("pq", messages=1, rolls=True, faults=1),
-    states=215_457,
-    depth=64,
+    states=253_126,
+    depth=68,
     defects=(OVERWRITES, LOOKS),
 )
 
