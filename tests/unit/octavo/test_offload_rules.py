@@ -14,7 +14,7 @@ def link(
     ledger_id: int, closed_ms: int | None, size: int = 100, **offload: object
 ) -> PartitionLedger:
     place = OffloadRecord(**{"url": "x", **offload}) if offload else None  # type: ignore[arg-type]
-    return PartitionLedger(ledger_id, 0, 5, size, 1, 2, closed_ms, place)
+    return PartitionLedger(ledger_id, 0, 5, size, 1, 2, closed_ms, offload=place)
 
 
 def test_what_is_due_is_copied_and_what_is_old_is_dropped() -> None:
