@@ -137,9 +137,10 @@ class LogReader:
         low, high = 0, await self._last_entry_of(link)
         if high < 0:
             return None
-        reader = await self._reader(link)
-        if isinstance(reader, OffloadedReader):
-            return await reader.entry_as_new_as(time_ms)
+        if is_only_copy(link.offload):
+            reader = await self._reader(link)
+            if isinstance(reader, OffloadedReader):
+                return await reader.entry_as_new_as(time_ms)
         last = (await self._entries(link, high, high))[0]
         if last.header.max_timestamp < time_ms:
             return None
@@ -174,9 +175,10 @@ class LogReader:
             return hint[1]
         relative = offset - link.base_offset
         last = await self._last_entry_of(link)
-        reader = await self._reader(link)
-        if isinstance(reader, OffloadedReader):
-            return await reader.entry_holding(relative)
+        if is_only_copy(link.offload):
+            reader = await self._reader(link)
+            if isinstance(reader, OffloadedReader):
+                return await reader.entry_holding(relative)
         low, low_offset, high, high_offset = self._index.bounds(link.ledger_id, relative, last)
         if high_offset is None:
             high_offset = link.count
@@ -334,7 +336,10 @@ class LogReader:
 
     async def _last_entry_of(self, link: PartitionLedger) -> int:
         if link.count is None:
-            return self._last_entry(link.ledger_id)
+            # While somebody waited it may have been closed, and others after it.
+            now = self._record.chain.link_of(link.ledger_id)
+            if now is not None and now.count is None:
+                return self._last_entry(link.ledger_id)
         return (await self._closed_reader(link)).last_add_confirmed
 
     async def _closed_reader(self, link: PartitionLedger) -> AnyReader:

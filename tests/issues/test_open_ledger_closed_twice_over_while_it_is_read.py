@@ -1,0 +1,47 @@
+"""A read that waits while its open ledger is closed, and the next one too, finds its end.
+
+Seen by the simulator (seed 133): the last entry of a ledger that is not being written any more was
+taken for −1, and the read ended in an IndexError.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from broker.chain import Chain
+from broker.entry_index import EntryIndex
+from broker.log_reader import LogReader, ReadAheadBudget
+from broker.types import PartitionName
+from metadata.topics import PartitionLedger
+
+
+class ClosedReader:
+    ledger_id, is_closed, last_add_confirmed = 1, True, 3
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_the_end_of_a_ledger_that_was_closed_meanwhile() -> None:
+    opened: list[int] = []
+
+    async def open_ledger(ledger_id: int) -> ClosedReader:
+        opened.append(ledger_id)
+        return ClosedReader()
+
+    record: Any = SimpleNamespace(chain=Chain((PartitionLedger(1, 0),)))
+    ledgers: Any = SimpleNamespace(open=open_ledger)
+    written = {1: 7}
+    reader = LogReader(
+        PartitionName("public", "t", 0), ledgers, record, EntryIndex(), ReadAheadBudget(1),
+        lambda ledger_id: written.get(ledger_id, -1),
+    )  # fmt: skip
+    link = record.chain.find(0)
+    assert await reader._last_entry_of(link) == 7
+    written = {3: 0}
+    record.chain = Chain(
+        (PartitionLedger(1, 0, 4), PartitionLedger(2, 4, 2), PartitionLedger(3, 6))
+    )
+    assert await reader._last_entry_of(link) == 3, "what the record says now, not what it said"
+    assert opened == [1]
