@@ -113,6 +113,8 @@ class Members:
         # A new session owns nothing: register again, then look who is there.
         if state is SessionState.CONNECTED:
             self._alarm.set()
+        else:
+            _log.warning("metadata_session", broker=self.own.broker_id, state=state.value)
 
     async def _follow(self) -> None:
         while True:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+import structlog
+
 from ledger.errors import LedgerNotFound
 from metadata.ledgers import LedgerMetadata, LedgerStore
 from metadata.store import MetadataUnavailable, RecordNotFound, SessionExpired, VersionConflict
+
+log = structlog.get_logger()
 
 _PAUSE_S_MIN = 0.05
 _PAUSE_S_MAX = 1.0
@@ -41,7 +45,7 @@ async def change_record(
     then have taken place or not.
     """
     pause_s = _PAUSE_S_MIN
-    unsure = False
+    unsure = told = False
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -54,8 +58,13 @@ async def change_record(
                     return ChangeWritten(await records.write(metadata, version))
                 except VersionConflict:
                     unsure = True
-                except (MetadataUnavailable, SessionExpired):
+                except (MetadataUnavailable, SessionExpired) as error:
                     unsure = True
+                    if not told:
+                        told = True
+                        log.warning(
+                            "ledger_change_waits", ledger=metadata.ledger_id, reason=str(error)
+                        )
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _PAUSE_S_MAX)
     except RecordNotFound as error:

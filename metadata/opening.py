@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit
 
+from metadata.credentials import read_credentials
 from metadata.embedded import EmbeddedStore
 from metadata.paths import is_safe_name
 from metadata.store import BadMetadataUrl, MetadataStore
@@ -18,8 +19,14 @@ _FORMS = (
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
 
 
-def open_store(url: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> MetadataStore:
-    """The store that `url` names, not yet started. Raises `BadMetadataUrl`."""
+def open_store(
+    url: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, credentials_file: str = ""
+) -> MetadataStore:
+    """The store that `url` names, not yet started.
+
+    `credentials_file` is for ZooKeeper; the rights to a file are the file's own. Raises
+    `BadMetadataUrl`, `BadMetadataCredentials`.
+    """
     scheme, separator, rest = url.partition("://")
     match scheme if separator else "":
         case "file":
@@ -29,7 +36,12 @@ def open_store(url: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> Met
             from metadata.zookeeper import ZooKeeperStore
 
             hosts, chroot = _zookeeper_parts(url, rest)
-            return ZooKeeperStore(hosts, chroot, session_timeout_ms=session_timeout_ms)
+            return ZooKeeperStore(
+                hosts,
+                chroot,
+                session_timeout_ms=session_timeout_ms,
+                credentials=read_credentials(credentials_file) if credentials_file else None,
+            )
         case _:
             raise BadMetadataUrl(f"{url!r} names no metadata store: {_FORMS}")
 

@@ -81,6 +81,12 @@ class BadMetadataUrl(MetadataError):
     name = "bad-metadata-url"
 
 
+class BadMetadataCredentials(MetadataError):
+    """The file of credentials for the metadata store cannot be read, or holds something else."""
+
+    name = "bad-metadata-credentials"
+
+
 class BadRecord(MetadataError):
     """A record's bytes are not what its path promises."""
 

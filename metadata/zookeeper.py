@@ -7,7 +7,9 @@ A reply that is lost with the connection means `MetadataUnavailable` for a write
 Reads are sent again until their deadline, and the first one after a write that failed or was lost
 comes after a `sync`: the server that answers it may be another one, and behind. No call is sent
 while the connection is known to be down, so a call that timed out waiting for it has no effect
-later. ZooKeeper may narrow the session timeout that is asked for to its own bounds (2 to 20 ticks).
+later. With credentials, every record is made so that they alone give access to it, and a store
+whose records belong to others does not start. ZooKeeper may narrow the session timeout that is
+asked for to its own bounds (2 to 20 ticks).
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
 
+from metadata.credentials import Credentials
 from metadata.paths import check_folder, check_path, parents_of
 from metadata.record_file import boot_clock_ms
 from metadata.store import (
     ANY_VERSION,
     MetadataError,
     MetadataUnavailable,
+    MetadataUnusable,
     Record,
     RecordExists,
     RecordNotFound,
@@ -67,6 +72,8 @@ _ERRORS: dict[type[Exception], type[MetadataError]] = {
     zk.RequestTimeoutError: MetadataUnavailable,
     zk.ThrottledOpError: MetadataUnavailable,
     zk.CancelledError: MetadataUnavailable,
+    zk.NoAuthError: MetadataUnusable,
+    zk.AuthFailedError: MetadataUnusable,
 }
 
 # Outcomes after which the caller reads again, to learn what its write came to or what was first.
@@ -84,6 +91,7 @@ class ZooKeeperStore:
         session_timeout_ms: int = 6000,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         call_timeout_ms: int = CALL_TIMEOUT_MS,
+        credentials: Credentials | None = None,
         clock: Callable[[], int] = boot_clock_ms,
     ) -> None:
         assert hosts
@@ -93,11 +101,14 @@ class ZooKeeperStore:
         self._connect_timeout_ms = connect_timeout_ms
         self._call_timeout_ms = call_timeout_ms
         self._clock = clock
+        self._user = "" if credentials is None else credentials.user
         self._client = KazooClient(
             hosts=",".join(hosts),
             timeout=session_timeout_ms / 1000,
             logger=_kazoo_log,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+            auth_data=None if credentials is None else [("digest", ":".join(credentials))],
+            default_acl=None if credentials is None else CREATOR_ALL_ACL,
         )
         self._watches = WatchTable()
         self._placed = PlacedWatches(self._client, self._chroot, self._watches, self._post)
@@ -136,7 +147,9 @@ class ZooKeeperStore:
     # -- life
 
     async def start(self) -> None:
-        """Connect and open a session. Raises `MetadataUnavailable` with each host's reason."""
+        """Connect and open a session. Raises `MetadataUnavailable` with each host's reason, and
+        `MetadataUnusable` when our records are not for us to read.
+        """
         assert self._loop is None, "a store is started once"
         self._loop = asyncio.get_running_loop()
         self._client.add_listener(lambda state: self._post(self._on_kazoo_state, state))
@@ -144,6 +157,8 @@ class ZooKeeperStore:
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 await self._connected.wait()
+            with contextlib.suppress(RecordNotFound):
+                await self._read("read", "/", self._client.get_async)
         except TimeoutError as error:
             reasons = await asyncio.gather(*map(self._reason, self._hosts))
             await self._stop_client()
@@ -323,6 +338,12 @@ class ZooKeeperStore:
         except zk.KazooException as error:
             kind = next((_ERRORS[c] for c in type(error).__mro__ if c in _ERRORS), MetadataError)
             reason = str(error) or type(error).__name__
+            if kind is MetadataUnusable:
+                who = f"the user {self._user} of the credentials file" if self._user else "nobody"
+                reason = (
+                    f"not allowed to {who}; the setting metadata_credentials_file names the file "
+                    "with the user:password that the cluster's records were made with"
+                )
             if kind in _DOUBTFUL:
                 self._doubts += 1
             raise kind(f"{self.url}: cannot {verb} {path}: {reason}") from error

@@ -53,6 +53,8 @@ class ProcessConfig:
 
     metadata_url: str = ""
     """`zk://host:port[,host:port]/chroot` or `file:///folder/metadata.db`."""
+    metadata_credentials_file: str = ""
+    """Holds `user:password` for ZooKeeper (digest); nobody else gets access to our records."""
     session_timeout_ms: int = 6_000
     """How long metadata keeps the records of a process that went silent."""
     log_format: str = "auto"

@@ -36,10 +36,11 @@ async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
     """The registered ones, and the names of all that ever were."""
     from metadata.bookies import BookieRegistry
     from metadata.opening import open_store
+    from octavo.credentials import credentials_file
     from octavo.logs import configure_logging
 
     configure_logging(form="console", level="error")
-    store = open_store(url)
+    store = open_store(url, credentials_file=credentials_file())
     await store.start()
     try:
         registry = BookieRegistry(store)

@@ -35,12 +35,13 @@ def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
     from ledger.ledgers import LedgerClient
     from metadata.opening import open_store
     from octavo.clock import wall_clock_ms
+    from octavo.credentials import credentials_file
     from octavo.logs import configure_logging
 
     configure_logging(form="console", level="error")
 
     async def run() -> T:
-        store = open_store(url)
+        store = open_store(url, credentials_file=credentials_file())
         await store.start()
         try:
             ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)

@@ -141,6 +141,7 @@ def _serve(
     spec = ProcessSpec(
         name=name,
         metadata_url=common.metadata_url,
+        metadata_credentials_file=common.metadata_credentials_file,
         session_timeout_ms=common.session_timeout_ms,
         log_format=common.log_format,
         log_level=common.log_level,

@@ -57,6 +57,7 @@ def standalone(
     """Run a whole cluster on this machine: metadata, three bookies, two brokers, in one folder."""
     import asyncio
 
+    from octavo.credentials import credentials_file
     from octavo.standalone.supervisor import Plan
 
     plan = Plan(
@@ -66,6 +67,7 @@ def standalone(
         host=host,
         port_base=port_base,
         metadata_url=metadata,
+        metadata_credentials_file=credentials_file(),
         session_timeout_ms=session_timeout_ms,
         restart=restart,
         sections=_sections(config, sets),

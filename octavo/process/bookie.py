@@ -22,7 +22,11 @@ from octavo.process.spec import ProcessSpec, read_spec
 async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
     """Start, register, serve until stopped; every start error names its cause."""
     config = spec.config(BookieConfig, "bookie")
-    store = open_store(spec.metadata_url, session_timeout_ms=spec.session_timeout_ms)
+    store = open_store(
+        spec.metadata_url,
+        session_timeout_ms=spec.session_timeout_ms,
+        credentials_file=spec.metadata_credentials_file,
+    )
     await store.start()
     try:
         node = BookieNode(

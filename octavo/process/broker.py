@@ -26,7 +26,11 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
     http = spec.config(HttpConfig, "http")
     options = spec.config(LedgerOptions, "ledger")
     rng = random.SystemRandom()
-    store = open_store(spec.metadata_url, session_timeout_ms=spec.session_timeout_ms)
+    store = open_store(
+        spec.metadata_url,
+        session_timeout_ms=spec.session_timeout_ms,
+        credentials_file=spec.metadata_credentials_file,
+    )
     await store.start()
     try:
         ledgers = LedgerClient(

@@ -36,6 +36,7 @@ class ProcessSpec:
 
     name: str
     metadata_url: str
+    metadata_credentials_file: str = ""
     session_timeout_ms: int = 6_000
     log_format: str = "json"
     log_level: str = "info"

@@ -43,6 +43,7 @@ from metadata.topics import (
     broker_path,
 )
 from octavo.clock import wall_clock_ms
+from octavo.credentials import credentials_file
 from octavo.spark.options import InvalidOption, Selection
 from octavo.spark.splits import DataLost, Piece, Span, View, copy_to_read
 from protocol.batch import BatchHeader, read_header
@@ -329,7 +330,8 @@ def _parts(topic: str) -> tuple[str, str]:
 @contextlib.asynccontextmanager
 async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Cluster]:
     """The cluster that `service` names, for the driver."""
-    cluster = Cluster(open_store(await metadata_url(service)), read_from)
+    store = open_store(await metadata_url(service), credentials_file=credentials_file())
+    cluster = Cluster(store, read_from)
     try:
         await cluster.start()
         yield cluster

@@ -61,6 +61,7 @@ class Plan:
     port_base: int | None = None
     metadata_url: str = ""
     """Empty: the embedded store in the folder."""
+    metadata_credentials_file: str = ""
     session_timeout_ms: int = 6_000
     restart: bool = True
     log_level: str = "info"
@@ -186,7 +187,9 @@ class Supervisor:
         from metadata.opening import open_store
 
         store = open_store(
-            self.cluster.metadata_url, session_timeout_ms=self.plan.session_timeout_ms
+            self.cluster.metadata_url,
+            session_timeout_ms=self.plan.session_timeout_ms,
+            credentials_file=self.plan.metadata_credentials_file,
         )
         await store.start()
         try:
@@ -211,6 +214,7 @@ class Supervisor:
         spec = ProcessSpec(
             name=name,
             metadata_url=self.cluster.metadata_url,
+            metadata_credentials_file=plan.metadata_credentials_file,
             session_timeout_ms=plan.session_timeout_ms,
             log_level=plan.log_level,
             sections=sections,

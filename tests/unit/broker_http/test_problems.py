@@ -32,6 +32,7 @@ INSIDE = {
     metadata_errors.BadRecord,
     # Said at the start of a process, before there is anybody to answer.
     metadata_errors.BadMetadataUrl,
+    metadata_errors.BadMetadataCredentials,
 }
 ERRORS = [
     kind

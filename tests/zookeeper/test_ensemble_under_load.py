@@ -1,0 +1,157 @@
+"""A cluster over three servers of ZooKeeper: the leader dies, then the majority, for long.
+
+While there is no majority, publishing goes on in ledgers that are open and need no change. What
+needs a change waits, and says so: a bookie's replacement, the partitions of a dead broker, a new
+topic. With the majority back all of it happens by itself, and the history checkers find nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from octavo import AsyncClient
+from octavo.client.errors import ApiError
+from tests.kit.history import Call
+from tests.process.chaos import SESSION_MS, Breaker, run_round
+from tests.process.users import TOPIC, Record
+from tests.process.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
+from tests.zookeeper_ensemble import Ensemble
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(400)]
+RATE = 15.0
+"""Low: what waits for a dead broker's partition must not fill its producer meanwhile."""
+
+
+async def test_leader_killed_then_a_long_outage(tmp_path: Path, ensemble: Ensemble) -> None:
+    async def trouble(breaker: Breaker, record: Record) -> None:
+        await more_acked(record, 200)
+        await leader_killed(ensemble, breaker, record)
+        await majority_away(ensemble, breaker, record)
+
+    outcome = await run_round(
+        tmp_path / "data",
+        random.Random(11),
+        trouble,
+        f"zk://{ensemble.hosts}/under/load",
+        rate=RATE,
+        quorums=((3, 3, 2),),
+    )
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert outcome.record.acked == outcome.record.sent > 300
+
+
+async def leader_killed(ensemble: Ensemble, breaker: Breaker, record: Record) -> None:
+    """Publishing goes on, and metadata too as soon as there is a new leader."""
+    first = await asyncio.to_thread(ensemble.leader)
+    await asyncio.to_thread(ensemble.kill, first)
+    await more_acked(record, 100)
+    assert await asyncio.to_thread(ensemble.leader) != first
+    async with AsyncClient(breaker.supervisor.cluster.urls, retry_s=DEADLINE_S) as client:
+        await client.create_topic("after-the-leader")
+        await client.delete_topic("after-the-leader")
+    await asyncio.to_thread(ensemble.start_all)
+    await everybody_registered(breaker.supervisor.cluster.urls)
+
+
+async def majority_away(ensemble: Ensemble, breaker: Breaker, record: Record) -> None:
+    supervisor = breaker.supervisor
+    urls = supervisor.cluster.urls
+    async with AsyncClient(urls) as client:
+        # No ledger shall be in the middle of its end when it gets dark.
+        await client.update_topic(TOPIC, rollover={"entries": 1_000_000})
+        await more_acked(record, 100)
+        owners = [owner for owner, _ in await owners_of(urls)]
+        ledgers = (await client.topic(TOPIC)).stats["partitions"][0]["ledgers"]
+        bookie = (await client.ledger(ledgers[-1]["id"]))["fragments"][-1]["bookies"][0]
+    survivor = supervisor.cluster.member(owners[0])
+    dead = next(m.name for m in supervisor.cluster.of_kind("broker") if m.name != owners[0])
+    assert survivor is not None
+    log = Log(Path(survivor.log))
+    for name in [*ensemble.places][:2]:
+        await asyncio.to_thread(ensemble.kill, name)
+    await until_not_ready(survivor.address)
+    await log.tells("metadata_session", broker=survivor.name)
+    supervisor.signal(dead, signal.SIGKILL)
+    code, _ = await asyncio.gather(
+        takes_no_new_topic(survivor.address), goes_on(record, owners, survivor.name)
+    )
+    assert code == "metadata-unavailable"
+    assert not log.events("partition_taken_over"), "nobody takes over without metadata"
+    supervisor.signal(bookie, signal.SIGKILL)
+    await log.tells("ledger_change_waits")
+    await asyncio.to_thread(ensemble.start_all)
+    for name in (bookie, dead):
+        await supervisor.resume(name)
+    await acked_in(record, {str(n) for n in range(len(owners))}, 5)
+    await everybody_registered(urls)
+
+
+async def goes_on(record: Record, owners: list[str], owner: str) -> None:
+    """What `owner` serves takes messages, also when every session would have ended long ago."""
+    served = {str(n) for n, name in enumerate(owners) if name == owner}
+    await acked_in(record, served, 10)
+    await asyncio.sleep(1.5 * SESSION_MS / 1000)
+    await acked_in(record, served, 10)
+
+
+async def until_not_ready(url: str) -> None:
+    """/readyz says that the metadata store is out of reach."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE_S):
+        while True:
+            async with session.get(f"{url}/readyz") as response:
+                if response.status == 503:
+                    reason = (await response.json())["detail"]
+                    assert "out of reach" in reason
+                    assert "zk://" in reason
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def takes_no_new_topic(url: str) -> str:
+    async with AsyncClient(url, retry_s=0, attempt_s=DEADLINE_S) as client:
+        with pytest.raises(ApiError) as refused:
+            await client.create_topic("while-away")
+    assert refused.value.status == 503
+    return refused.value.code
+
+
+async def acked_in(record: Record, partitions: set[str], count: int) -> None:
+    """Wait until so many messages that are sent from now on are acked in each of them."""
+    since = time.monotonic()
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            found = [
+                one.log
+                for one in record.history
+                if one.call is Call.SEND and one.is_ok and one.invoked_at > since
+            ]
+            if all(found.count(partition) >= count for partition in partitions):
+                return
+            await asyncio.sleep(0.1)
+
+
+class Log:
+    """A process's log from here on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start = path.stat().st_size
+
+    def events(self, event: str, **fields: str) -> list[dict[str, Any]]:
+        lines = self._path.read_bytes()[self._start :].splitlines()
+        found = [json.loads(one) for one in lines if one.startswith(b"{") and one.endswith(b"}")]
+        return [one for one in found if {"event": event, **fields}.items() <= one.items()]
+
+    async def tells(self, event: str, **fields: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not self.events(event, **fields):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
