@@ -45,7 +45,7 @@ async def change_record(
     then have taken place or not.
     """
     pause_s = _PAUSE_S_MIN
-    unsure = told = False
+    unsure = False
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -58,13 +58,10 @@ async def change_record(
                     return ChangeWritten(await records.write(metadata, version))
                 except VersionConflict:
                     unsure = True
-                except (MetadataUnavailable, SessionExpired) as error:
+                except (MetadataUnavailable, SessionExpired):
                     unsure = True
-                    if not told:
-                        told = True
-                        log.warning(
-                            "ledger_change_waits", ledger=metadata.ledger_id, reason=str(error)
-                        )
+                    if pause_s == _PAUSE_S_MIN:  # once for each change
+                        log.warning("ledger_change_waits", ledger=metadata.ledger_id)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _PAUSE_S_MAX)
     except RecordNotFound as error:

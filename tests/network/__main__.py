@@ -77,25 +77,39 @@ async def matrix(options: argparse.Namespace) -> int:
     with running(ensemble):
         for number, planned in enumerate(rounds(options)):
             partitioner = Partitioner(hosts, ensemble, planned, show)
-            rng = random.Random(options.seed + number)
             data = folder / f"round-{number}"
-            wrong: list[str] = []
-            try:
-                outcome = await partitioner.run(data, rng)
-                wrong = outcome.wrong
-                record = outcome.record
-                print(f"  {record.sent} sent, {record.acked} acked, {outcome.stored} stored")
-            except Exception as error:
-                traceback.print_exc()
-                wrong = [f"the round ended by {error!r}"]
-            cells += partitioner.cells
-            if wrong:
-                partitioner.cells[-1].wrong += wrong
-                for one in wrong[:20]:
-                    print(f"  WRONG {one}", flush=True)
-            if not options.keep and not any(cell.wrong for cell in partitioner.cells):
+            found = await one_round(
+                partitioner, planned, data, random.Random(options.seed + number)
+            )
+            if not options.keep and not any(cell.wrong or cell.unfinished for cell in found):
                 shutil.rmtree(data)
+            cells += found
+            if options.json:
+                plain = [cell.plain() for cell in cells]
+                options.json.write_text(json.dumps(plain, indent=1) + "\n")
     return conclude(options, folder, cells, time.monotonic() - started)
+
+
+async def one_round(
+    partitioner: Partitioner, planned: list[tuple[Case, Phase]], data: Path, rng: random.Random
+) -> list[Cell]:
+    """The cells of one cluster, all of them; what was found wrong in the end is the last one's."""
+    cells = partitioner.cells
+    try:
+        outcome = await partitioner.run(data, rng)
+        record = outcome.record
+        print(f"  {record.sent} sent, {record.acked} acked, {outcome.stored} stored", flush=True)
+        cells[-1].wrong += outcome.wrong
+        for one in outcome.wrong[:20]:
+            print(f"  WRONG {one}", flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}"
+        print(f"  NOT JUDGED {reason}", flush=True)
+        cells += [Cell(case.name, phase.value) for case, phase in planned[len(cells) :]]
+        for cell in cells:
+            cell.unfinished = reason
+    return cells
 
 
 def show(cell: Cell) -> None:
@@ -103,21 +117,21 @@ def show(cell: Cell) -> None:
 
 
 def conclude(options: argparse.Namespace, folder: Path, cells: list[Cell], took_s: float) -> int:
-    """The closing lines, the file, the exit code."""
-    recoveries = [cell.recovery_s for cell in cells if cell.recovery_s is not None]
-    slowest = max(recoveries, default=0.0)
+    """The closing lines and the exit code."""
+    recoveries = sorted(cell.recovery_s for cell in cells if cell.recovery_s is not None)
     wrong = sum(bool(cell.wrong) for cell in cells)
+    unfinished = sum(bool(cell.unfinished) for cell in cells)
+    late = sum(one > RECOVERY_GOAL_S for one in recoveries)
     print(
-        f"{len(cells)} cells in {took_s:.0f} s: {wrong} broke a promise; slowest recovery "
-        f"{slowest:.1f} s (goal {RECOVERY_GOAL_S:.0f} s)"
+        f"{len(cells)} cells in {took_s:.0f} s: {wrong} broke a promise, {unfinished} were not "
+        f"judged; recovery at most {max(recoveries, default=0.0):.1f} s, "
+        f"above {RECOVERY_GOAL_S:.0f} s in {late}"
     )
-    if options.json:
-        options.json.write_text(json.dumps([cell.plain() for cell in cells], indent=1) + "\n")
-    if wrong or options.keep:
+    if wrong or unfinished or options.keep:
         print(f"logs and data: {folder}")
     else:
         shutil.rmtree(folder)
-    return 1 if wrong else 0
+    return 1 if wrong or unfinished else 0
 
 
 HEAD = (

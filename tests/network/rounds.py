@@ -42,7 +42,7 @@ from tests.zookeeper_ensemble import Ensemble
 HOLD_S = 2.5 * SESSION_MS / 1000
 """Longer than a session, the take-over after it, and a few publishes to the new owner."""
 RECOVERY_GOAL_S = 10.0
-RATE = 50.0
+RATE = 20.0
 """Messages a second of each of three publishers."""
 _STOP_AT = {
     Phase.ROLL_OVER: Failpoint("ledger.close", "before", action="stop"),
@@ -67,6 +67,9 @@ class Cell:
     recovery_s: float | None = None
     """From the heal until, besides, all are registered and ready."""
     wrong: list[str] = field(default_factory=list)
+    """Promises that were broken."""
+    unfinished: str = ""
+    """Why it was not judged, for example since the machine was too busy to start a process."""
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
