@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 
 from metadata.opening import open_store
 from octavo.clock import wall_clock_ms
+from octavo.credentials import credentials_file
 from octavo.loop_thread import LoopThread
 from octavo.spark import commit as driver
 from octavo.spark.cluster import Cluster, metadata_url
@@ -174,7 +175,8 @@ class _Task:
 
     async def _count(self, topic: str) -> int:
         if self._cluster is None:
-            self._cluster = Cluster(open_store(await metadata_url(self._options.service)))
+            url = await metadata_url(self._options.service)
+            self._cluster = Cluster(open_store(url, credentials_file=credentials_file()))
             await self._cluster.start()
             self._ledgers = TaskLedgers(self._cluster, *self._of)
         settings = await self._cluster.settings(topic)

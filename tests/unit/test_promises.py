@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 PAGES = ("GUARANTEES.md", "docs/properties.md", "docs/simulation.md")
 PROPERTY = re.compile(r"\b(S[1-9]|P[1-9]\d?)\b")
-NAMED = re.compile(r"`(?:tests/)?((?:unit|cluster|process|issues|conformance|kit|sim|network|zookeeper)/[\w/.*]+)`")
+NAMED = re.compile(
+    r"`(?:tests/)?((?:unit|cluster|process|issues|conformance|kit|sim|network|zookeeper)/[\w/.*]+)`"
+)
 BUG = re.compile(r"\bbugs?:? ((?:\d+(?:, )?)+)")
 
 
