@@ -62,10 +62,9 @@ def check_namespaces() -> None:
 _UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def sandboxed(module: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command and the environment that run `module` in a sandbox."""
-    command = [*_UNSHARE, sys.executable, "-m", module, *arguments]
-    return command, {**os.environ, _INSIDE: "1"}
+def sandboxed(*command: str) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment that run a program which calls `enter_sandbox` in one."""
+    return [*_UNSHARE, *command], {**os.environ, _INSIDE: "1"}
 
 
 def enter_sandbox(module: str, arguments: Sequence[str]) -> None:
@@ -74,7 +73,7 @@ def enter_sandbox(module: str, arguments: Sequence[str]) -> None:
         _run("mount", "-t", "tmpfs", "sandbox", "/run")
         return
     check_namespaces()
-    command, environment = sandboxed(module, arguments)
+    command, environment = sandboxed(sys.executable, "-m", module, *arguments)
     os.execvpe(command[0], command, environment)
 
 

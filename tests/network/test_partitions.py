@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,9 +53,8 @@ def test_six_partitions(tmp_path: Path) -> None:
     assert by_case["client-in-minority"]["acked_while_cut"] == 0
 
 
-def need(check: object, missing: type[Exception], required: str) -> None:
+def need(check: Callable[[], object], missing: type[Exception], required: str) -> None:
     """Skip with the reason; where CI installs the tool, fail."""
-    assert callable(check)
     try:
         check()
     except missing as error:

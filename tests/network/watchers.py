@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -21,7 +21,7 @@ _PROBE_PAUSE_S = 0.2
 
 
 @contextlib.asynccontextmanager
-async def probes(hosts: Hosts, names: list[str], record: Record):  # type: ignore[no-untyped-def]
+async def probes(hosts: Hosts, names: list[str], record: Record) -> AsyncIterator[None]:
     """On each host somebody publishes to the broker there, until the block ends."""
     tasks = [asyncio.create_task(_probe(hosts, name, record)) for name in names]
     try:

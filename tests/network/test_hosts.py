@@ -1,0 +1,107 @@
+"""Hosts of network namespaces: one direction at a time, and nothing left, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+from tests.network.hosts import NoNamespaces, check_namespaces, sandboxed
+from tests.network.test_partitions import ROOT, need
+
+SLEEPERS = "86399.7717"
+"""What nobody else sleeps for."""
+PROGRAM = textwrap.dedent(
+    """
+    import asyncio, socket, subprocess, sys
+    from tests.network.hosts import CLIENT, Hosts, enter_sandbox
+
+    enter_sandbox("", ())
+    hosts = Hosts(("a", "b"))
+    hosts.make()
+    listening = {}
+    for name in ("a", "b"):
+        listening[name] = hosts.socket_of(name)
+        listening[name].bind((hosts.addresses[name], 7000))
+        listening[name].listen()
+
+    def reaches(here, there):
+        with hosts.socket_of(here) as one:
+            one.settimeout(0.7)
+            try:
+                one.connect((hosts.addresses[there], 7000))
+            except TimeoutError:
+                return False
+            return True
+
+    def heard(sender, receiver):
+        '''A datagram needs no answer: it shows one direction alone.'''
+        with hosts.on(receiver):
+            to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with hosts.on(sender):
+            by = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with to, by:
+            to.bind((hosts.addresses[receiver], 7001))
+            to.settimeout(0.7)
+            by.sendto(b"x", (hosts.addresses[receiver], 7001))
+            try:
+                return to.recv(1) == b"x"
+            except TimeoutError:
+                return False
+
+    assert reaches("a", "b") and reaches("b", "a") and reaches(CLIENT, "a")
+    asyncio.run(hosts.lose({("a", "b"): 1.0}))
+    assert not heard("a", "b") and heard("b", "a")
+    assert not reaches("a", "b") and not reaches("b", "a") and reaches(CLIENT, "b")
+    asyncio.run(hosts.lose({("b", "a"): 1.0}))
+    assert heard("a", "b") and not heard("b", "a")
+    asyncio.run(hosts.lose({}))
+    assert reaches("a", "b") and reaches("b", "a")
+    subprocess.Popen([*hosts.command("a"), "sleep", sys.argv[1]])
+    print("well", flush=True)
+    sys.stdin.read()
+    """
+)
+
+
+def sleepers() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [b"sleep", SLEEPERS.encode()]:
+            found.append(path.parent.name)
+    return found
+
+
+def test_links_are_directed_and_nothing_is_left_after_kill_9() -> None:
+    need(check_namespaces, NoNamespaces, "REQUIRE_NETNS")
+    command, inside = sandboxed(sys.executable, "-c", PROGRAM, SLEEPERS)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**inside, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "well\n"
+        assert len(sleepers()) == 1
+        assert "hub" not in os.listdir("/sys/class/net"), "the bridge is in the sandbox alone"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    deadline = time.monotonic() + 60
+    while sleepers() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not sleepers()
+    assert not list(Path("/run/netns").glob("[ab]"))
+    process.communicate()
