@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: containers help demo test check install fmt interop bench bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model network-matrix
+.PHONY: containers help demo test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model network-matrix
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -11,6 +11,7 @@ help:
 	@echo 'make check     the same without the tests'
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1, B2, B3 of docs/performance.md on this machine'
+	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
@@ -56,6 +57,9 @@ bench: install
 	$(BIN)/python bench/b1_one_bookie.py
 	$(BIN)/python bench/b2_three_bookies.py
 	$(BIN)/python bench/b3_publish.py
+
+bench-spark: install
+	$(BIN)/python -m bench.b9_source --megabytes 100
 
 bench-storage: install
 	$(BIN)/python bench/b1_busy.py

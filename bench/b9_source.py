@@ -1,12 +1,12 @@
 """B9: rows a second and core that the Spark source reads from closed ledgers.
 
-    python bench/b9_source.py [--rows 2000000] [--value-bytes 100 1000] [--spark]
+    python -m bench.b9_source [--megabytes 200] [--value-bytes 100 1000] [--spark]
 
-A standalone cluster, one topic of two partitions, filled and its ledgers closed. Then a split is
-planned and read as a Spark task reads it, in this one process: from the bookies, and through a
-broker. The seconds of this process's own processor time say what a core of Spark's does; bookies
-and brokers are processes of their own on the same machine, and time on the wall says what is left
-when they share it. With `--spark` the same through Spark in local mode, rows counted.
+A standalone cluster, one topic of two partitions, filled and its ledgers closed. Then splits are
+planned and read as Spark tasks read them, in this one process: from the bookies, and through a
+broker. What a core does is said by this process's own processor time. Bookies and brokers are other
+processes on the same machine: their processor time stands beside it, and time on the wall says what
+is left when all share it. With `--spark` the same through Spark in local mode, rows counted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from octavo import Client
 from octavo.spark.cluster import connected
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import Selection, source_options
 from octavo.spark.planning import views_of
 from octavo.spark.source import OctavoReader
-from tests.process.cluster import standalone
+from tests.process.cluster import Standalone, standalone
 
 TOPIC = "rows"
 BATCH_BYTES = 64 * 1024
@@ -42,6 +44,7 @@ class Read(NamedTuple):
     bytes: int
     wall_s: float
     cpu_s: float
+    cluster_cpu_s: float
 
 
 def fill(service: str, rows: int, value_bytes: int) -> None:
@@ -82,19 +85,30 @@ def closed_end(service: str) -> str:
     return json.dumps({TOPIC: asyncio.run(look())})
 
 
-def read_here(service: str, **options: str) -> Read:
+def cluster_cpu_s(cluster: Standalone) -> float:
+    """Processor time of all bookies and brokers so far."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in cluster.pids().values())
+
+
+def read_here(cluster: Standalone, service: str, **options: str) -> Read:
     """As one Spark task after another does, without Spark around it."""
     given = {"service": service, "subscribe": TOPIC, **options}
     checked = source_options(given, streaming=False)
     reader = OctavoReader(checked, checked_schema(schema_of(checked), checked))
     splits = reader.partitions()
-    wall_s, cpu_s = time.monotonic(), time.process_time()
+    wall_s, cpu_s, served_s = time.monotonic(), time.process_time(), cluster_cpu_s(cluster)
     rows = size = 0
     for split in splits:
         for batch in reader.read(split):
             rows += batch.num_rows
             size += batch.nbytes
-    return Read(rows, size, time.monotonic() - wall_s, time.process_time() - cpu_s)
+    return Read(
+        rows,
+        size,
+        time.monotonic() - wall_s,
+        time.process_time() - cpu_s,
+        cluster_cpu_s(cluster) - served_s,
+    )
 
 
 def read_by_spark(spark: Any, service: str, **options: str) -> Read:
@@ -102,7 +116,7 @@ def read_by_spark(spark: Any, service: str, **options: str) -> Read:
     frame = spark.read.format("octavo").options(service=service, subscribe=TOPIC, **options).load()
     started = time.monotonic()
     rows = frame.count()
-    return Read(rows, 0, time.monotonic() - started, 0.0)
+    return Read(rows, 0, time.monotonic() - started, 0.0, 0.0)
 
 
 def tell(what: str, value_bytes: int, read: Read) -> None:
@@ -111,7 +125,8 @@ def tell(what: str, value_bytes: int, read: Read) -> None:
     core = ""
     if read.cpu_s:
         rate, mb = read.rows / read.cpu_s, values / read.cpu_s / 1e6
-        core = f"; per core {rate:,.0f} rows/s, {mb:,.0f} MB/s"
+        served = read.cluster_cpu_s / read.rows * 1e6
+        core = f"; per core {rate:,.0f} rows/s, {mb:,.0f} MB/s; cluster {served:.2f} µs a row"
     print(
         f"{what:<22} {value_bytes:>5} B {read.rows:>9,} rows: "
         f"{read.rows / read.wall_s:,.0f} rows/s, {values / read.wall_s / 1e6:,.0f} MB/s{core}",
@@ -158,7 +173,7 @@ def main() -> None:
             }
             for what, options in ways.items():
                 for _ in range(chosen.repeat):
-                    tell(what, value_bytes, read_here(service, **options))
+                    tell(what, value_bytes, read_here(cluster, service, **options))
             if chosen.spark:
                 with session() as spark:
                     for what, options in ways.items():

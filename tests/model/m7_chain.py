@@ -98,7 +98,7 @@ THREE = Model(
     about="two leadership changes: three brokers take over from each other, or race",
     bounds="3 brokers; 1 message each",
     world=lambda: chain_world("pqr", messages=1, rolls=False),
-    states=1_073_846,
-    depth=56,
+    states=1_199_010,
+    depth=62,
     defects=(OVERWRITES, LOOKS),
 )
