@@ -37,12 +37,13 @@ class Images:
 
 
 def build_images() -> Images:
-    """Of this work tree. Raises `NoEngine` where the base image cannot be made."""
+    """Of this work tree. Raises `NoEngine` where no base image can be made, or no container run."""
     started = time.monotonic()
     with locked("images"), ThreadPoolExecutor() as pool:
         wheels = pool.submit(_fetch_wheels)
         if not _is_there(BASE):
             _base_image()
+        _check_containers()
         zookeeper = pool.submit(_base_image, "--zookeeper") if not _is_there(ZOOKEEPER) else None
         wheels.result()
         _build()
@@ -59,7 +60,18 @@ def _is_there(image: str) -> bool:
 def _base_image(*arguments: str) -> None:
     if os.geteuid() != 0:
         raise NoEngine("the base image is made by debootstrap, which needs root")
-    _run([str(ROOT / "compose" / "base-image.sh"), *arguments])
+    try:
+        _run([str(ROOT / "compose" / "base-image.sh"), *arguments])
+    except RuntimeError as error:
+        raise NoEngine(f"no base image from the Debian archive: {error}") from error
+
+
+def _check_containers() -> None:
+    """A sandbox may let an engine start and forbid its containers."""
+    try:
+        _run(["docker", "run", "--rm", BASE, "python3", "--version"])
+    except RuntimeError as error:
+        raise NoEngine(f"the engine runs no containers here: {error}") from error
 
 
 def _fetch_wheels() -> None:
