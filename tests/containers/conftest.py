@@ -20,7 +20,9 @@ def images() -> Iterator[Images]:
     """Built from this work tree, by an engine that runs as long as the tests."""
     try:
         with running_engine():
-            yield build_images()
+            built = build_images()
+            print(f"images made in {built.took_s:.0f} s")
+            yield built
     except NoEngine as error:
         if os.environ.get("REQUIRE_DOCKER"):
             raise  # CI installs it: there these tests are never skipped

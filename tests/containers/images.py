@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,13 +76,15 @@ def _check_containers() -> None:
 
 
 def _fetch_wheels() -> None:
-    """What pyproject.toml asks for, unless it has been fetched for just this one."""
-    stamp, wanted = _WHEELS / ".fetched-for", (ROOT / "pyproject.toml").read_text()
+    """What the image installs, unless just that has been fetched before."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = project["build-system"]["requires"] + project["project"]["dependencies"]
+    stamp, wanted = _WHEELS / ".fetched-for", "\n".join(needed)
     if stamp.exists() and stamp.read_text() == wanted:
         return
     foreign = [] if sys.version_info[:2] == (3, 11) else ["--python-version", _IMAGE_PYTHON]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(_WHEELS)]
-    _run([*command, *foreign, "--only-binary", ":all:", "hatchling", str(ROOT)])
+    _run([*command, *foreign, "--only-binary", ":all:", *needed])
     stamp.write_text(wanted)
 
 
