@@ -47,7 +47,7 @@ def running_engine() -> Iterator[None]:
             _start()
             if _alone(users):
                 _remove_leftovers()
-                fcntl.flock(users, fcntl.LOCK_SH)
+            fcntl.flock(users, fcntl.LOCK_SH)  # a failed try to be alone gave it up
         try:
             yield
         finally:
