@@ -12,39 +12,21 @@ from typing import Annotated, Any
 
 import typer
 
-from octavo.cli.options import BROKER_URL, AsJson, BadOption, Data
-from octavo.cli.pipeline_run import Job, Where, carry_out
+from octavo.cli.options import AsJson, BadOption, Data
+from octavo.cli.pipeline_run import Conf, DryRun, Every, Job, Master, Topics, Url, Where, carry_out
+from octavo.cli.pipeline_write import gc, ingest, replay
 
 app = typer.Typer(
     help="Examine and move whole topics with Spark. Exit codes: 0 ok, 1 findings, 2 usage, "
     "3 failed.",
-    epilog="Needs Java 17 and pip install 'octavo[spark]'. On a cluster: spark-submit "
+    epilog="Needs Java 17 and pip install 'octavo\\[spark]'. On a cluster: spark-submit "
     "octavo/pipeline/__main__.py JOB …",
     no_args_is_help=True,
 )
 
-Topics = Annotated[
-    str | None,
-    typer.Argument(metavar="[TOPICS]", help="topic or namespace/topic; several with commas."),
-]
-Every = Annotated[bool, typer.Option("--all", help="All topics.")]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="OCTAVO_URL",
-        help=f"A broker's URL, or the metadata store's (zk://…, file:///…). Default: {BROKER_URL}",
-        show_default=False,
-    ),
-]
-Master = Annotated[
-    str | None,
-    typer.Option(help="Spark's master, e.g. spark://host:7077. Default: here, on all cores."),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
-]
+app.command()(ingest)
+app.command()(replay)
+app.command()(gc)
 
 
 @app.command()
@@ -97,9 +79,7 @@ def export(
     checkpoint: Annotated[
         str | None, typer.Option(help="Where it notes how far it is. Default: OUT/_checkpoint.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read all and check it; write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     every: Every = False,
     url: Url = None,
     data: Data = None,

@@ -1,15 +1,14 @@
-"""How a command of `octavo pipeline` runs its job: usage first, then Spark, then what was found."""
+"""What the commands of `octavo pipeline` share: their options, and how a job is run and shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.options import BadOption, broker_urls, metadata_url
+from octavo.cli.options import BROKER_URL, BadOption, Data, broker_urls, metadata_url
 from octavo.cli.output import debugging, emit_fields, emit_json, emit_table, fail, say
 from protocol.codes import OctavoError
 
@@ -20,24 +19,62 @@ if TYPE_CHECKING:
 Job = Callable[["Run"], "Outcome"]
 _USAGE, _FAILED = 2, 3
 
+Topics = Annotated[
+    str | None,
+    typer.Argument(metavar="[TOPICS]", help="topic or namespace/topic; several with commas."),
+]
+Every = Annotated[bool, typer.Option("--all", help="All topics.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="OCTAVO_URL",
+        help=f"A broker's URL, or the metadata store's (zk://…, file:///…). Default: {BROKER_URL}",
+        show_default=False,
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master, e.g. spark://host:7077. Default: here, on all cores."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read all and check it; write nothing.")]
+
 
 @dataclass(frozen=True)
 class Where:
     """The options of every job that say which cluster it works on, and where Spark runs."""
 
-    url: str | None
-    data: Path | None
-    master: str | None
-    conf: list[str] | None
+    url: Url = None
+    data: Data = None
+    master: Master = None
+    conf: Conf = None
+
+    @property
+    def service(self) -> str:
+        """A broker, or the metadata store itself: no broker need be up."""
+        if self.url and not self.url.startswith(("http://", "https://")):
+            return self.url
+        if self.url or self.data is None:
+            return broker_urls(self.url, None)[0]
+        return metadata_url(None, self.data)
 
 
 def carry_out(name: str, job: Callable[[], Job], where: Where, *, as_json: bool) -> None:
-    """Run a job, show its outcome, and exit as it says.
+    """Run a job in Spark, show its outcome, and exit as it says.
 
     `job` looks at the arguments: what is wrong with them is said before Spark starts.
     """
+    finish(lambda: _run(name, job, where), as_json=as_json)
+
+
+def finish(work: Callable[[], Outcome], *, as_json: bool) -> None:
+    """Do the work, show its outcome, and exit as it says."""
     try:
-        outcome = _run(name, job, where)
+        outcome = work()
     except (OctavoError, OSError) as error:
         if debugging():
             raise
@@ -55,24 +92,26 @@ def _run(name: str, job: Callable[[], Job], where: Where) -> Outcome:
     from octavo.pipeline.session import SparkOptions, check_packages
 
     options = SparkOptions(where.master, _settings(where.conf))
-    service = _service(where.url, where.data)
+    service = where.service
     check_packages()
     return run_job(name, job(), service=service, say=say, options=options)
 
 
-def _service(url: str | None, data: Path | None) -> str:
-    """A broker, or the metadata store itself: no broker need be up."""
-    if url and not url.startswith(("http://", "https://")):
-        return url
-    return broker_urls(url, None)[0] if url or data is None else metadata_url(None, data)
-
-
 def _settings(pairs: list[str] | None) -> dict[str, str]:
+    found = named_values("--conf", pairs)
+    for name in found:
+        if not name.startswith("spark."):
+            raise BadOption(f"--conf {name}: write --conf spark.name=value")
+    return found
+
+
+def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
+    """`NAME=VALUE …`. Raises `BadOption`."""
     found = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise BadOption(f"--conf {pair!r}: write --conf spark.name=value")
+        if not equals or not name:
+            raise BadOption(f"{option} {pair!r}: write {option} name=value")
         found[name] = value
     return found
 

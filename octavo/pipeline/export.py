@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from octavo.pipeline.files import exists, listing, read_text, write_text
 from octavo.pipeline.json_schema import BadSchema, columns_of, decoder_of
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import BadUsage, Run, frame, look
@@ -239,60 +240,23 @@ def _begin(spark: SparkSession, options: ExportOptions, checkpoint: str) -> None
     note = f"{options.out.rstrip('/')}/{_NOTE}"
     selected = options.selection
     mine = {"topics": list(selected.topics) or selected.pattern, "checkpoint": checkpoint}
-    held = _listing(spark, options.out) if _exists(spark, options.out) else []
+    held = listing(spark, options.out) if exists(spark, options.out) else []
     begun = any(name.startswith(f"{BATCH}=") for name in held)
     if _NOTE not in held:
         if held:
             raise BadUsage(f"{options.out} is not empty and no export: choose a new folder")
-        if _exists(spark, f"{checkpoint}/offsets"):
+        if exists(spark, f"{checkpoint}/offsets"):
             raise BadUsage(f"checkpoint {checkpoint} is another query's; choose a new one")
-    said = json.loads(_get(spark, note)) if _NOTE in held else mine
+    said = json.loads(read_text(spark, note)) if _NOTE in held else mine
     if said != mine:
         raise BadUsage(
             f"{options.out} holds an export of {said['topics']} with checkpoint "
             f"{said['checkpoint']}; go on with these, or choose a new folder"
         )
     if not begun:
-        _put(spark, note, json.dumps(mine))
-    elif not _exists(spark, f"{checkpoint}/offsets"):
+        write_text(spark, note, json.dumps(mine))
+    elif not exists(spark, f"{checkpoint}/offsets"):
         raise BadUsage(
             f"{options.out} holds an export whose checkpoint {checkpoint} is gone: going on "
             "would write over it; choose a new folder"
         )
-
-
-def _path(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Hadoop's file system and path: local, HDFS, S3, as Spark itself sees it."""
-    jvm: Any = spark._jvm
-    context: Any = spark.sparkContext._jsc
-    found = jvm.org.apache.hadoop.fs.Path(path)
-    return found.getFileSystem(context.hadoopConfiguration()), found
-
-
-def _exists(spark: SparkSession, path: str) -> bool:
-    system, found = _path(spark, path)
-    return bool(system.exists(found))
-
-
-def _listing(spark: SparkSession, path: str) -> list[str]:
-    system, found = _path(spark, path)
-    return [str(one.getPath().getName()) for one in system.listStatus(found)]
-
-
-def _get(spark: SparkSession, path: str) -> str:
-    system, found = _path(spark, path)
-    jvm: Any = spark._jvm
-    stream = system.open(found)
-    try:
-        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-    finally:
-        stream.close()
-
-
-def _put(spark: SparkSession, path: str, text: str) -> None:
-    system, found = _path(spark, path)
-    out = system.create(found, True)
-    try:
-        out.write(bytearray(text.encode()))
-    finally:
-        out.close()

@@ -22,7 +22,7 @@ from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.session import SparkOptions, session
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption, Selection
-from octavo.spark.splits import View, ends_of, to_json
+from octavo.spark.splits import Offsets, View, ends_of, to_json
 from protocol.codes import OctavoError
 
 if TYPE_CHECKING:
@@ -140,17 +140,20 @@ def topic_settings(service: str, topics: list[str]) -> dict[str, TopicSettings]:
     return asyncio.run(read())
 
 
-def frame(run: Run, seen: list[View], columns: str, **options: str) -> DataFrame:
+def frame(run: Run, seen: list[View], columns: str) -> DataFrame:
     """The messages of these partitions, and no newer ones: every pass reads the same rows."""
-    start = to_json({view.name: view.earliest for view in seen})
-    end = to_json(ends_of(seen))
+    return frame_of(run, {view.name: view.earliest for view in seen}, ends_of(seen), columns)
+
+
+def frame_of(run: Run, start: Offsets, end: Offsets, columns: str) -> DataFrame:
+    """The messages of these ranges; both name the same partitions."""
+    last = to_json(end)
     return (
         run.spark.read.format("octavo")
         .option("service", run.service)
-        .option("assign", json.dumps({t: [int(n) for n in by] for t, by in end.items()}))
-        .option("startingOffsets", json.dumps(start))
-        .option("endingOffsets", json.dumps(end))
+        .option("assign", json.dumps({t: [int(n) for n in by] for t, by in last.items()}))
+        .option("startingOffsets", json.dumps(to_json(start)))
+        .option("endingOffsets", json.dumps(last))
         .option("columns", columns)
-        .options(**options)
         .load()
     )

@@ -1,0 +1,183 @@
+"""`octavo pipeline ingest` and `replay`, the jobs that write into topics, and `gc` behind them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli.options import AsJson, BadOption, Data
+from octavo.cli.output import say
+from octavo.cli.pipeline_run import (
+    Conf,
+    DryRun,
+    Job,
+    Master,
+    Url,
+    Where,
+    carry_out,
+    finish,
+    named_values,
+)
+
+if TYPE_CHECKING:
+    from octavo.pipeline.outcome import Outcome
+
+Once = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="NAME",
+        help="Do it once under this name: letters, digits, - and _. Default: made of what is done.",
+        show_default=False,
+    ),
+]
+
+
+def ingest(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="FILE…", help="Files, folders, patterns; also s3a:.")
+    ],
+    topic: Annotated[str, typer.Option("--topic", help="Where to: topic or namespace/topic.")],
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="csv, json, parquet or text. Default: by the file's name."),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(help="The columns, e.g. 'day INT, tail STRING'.")
+    ] = None,
+    reader: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of Spark's reader; may be repeated."),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The column that is a message's key.")] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(help="The column that is its value. Default: the row as JSON."),
+    ] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(help="The column that is its time: a time, its text, or ms.")
+    ] = None,
+    order_by: Annotated[
+        str | None, typer.Option(help="The column that rows of a file are ordered by.")
+    ] = None,
+    once: Once = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Files into a topic, each file once: a repeated run adds the files that are new.
+
+    \b
+    Examples:
+      octavo pipeline ingest flights.csv --topic flights --key tailnum --timestamp time_hour
+      octavo pipeline ingest 's3a://lake/orders/*.parquet' --topic orders --key id --dry-run
+      octavo pipeline ingest log.csv.gz --topic log --reader sep=';' --schema 'at STRING, n INT'
+    """
+
+    def job() -> Job:
+        from octavo.pipeline.ingest import FORMATS, IngestOptions, Shape, ingest
+
+        if form is not None and form not in FORMATS:
+            raise BadOption(f"--format {form}: one of {', '.join(FORMATS)}")
+        given = named_values("--reader", reader)
+        shape = Shape(form, schema, given, key, value, timestamp, order_by)
+        return partial(ingest, options=IngestOptions(tuple(paths), topic, shape, once, dry_run))
+
+    carry_out("ingest", job, Where(url, data, master, conf), as_json=as_json)
+
+
+def replay(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="topic or namespace/topic")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Another topic.")],
+    from_offsets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help='By partition, e.g. \'{"flights": {"0": 23, "1": -2}}\'.'
+        ),
+    ] = None,
+    to_offsets: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The same; the first that is left out.")
+    ] = None,
+    from_ms: Annotated[
+        int | None, typer.Option(min=0, help="From the first message as new as that.")
+    ] = None,
+    to_ms: Annotated[
+        int | None, typer.Option(min=0, help="Up to the first message as new as that.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SQL",
+            help="Only these: over key, value, topic, partition, offset, timestamp, headers.",
+        ),
+    ] = None,
+    keep_partitions: Annotated[
+        bool, typer.Option("--keep-partitions", help="As in the source, not by the key.")
+    ] = False,
+    once: Once = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a range of a topic to another one, once: all its messages or none.
+
+    \b
+    Examples:
+      octavo pipeline replay flights again --from-ms 1380000000000 --to-ms 1381000000000
+      octavo pipeline replay flights late --where "key LIKE 'N1%' AND value IS NOT NULL"
+      octavo pipeline replay flights copy --from-offsets '{"flights": {"0": 100}}' --dry-run
+    """
+
+    def job() -> Job:
+        from octavo.pipeline.replay import ReplayOptions, replay
+
+        bounds = {
+            "startingOffsets": from_offsets,
+            "endingOffsets": to_offsets,
+            "startingTimestamp": from_ms,
+            "endingTimestamp": to_ms,
+        }
+        given = {name: str(bound) for name, bound in bounds.items() if bound is not None}
+        options = ReplayOptions(source, target, given, where, keep_partitions, once, dry_run)
+        return partial(replay, options=options)
+
+    carry_out("replay", job, Where(url, data, master, conf), as_json=as_json)
+
+
+def gc(
+    grace_s: Annotated[
+        float, typer.Option(min=0, help="Leave alone what is younger.", show_default="a day")
+    ] = 86_400.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what is old and unnamed; delete nothing.")
+    ] = False,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the ledgers that died tasks of the Spark sink have left behind.
+
+    \b
+    Examples:
+      octavo pipeline gc --dry-run
+      octavo pipeline gc --grace-s 3600 --json
+    """
+
+    def work() -> Outcome:
+        from octavo.pipeline.session import check_packages
+
+        check_packages()
+        from octavo.pipeline.gc import gc
+
+        service = Where(url, data).service
+        return gc(service, say, grace_ms=round(grace_s * 1000), dry_run=dry_run)
+
+    finish(work, as_json=as_json)

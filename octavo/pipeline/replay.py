@@ -1,0 +1,114 @@
+"""`replay`: a range of a topic into another one, once.
+
+The range is fixed when the job begins, and is one transaction: all its messages or none. The id is
+made of source, range, filter and target, or is given with `--id`. Keys, headers and timestamps stay
+as they are; what had an order in a partition of the source has it in the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from octavo.pipeline.outcome import Outcome
+from octavo.pipeline.runner import BadUsage, Run, frame_of
+from octavo.pipeline.writing import id_of, read_only, target_settings, was_written, write_once
+from octavo.spark.cluster import connected
+from octavo.spark.options import SourceOptions, source_options
+from octavo.spark.planning import resolved, views_of
+from octavo.spark.splits import Offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COLUMNS = "key,value,topic,partition,offset,timestamp,headers"
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """`bounds`: options of the source that say where it begins and ends. `where`: SQL."""
+
+    source: str
+    target: str
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    where: str | None = None
+    keep_partitions: bool = False
+    transaction: str | None = None
+    dry_run: bool = False
+
+
+def replay(run: Run, options: ReplayOptions) -> Outcome:
+    """Raises `BadUsage`, `InvalidOption`; Spark's own errors."""
+    target, settings = target_settings(run.service, options.target)
+    given = {"service": run.service, "subscribe": options.source, **options.bounds}
+    asked = source_options(given, streaming=False)
+    if len(asked.selection.topics) != 1:
+        raise BadUsage(f"{options.source}: one topic is replayed at a time")
+    (source,) = asked.selection.topics
+    if source == target:
+        raise BadUsage(f"{target} into itself: name another topic as the target")
+    start, end = asyncio.run(_range(run.service, asked))
+    if options.keep_partitions and len(end) > settings.partitions:
+        raise BadUsage(
+            f"--keep-partitions: {source} has {len(end)} partitions, {target} only "
+            f"{settings.partitions}"
+        )
+    ranges = {str(number): [start[source, number], end[source, number]] for _, number in end}
+    transaction = options.transaction or id_of(
+        "replay", source=source, target=target, ranges=ranges, where=options.where,
+        keep_partitions=options.keep_partitions,
+    )  # fmt: skip
+    outcome = Outcome("replay")
+    outcome.summary = {
+        "source": source,
+        "target": target,
+        "ranges": ranges,
+        "transaction": transaction,
+        "rows_read": sum(last - first for first, last in ranges.values()),
+        "rows": 0,
+        "replayed_before": False,
+        "dry_run": options.dry_run,
+    }
+    if outcome.summary["rows_read"]:
+        _copy(run, options, _rows(run, options, start, end), target, outcome.summary)
+    else:
+        run.say("no message in this range")
+    return outcome
+
+
+def _copy(
+    run: Run, options: ReplayOptions, rows: DataFrame, target: str, summary: dict[str, Any]
+) -> None:
+    run.say(f"{summary['rows_read']:,} messages of {summary['source']}")
+    if options.dry_run:
+        summary["rows"] = read_only(rows)
+    elif was_written(run.service, summary["transaction"]):
+        summary["replayed_before"] = True
+        run.say(f"{summary['transaction']} is in {target} already")
+    else:
+        wrote = write_once(run, rows, target, summary["transaction"])
+        summary["rows"], summary["replayed_before"] = wrote
+
+
+def _rows(run: Run, options: ReplayOptions, start: Offsets, end: Offsets) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    rows = frame_of(run, start, end, _COLUMNS)
+    if options.where is not None:
+        try:
+            rows = rows.where(options.where)
+        except AnalysisException as error:
+            raise BadUsage(f"--where {options.where}: {str(error).splitlines()[0]}") from error
+    kept = ["key", "value", "timestamp", "headers"]
+    return rows.select(*kept, *(["partition"] if options.keep_partitions else []))
+
+
+async def _range(service: str, options: SourceOptions) -> tuple[Offsets, Offsets]:
+    """Where each partition begins and ends, as offsets: the same when the job is run again."""
+    async with connected(service) as cluster:
+        views = await views_of(cluster, await cluster.partitions(options.selection))
+        start = await resolved(cluster, views, options.starting, options.latest_if_late)
+        end = await resolved(cluster, views, options.ending, late_is_latest=True)
+        return {name: min(start[name], end[name]) for name in end}, end
