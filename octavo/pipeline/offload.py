@@ -43,6 +43,7 @@ from octavo.pipeline.offload_copy import (
     stem_of,
 )
 from octavo.pipeline.offload_rules import (
+    OFFLOADS_MAX,
     Drop,
     Job,
     OffloadPolicy,
@@ -93,6 +94,7 @@ class _Offload:
             f"{len(plan.copies)} ledgers with {size / 1e6:,.1f} MB to copy, "
             f"{len(plan.drops)} to drop from bookies, {plan.offloaded} offloaded, {plan.kept} kept"
         )
+        outcome.found([_full(name) for name in plan.full])
         if not self.dry_run:
             if plan.copies:
                 self._check_writable()
@@ -192,6 +194,11 @@ class _Offload:
                 if isinstance(error, MetadataUnavailable):
                     raise
                 outcome.found([Finding("orphan-left", self.to, str(error))])
+
+
+def _full(name: PartitionKey) -> Finding:
+    what = f"{OFFLOADS_MAX:,} of its ledgers are offloaded: its record has no room for more"
+    return Finding("record-full", "/".join(map(str, name)), what)
 
 
 def _failure(one: Copied) -> Finding:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 from metadata.offloads import COPYING, DROPPED, OFFLOADED
 from metadata.topics import OffloadIntent, PartitionLedger, PartitionRecord
 
+OFFLOADS_MAX = 1_500
+"""Of one partition: each takes some 250 bytes of its record, which holds a megabyte at most."""
+
 PartitionKey = tuple[str, str, int]
 """Namespace, topic, partition."""
 
@@ -53,6 +56,8 @@ class Plan:
     """Closed ledgers that are not old or not large enough."""
     offloaded: int
     """Those that have a whole copy already."""
+    full: tuple[PartitionKey, ...] = ()
+    """Partitions whose record has no room for more."""
 
 
 def planned(
@@ -61,17 +66,23 @@ def planned(
     """What is to be done. An open ledger is never touched, and neither is an empty one."""
     copies: list[Job] = []
     drops: list[Drop] = []
+    full: list[PartitionKey] = []
     kept = offloaded = 0
     for name, record in records.items():
+        room = OFFLOADS_MAX - sum(link.offload is not None for link in record.ledgers)
         for link in record.ledgers:
             offload = link.offload
             if not link.count:
                 continue
             if offload is None or offload.state == COPYING:
-                if _is_due(link, policy, now_ms):
-                    copies.append(Job(name, link, None if offload is None else offload.uuid))
-                else:
+                if not _is_due(link, policy, now_ms):
                     kept += 1
+                elif offload is None and room <= 0:
+                    kept += 1
+                    full += [name] if name not in full else []
+                else:
+                    room -= offload is None
+                    copies.append(Job(name, link, None if offload is None else offload.uuid))
                 continue
             offloaded += 1
             old = policy.drop_lag_ms is not None and (
@@ -80,7 +91,7 @@ def planned(
             # One that is dropped already is dropped again: the run before may have died between.
             if offload.state == DROPPED or (offload.state == OFFLOADED and old):
                 drops.append(Drop(name, link.ledger_id, offload.uuid))
-    return Plan(tuple(copies), tuple(drops), kept, offloaded)
+    return Plan(tuple(copies), tuple(drops), kept, offloaded, tuple(full))
 
 
 def _is_due(link: PartitionLedger, policy: OffloadPolicy, now_ms: int) -> bool:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from metadata.offloads import COPYING, DROPPED, OFFLOADED
+from metadata.store import RECORD_BYTES_MAX
+from metadata.topic_records import encode_record
 from metadata.topics import OffloadIntent, OffloadRecord, PartitionLedger, PartitionRecord
-from octavo.pipeline.offload_rules import OffloadPolicy, orphans, pause_s, planned, waves
+from octavo.pipeline.offload_rules import (
+    OFFLOADS_MAX,
+    OffloadPolicy,
+    orphans,
+    pause_s,
+    planned,
+    waves,
+)
 
 NAME = ("public", "t", 0)
 HOUR = 3_600_000
+URL = f"s3://archive/octavo/public/flights/0/ledger-4294967296-{'a' * 32}-12345678.parquet"
+PLACE = OffloadRecord("a" * 32, OFFLOADED, URL, 2**41, 10**6, 2**30, 2**32 - 1, 2**32 - 1)
 
 
 def link(
@@ -67,3 +80,15 @@ def test_the_pace_and_the_waves() -> None:
     assert pause_s(1000, 2.0, 1000.0) == 0.0
     plan = planned({NAME: PartitionRecord(tuple(link(n, 0) for n in range(5)))}, OffloadPolicy(), 9)
     assert [len(wave) for wave in waves(plan.copies, 2)] == [2, 2, 1]
+
+
+def test_a_partitions_record_is_not_filled_up() -> None:
+    links = [link(n, 0, uuid=str(n), state=OFFLOADED) for n in range(OFFLOADS_MAX - 2)]
+    links += [link(n, 0, uuid=str(n), state=COPYING) for n in range(9_000, 9_001)]
+    links += [link(n, 0) for n in range(9_100, 9_103)]
+    plan = planned({NAME: PartitionRecord(tuple(links))}, OffloadPolicy(), 1)
+    assert [job.link.ledger_id for job in plan.copies] == [9_000, 9_100], "and the one begun before"
+    assert (plan.full, plan.kept) == ((NAME,), 2)
+    every = [replace(one, offload=PLACE) for one in [link(n, 0) for n in range(4_000)]]
+    most = PartitionRecord((*every[:OFFLOADS_MAX], *(link(n, 0) for n in range(2_500))))
+    assert len(encode_record(most)) < RECORD_BYTES_MAX
