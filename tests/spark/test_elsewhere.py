@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
 import shutil
@@ -13,7 +12,7 @@ import pytest
 
 from octavo import Client
 from tests.process.cluster import environment, until
-from tests.spark.test_source import known_end
+from tests.spark.published import known_end
 
 pytestmark = [
     pytest.mark.timeout(600),  # two JVMs begin; on a busy machine that alone takes a minute
@@ -28,7 +27,7 @@ def read_by(kind: str, service: str) -> dict[str, object]:
         with client.producer(topic, batch_bytes=600) as producer:
             for number in range(200):
                 producer.send(b"%d" % number, key=f"k{number % 7}")
-        until(lambda: asyncio.run(known_end(service, topic)) == 200, "bookies know all", 60)
+        until(lambda: known_end(service, topic) == 200, "bookies know all", 60)
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.elsewhere", kind, service, topic],
         capture_output=True,
