@@ -47,10 +47,12 @@ async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBat
     return found
 
 
-async def messages(cluster: HttpCluster, topic: str = TOPIC) -> list[list[str]]:
+async def messages(
+    cluster: HttpCluster, topic: str = TOPIC, partitions: int = 2
+) -> list[list[str]]:
     """The values in each partition, in order."""
     found: list[list[str]] = []
-    for number in range(2):
+    for number in range(partitions):
         values: list[str] = []
         while True:
             answer = await cluster.api.get(
@@ -150,6 +152,88 @@ async def test_a_task_that_fails_takes_its_ledgers_back(cluster: HttpCluster) ->
     assert set(seen.deleted) == ids
     with pytest.raises(driver.SinkFailed):
         await asyncio.to_thread(writer.commit, [told])
+
+
+async def test_a_task_that_fails_after_its_ledger_is_closed_is_run_again(
+    cluster: HttpCluster,
+) -> None:
+    """Spark takes the message of the second attempt; the first one's ledgers are orphans."""
+    writer = batch_writer(options(cluster, txnId="retried"), SCHEMA, overwrite=False)
+    lost = await task(writer, rows(0, 20))
+    told = await task(writer, rows(0, 20))
+    await asyncio.to_thread(writer.commit, [told])
+    found = await messages(cluster)
+    assert sorted(int(one) for part in found for one in part) == list(range(20))
+    (seen,) = await collect_orphans(cluster.api.url, grace_ms=-1000)
+    assert set(seen.deleted) == {one.ledger_id for one in lost.written}
+    assert await collect_orphans(cluster.api.url, grace_ms=-1000) == []
+    assert await messages(cluster) == found
+
+
+@pytest.fixture
+def running_batch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What Spark tells a task of its query and batch."""
+    found = {"sql.streaming.queryId": "q-1"}
+    context = SimpleNamespace(
+        getLocalProperty=found.get, partitionId=lambda: 0, taskAttemptId=lambda: 1
+    )
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
+    return found
+
+
+async def test_two_drivers_on_one_checkpoint_commit_each_batch_once(
+    cluster: HttpCluster, running_batch: dict[str, str]
+) -> None:
+    """Both write each batch and commit at the same time; one of them comes again later."""
+    drivers = [stream_writer(options(cluster), SCHEMA) for _ in range(2)]
+    late = []
+    for batch in range(3):
+        running_batch["streaming.sql.batchId"] = str(batch)
+        told = [await task(one, rows(10 * batch, 10 * batch + 10)) for one in drivers]
+        late.append(await task(drivers[0], rows(10 * batch, 10 * batch + 10)))
+        commits = [
+            asyncio.to_thread(one.commit, [message], batch)
+            for one, message in zip(drivers, told, strict=True)
+        ]
+        await asyncio.gather(*commits)
+    for batch in (2, 0, 1):
+        await asyncio.to_thread(drivers[0].commit, [late[batch]], batch)
+    values = [int(one) for part in await messages(cluster) for one in part]
+    assert sorted(values) == list(range(30))
+    assert await collect_orphans(cluster.api.url, grace_ms=-1000) == []
+
+
+async def test_partitions_added_amid_a_query(
+    cluster: HttpCluster, running_batch: dict[str, str]
+) -> None:
+    """Keys move to other partitions from the next batch on; a batch run again moves nothing."""
+    writer = stream_writer(options(cluster), SCHEMA)
+    running_batch["streaming.sql.batchId"] = "0"
+    await asyncio.to_thread(writer.commit, [await task(writer, rows(0, 40))], 0)
+    before = await messages(cluster, partitions=2)
+    assert (await cluster.api.call("PATCH", TOPIC, json={"partitions": 5})).status == 200
+    again = await task(writer, rows(0, 40))
+    assert {one.partition for one in again.written} > {0, 1}
+    await asyncio.to_thread(writer.commit, [again], 0)
+    assert await messages(cluster, partitions=5) == [*before, [], [], []]
+    running_batch["streaming.sql.batchId"] = "1"
+    await asyncio.to_thread(writer.commit, [await task(writer, rows(40, 80))], 1)
+    after = await messages(cluster, partitions=5)
+    assert sorted(int(one) for part in after for one in part) == list(range(80))
+    assert all(after[2:])
+
+
+async def test_a_topic_deleted_before_the_commit_is_an_error_that_says_so(
+    cluster: HttpCluster,
+) -> None:
+    writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
+    told = [await task(writer, rows(0, 10))]
+    assert (await cluster.api.call("DELETE", TOPIC)).status in (200, 202, 204)
+    with pytest.raises(driver.SinkFailed, match="there is no topic public/flights"):
+        await asyncio.to_thread(writer.commit, told)
+    await asyncio.to_thread(writer.abort, told)
+    left = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
+    assert not left & {one.ledger_id for one in told[0].written}
 
 
 async def test_a_commit_goes_on_at_another_broker(cluster: HttpCluster) -> None:
