@@ -71,7 +71,7 @@ async def messages(
 
 
 def options(cluster: HttpCluster, **more: str) -> dict[str, str]:
-    return {"service": cluster.api.url, "topic": "flights", "commitTimeout": "20s", **more}
+    return {"service": cluster.api.url, "topic": "flights", "commitTimeout": "60s", **more}
 
 
 async def test_tasks_write_and_the_driver_commits_once(cluster: HttpCluster) -> None:
