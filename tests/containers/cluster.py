@@ -15,6 +15,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from docker.models.containers import Container
@@ -274,11 +275,14 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(images: Images, *, bookies: int, brokers: int) -> Iterator[Cluster]:
-    """A cluster for the length of a block."""
+def running_cluster(images: Images, logs: Path, *, bookies: int, brokers: int) -> Iterator[Cluster]:
+    """A cluster for the length of a block; what its nodes said is left in the folder `logs`."""
     cluster = Cluster(images, bookies=bookies, brokers=brokers)
     try:
         cluster.start()
         yield cluster
     finally:
+        for name, node in cluster.nodes.items():
+            with contextlib.suppress(Exception):  # it may never have been made
+                (logs / f"{name}.jsonl").write_text(node.logs())
         cluster.remove()

@@ -30,7 +30,7 @@ def images() -> Iterator[Images]:
 
 
 @pytest.fixture(scope="session")
-def cluster(images: Images) -> Iterator[Cluster]:
+def cluster(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Four bookies, so that a dead one is replaced, and two brokers."""
-    with running_cluster(images, bookies=4, brokers=2) as running:
+    with running_cluster(images, tmp_path_factory.mktemp("logs"), bookies=4, brokers=2) as running:
         yield running

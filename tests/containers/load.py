@@ -13,12 +13,13 @@ import json
 import os
 import random
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from octavo import AsyncClient
 from octavo.client.errors import ClientError
-from tests.kit.history import Call
+from tests.kit.history import Call, History
 from tests.process.audit import problems, stored, texts
 from tests.process.users import (
     SUBSCRIPTION,
@@ -125,6 +126,7 @@ class Load:
             "wait_p50": waits[len(waits) // 2],
             "wait_p99": waits[len(waits) * 99 // 100],
             "wait_max": waits[-1],
+            "silence_max": longest_silence(history),
         }
         (self._notes / "history.jsonl").write_text("\n".join(history.lines()))
         self._write("verdict.json", verdict)
@@ -145,6 +147,25 @@ class Load:
         part = self._notes / f"{name}.part"
         part.write_text(json.dumps(what))
         os.replace(part, self._notes / name)
+
+
+def longest_silence(history: History) -> float:
+    """The longest time for which no publish to some partition was acked though one was asked for.
+
+    A message that only waits behind others, on a machine that is busy, does not count.
+    """
+    partitions: dict[str, list[tuple[float, float]]] = {}
+    for one in history:
+        if one.call is Call.SEND and one.is_ok and one.completed_at is not None:
+            partitions.setdefault(one.log, []).append((one.completed_at, one.invoked_at))
+    longest = 0.0
+    for sends in partitions.values():
+        sends.sort(reverse=True)
+        asked_at = float("inf")
+        for (acked_at, invoked_at), (acked_before, _) in pairwise(sends):
+            asked_at = min(asked_at, invoked_at)
+            longest = max(longest, acked_at - max(acked_before, asked_at))
+    return longest
 
 
 def main() -> None:

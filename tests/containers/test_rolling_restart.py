@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.cluster import SESSION_S, Cluster, running_cluster
+from tests.containers.cluster import SESSION_S, WAIT_S, Cluster, running_cluster
 from tests.containers.images import Images
 from tests.containers.watchers import users_of
 
@@ -24,12 +24,15 @@ LONG = bool(os.environ.get("CONTAINERS_LONG"))
 
 
 @pytest.fixture
-def restarted(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def restarted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     if not LONG:
         yield request.getfixturevalue("cluster")
         return
     images: Images = request.getfixturevalue("images")
-    with running_cluster(images, bookies=5, brokers=3) as cluster:
+    logs = tmp_path_factory.mktemp("logs")
+    with running_cluster(images, logs, bookies=5, brokers=3) as cluster:
         yield cluster
 
 
@@ -45,6 +48,7 @@ def test_every_node_is_restarted(restarted: Cluster, tmp_path: Path) -> None:
             users.more(50)
         verdict = users.finish()
     print(f"{len(codes)} restarts: {verdict}; goal {TAKE_OVER_GOAL_S} s")
+    overloaded = os.getloadavg()[0] > 4 * (os.cpu_count() or 1)  # by others: all are late then
     assert set(codes.values()) == {0}, codes
     assert not verdict.wrong, "\n".join(verdict.wrong[:20])
-    assert verdict.wait_max <= TAKE_OVER_GOAL_S
+    assert verdict.silence_max <= (WAIT_S if overloaded else TAKE_OVER_GOAL_S)

@@ -29,12 +29,14 @@ class Verdict:
     wait_p50: float
     wait_p99: float
     wait_max: float
+    silence_max: float
+    """No publish to some partition was acked for so long, though one was asked for."""
 
     def __str__(self) -> str:
         return (
             f"{self.sent} sent, {self.stored} stored, {self.retries} calls repeated by the client; "
             f"waited p50 {self.wait_p50:.3f} s, p99 {self.wait_p99:.3f} s, "
-            f"at most {self.wait_max:.3f} s"
+            f"at most {self.wait_max:.3f} s; a partition acked nothing for {self.silence_max:.3f} s"
         )
 
 
