@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: containers help demo test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills model crash-states fault-sweep io-errors engine-model network-matrix
+.PHONY: containers help demo test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -25,6 +25,7 @@ help:
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
 	@echo 'make network-matrix   the network cut in 20 ways, in 3 phases each; root; 30 minutes'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
+	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7]; needs Java 17'
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -91,6 +92,11 @@ kills: N ?= 500
 kills: install
 	$(BIN)/python -m tests.process.campaign --cycles $(N) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(ZOOKEEPER),--zookeeper)
+
+# A streaming query from topic to topic, killed at random and at its commits: each row comes out once.
+spark-kills: N ?= 100
+spark-kills: install
+	$(BIN)/python -m tests.spark.kills --cycles $(N) $(if $(SEED),--seed $(SEED))
 
 # Every state that the production state machines can reach, within bounds: docs/model_check.md.
 model: install

@@ -1,0 +1,51 @@
+"""The query that a campaign of kills kills: one topic copied into another, in a process of its own.
+
+    python -m tests.spark.killed_query SERVICE FOLDER [--drain]
+
+It runs until it is killed; with `--drain` it reads what is there and ends. Tasks are tried four
+times, so a Python worker may die without ending the query.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+ORIGIN, COPY = "origin", "copy"
+ROWS_PER_BATCH = 400
+
+
+def run(service: str, folder: Path, *, drain: bool) -> None:
+    """See the module's first lines."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("octavo kills")
+        .config("spark.ui.enabled", "false")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("FATAL")
+    rows = (
+        spark.readStream.format("octavo")
+        .options(service=service, subscribe=ORIGIN, startingOffsets="earliest")
+        .option("maxOffsetsPerTrigger", str(ROWS_PER_BATCH))
+        .option("maxRecordsPerPartition", "150")
+        .load()
+        .select("key", "value")
+    )
+    writer = (
+        rows.writeStream.format("octavo")
+        .options(service=service, topic=COPY)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+    )
+    query = (writer.trigger(availableNow=True) if drain else writer).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]), drain="--drain" in sys.argv)

@@ -1,0 +1,325 @@
+"""Kills of a streaming query: `python -m tests.spark.kills --cycles 100 [--seed S] [--json]`.
+
+A query copies one topic into another, exactly once, in a process of its own. Rows come in all the
+time. In each cycle the query, with its JVM and its Python workers, is killed by SIGKILL at a moment
+that is drawn: any moment, or just when a commit is decided, before Spark has written its own; at
+times a Python worker dies before. It is started again on the same checkpoint, also when it ended
+with an error (Spark gives its Python workers 10 s to start, and no more). At the end what came out
+is compared with what went in, row for row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from octavo import Client
+from protocol.batch import split_batches
+from protocol.records import read_records
+from tests.process.cluster import environment, standalone
+from tests.spark.killed_query import COPY, ORIGIN, ROWS_PER_BATCH
+
+BATCHES = "application/vnd.kafka.recordbatch.v2"
+ENDED_IN_A_ROW_MAX = 8
+LIFE_S_MAX = 1200.0
+"""A life that commits nothing for so long is a failure."""
+COPY_PARTITIONS = 2
+
+
+@dataclass
+class Report:
+    """What a campaign came to. Every kill is counted in exactly one of the three moments."""
+
+    seed: int
+    cycles: int
+    seconds: float = 0.0
+    batches: int = 0
+    workers_killed: int = 0
+    ended: int = 0
+    """Lives that ended with an error of their own, not by a kill."""
+    killed_before_sparks_commit: int = 0
+    """The sink had committed the batch, Spark had not."""
+    killed_amid_a_batch: int = 0
+    """Spark had planned a batch that the sink had not committed."""
+    killed_between_batches: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_distinct: int = 0
+    missing: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        """Each row came out once, and nothing else did."""
+        return not self.missing and not self.doubled and self.rows_in == self.rows_out
+
+
+class Life:
+    """One run of the query, until it is killed or has ended."""
+
+    def __init__(self, service: str, folder: Path, *arguments: str) -> None:
+        folder.mkdir(exist_ok=True)
+        self._said = folder / "said"
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "tests.spark.killed_query", service, str(folder),
+                    *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                start_new_session=True,
+            )  # fmt: skip
+
+    def members(self, name: str = "") -> list[int]:
+        """The processes of this run's session whose command has `name` in it."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with contextlib.suppress(OSError, IndexError):
+                    session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if session == self.process.pid and command and name in command:
+                        found.append(int(folder.name))
+        return found
+
+    def kill_worker(self, rng: random.Random) -> bool:
+        """One of the Python processes that run tasks."""
+        workers = self.members("pyspark.daemon")
+        if workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rng.choice(workers), signal.SIGKILL)
+        return bool(workers)
+
+    def kill(self) -> None:
+        """All of it."""
+        while members := self.members():
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.05)
+        self.process.wait(10)
+
+    def said(self) -> str:
+        """The end of what it said."""
+        return self._said.read_text(errors="replace")[-4000:]
+
+
+class Campaign:
+    """The parts of one run over one cluster."""
+
+    def __init__(self, service: str, folder: Path, report: Report) -> None:
+        self._service = service
+        self._folder = folder
+        self._report = report
+        self._rng = random.Random(report.seed)
+        self._published = 0
+        self._stop = threading.Event()
+        self._failed: list[BaseException] = []
+
+    def run(self, say: Callable[[str], None]) -> None:
+        """All cycles, then the rest of the rows, then the comparison."""
+        with Client(self._service) as client:
+            client.create_topic(ORIGIN, partitions=3)
+            client.create_topic(COPY, partitions=COPY_PARTITIONS)
+        feeder = threading.Thread(target=self._feed, name="feed")
+        feeder.start()
+        try:
+            for cycle in range(self._report.cycles):
+                self._cycle()
+                say(f"cycle {cycle + 1} of {self._report.cycles}: batch {self._decided()}")
+        finally:
+            self._stop.set()
+            feeder.join()
+        if self._failed:
+            raise self._failed[0]
+        self._wait_for_readers()
+        for _ in range(ENDED_IN_A_ROW_MAX):
+            last = Life(self._service, self._folder, "--drain")
+            try:
+                if last.process.wait(LIFE_S_MAX) == 0:
+                    break
+                self._report.ended += 1
+            finally:
+                last.kill()
+        else:
+            raise AssertionError(f"the query ends again and again: {last.said()}")
+        self._compare()
+
+    def _feed(self) -> None:
+        """Rows numbered from 0, until told to stop; a few hundred each second."""
+        try:
+            with Client(self._service) as client, client.producer(ORIGIN) as producer:
+                while not self._stop.is_set():
+                    # Not more than the query takes: rows in cost time at the end.
+                    if self._published < (self._decided() + 8) * ROWS_PER_BATCH:
+                        for _ in range(40):
+                            number = self._published
+                            producer.send(b"%d" % number, key=f"k{number % 11}")
+                            self._published += 1
+                        producer.flush()
+                    self._stop.wait(0.1)
+        except BaseException as error:
+            self._failed.append(error)
+
+    def _wait_for_readers(self) -> None:
+        """Bookies know the last confirmed entry a moment after the publisher does."""
+        from tests.spark.published import known_end
+
+        deadline_s = time.monotonic() + LIFE_S_MAX
+        while known_end(self._service, ORIGIN) < self._published:
+            assert time.monotonic() < deadline_s, "readers do not see what was published"
+            time.sleep(0.05)
+
+    def _cycle(self) -> None:
+        for _ in range(ENDED_IN_A_ROW_MAX):
+            life = Life(self._service, self._folder)
+            try:
+                if self._commits_once_more(life):
+                    break
+                self._report.ended += 1
+            finally:
+                life.kill()
+        else:
+            raise AssertionError(f"the query ends again and again: {life.said()}")
+        self._note()
+
+    def _commits_once_more(self, life: Life) -> bool:
+        """Let it work until the moment of its death; False when it ends before."""
+        rng = self._rng
+        if not self._wait_for_commit(life):
+            return False
+        if rng.random() < 0.3 and life.kill_worker(rng):
+            self._report.workers_killed += 1
+        for _ in range(rng.randrange(3)):
+            if not self._wait_for_commit(life):
+                return False
+        if rng.random() < 0.5:
+            time.sleep(rng.random() * 2.0)  # the kill comes at any moment
+        return True
+
+    def _wait_for_commit(self, life: Life) -> bool:
+        """Until the sink has committed one more batch, which may be before Spark has."""
+        before, deadline_s = self._decided(), time.monotonic() + LIFE_S_MAX
+        while self._decided() == before:
+            if life.process.poll() is not None:
+                return False
+            if self._failed:
+                raise self._failed[0]
+            assert time.monotonic() < deadline_s, f"no batch within {LIFE_S_MAX:g} s"
+            time.sleep(0.01)
+        return True
+
+    def _decided(self) -> int:
+        """The newest batch that the sink has committed; -1 when none is."""
+        try:
+            query = json.loads((self._folder / "checkpoint" / "metadata").read_text())["id"]
+            with urlopen(f"{self._service}/v1/transactions/{query}", timeout=60) as answer:
+                found: int = json.load(answer)["batch"]
+                return found
+        except (FileNotFoundError, ValueError, HTTPError):
+            return -1
+
+    def _note(self) -> None:
+        """At which moment did it die?"""
+        decided, report = self._decided(), self._report
+        report.batches = decided + 1
+        if self._newest("commits") < decided:
+            report.killed_before_sparks_commit += 1
+        elif self._newest("offsets") > decided:
+            report.killed_amid_a_batch += 1
+        else:
+            report.killed_between_batches += 1
+
+    def _newest(self, kind: str) -> int:
+        folder = self._folder / "checkpoint" / kind
+        names = (one.name for one in folder.iterdir()) if folder.is_dir() else ()
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def _compare(self) -> None:
+        report = self._report
+        report.batches = self._decided() + 1
+        found = Counter(self._rows_out())
+        report.rows_in, report.rows_out = self._published, found.total()
+        report.rows_distinct = len(found)
+        expected = {str(number) for number in range(self._published)}
+        report.missing = sorted(expected - found.keys())[:20]
+        report.doubled = sorted(one for one, count in found.items() if count > 1)[:20]
+
+    def _rows_out(self) -> Iterator[str]:
+        for number in range(COPY_PARTITIONS):
+            offset = 0
+            path = f"{self._service}/v1/topics/public/{COPY}/partitions/{number}/messages"
+            while True:
+                request = Request(f"{path}?from={offset}", headers={"Accept": BATCHES})
+                with urlopen(request, timeout=60) as answer:
+                    if answer.status == 204:
+                        break
+                    body = answer.read()
+                for header, data in split_batches(body):
+                    for record in list(read_records(data))[max(0, offset - header.base_offset) :]:
+                        yield (record.value or b"").decode()
+                        offset += 1
+
+
+def run_campaign(folder: Path, cycles: int, seed: int, say: Callable[[str], None]) -> Report:
+    """On a cluster of its own."""
+    report = Report(seed, cycles)
+    started_s = time.monotonic()
+    with standalone(folder / "data") as cluster:
+        Campaign(cluster.cluster.urls[0], folder / "query", report).run(say)
+    report.seconds = round(time.monotonic() - started_s, 1)
+    return report
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="tests.spark.kills")
+    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="octavo-spark-kills-") as folder:
+        report = run_campaign(
+            Path(folder), arguments.cycles, arguments.seed,
+            lambda text: print(text, file=sys.stderr, flush=True),
+        )  # fmt: skip
+    if arguments.json:
+        print(json.dumps(asdict(report)))
+    else:
+        print(
+            f"{report.cycles} kills in {report.seconds:g} s (seed {report.seed}), "
+            f"{report.batches} micro-batches: {report.killed_before_sparks_commit} between the "
+            f"sink's commit and Spark's, {report.killed_amid_a_batch} amid a batch, "
+            f"{report.killed_between_batches} between batches; "
+            f"{report.workers_killed} Python workers killed besides; "
+            f"{report.ended} starts that failed by themselves\n"
+            f"rows in {report.rows_in}, rows out {report.rows_out}, "
+            f"distinct rows {report.rows_distinct}"
+        )
+        for kind in ("missing", "doubled"):
+            if rows := getattr(report, kind):
+                print(f"{kind}: {', '.join(rows)}", file=sys.stderr)
+    return 0 if report.right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
