@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: containers help demo test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix
+.PHONY: containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
+	@echo 'make demo-pipeline  the flights through Spark, each result checked (needs Java 17)'
 	@echo 'make test      format, lint, types, layers, and every test'
 	@echo 'make check     the same without the tests'
 	@echo 'make fmt       format and mend what can be mended'
@@ -40,6 +41,9 @@ install: $(VENV)/installed
 demo: install
 	$(BIN)/octavo demo
 	$(BIN)/octavo demo fencing
+
+demo-pipeline: install
+	$(BIN)/octavo demo pipeline $(if $(DATA),--data $(DATA))
 
 test: install check
 	$(BIN)/pytest --numprocesses 2 --dist loadgroup

@@ -1,4 +1,5 @@
-"""`octavo demo`: everything at once on real data; `octavo demo fencing`: how fencing works."""
+"""`octavo demo`: everything at once on real data; `octavo demo fencing`: how fencing works;
+`octavo demo pipeline`: the same data through Spark."""
 
 from __future__ import annotations
 
@@ -39,6 +40,7 @@ def demo(
       octavo demo
       octavo demo --rows 5000
       octavo demo fencing
+      octavo demo pipeline
     """
     if context.invoked_subcommand is not None:
         return
@@ -62,6 +64,31 @@ def fencing(data: Folder = None) -> None:
 
     with _folder(data) as folder:
         code = asyncio.run(run_fencing(folder))
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def pipeline(
+    rows: Annotated[
+        int | None, typer.Option(min=100, help="Only the first N flights (all: 336,776).")
+    ] = None,
+    data: Folder = None,
+) -> None:
+    """Flights through topics and Spark: ingest, stream, exactly once, Parquet, checked by pandas.
+
+    \b
+    Examples:
+      octavo demo pipeline
+      octavo demo pipeline --rows 20000 --data ./pipeline-demo
+    """
+    from octavo.pipeline.session import check_packages
+
+    check_packages()
+    from octavo.demo.pipeline import run_pipeline
+
+    with _folder(data) as folder:
+        code = run_pipeline(folder, rows)
     if code:
         raise typer.Exit(code)
 

