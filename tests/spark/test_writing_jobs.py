@@ -1,8 +1,11 @@
-"""`ingest` and `replay` on a live cluster: each row once, whatever is repeated."""
+"""`ingest` and `replay` on a live cluster: each row once, whatever is repeated; also submitted."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,3 +177,32 @@ def test_a_range_is_replayed_once_and_in_order(
     ]:
         with pytest.raises(BadUsage, match=said):
             play(target, **options)
+
+
+def test_submitted_to_spark(client: Client, service: str, tmp_path: Path) -> None:
+    """As on a cluster: `spark-submit` owns master and settings, the job its arguments."""
+    import pyspark
+
+    import octavo.pipeline
+
+    client.create_topic("submitted")
+    write_csv(tmp_path / "a.csv", range(10))
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    main = Path(octavo.pipeline.__file__).parent / "__main__.py"
+    settings = ["--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    arguments = ["ingest", str(tmp_path / "a.csv"), "--topic", "submitted", "--url", service]
+    done = subprocess.run(
+        [str(submit), *settings, str(main), *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])  # what is said on the way comes there too
+    assert (found["result"], found["summary"]["rows"]) == ("ok", 10)
