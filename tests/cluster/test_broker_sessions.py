@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -118,7 +119,7 @@ async def test_a_record_changed_behind_the_owner_stops_it(brokers: BrokerCluster
     partition = await owned(first.broker, name)
     records = TopicStore(first.store)
     record, version = await records.read_partition(*name)
-    await records.write_partition(*name, record, version)
+    await records.write_partition(*name, replace(record, epoch=record.epoch + 1), version)
     # These go to the ledger that the record names: they count. Then it cannot roll over.
     await asyncio.gather(*(partition.publish(batch(1, tag=f"{n}")) for n in range(3)))
     await until(lambda: partition not in first.broker.partitions(), "A has given it up")

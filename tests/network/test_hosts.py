@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.network.hosts import NoNamespaces, check_namespaces, sandboxed
@@ -80,6 +81,13 @@ def sleepers() -> list[str]:
     return found
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_links_are_directed_and_nothing_is_left_after_kill_9() -> None:
     need(check_namespaces, NoNamespaces, "REQUIRE_NETNS")
     command, inside = sandboxed(sys.executable, "-c", PROGRAM, SLEEPERS)
@@ -94,14 +102,11 @@ def test_links_are_directed_and_nothing_is_left_after_kill_9() -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "well\n"
-        assert len(sleepers()) == 1
+        until(lambda: len(sleepers()) == 1)  # it is begun: now it has only to become `sleep`
         assert "hub" not in os.listdir("/sys/class/net"), "the bridge is in the sandbox alone"
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(60)
-    deadline = time.monotonic() + 60
-    while sleepers() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not sleepers()
+    until(lambda: not sleepers())
     assert not list(Path("/run/netns").glob("[ab]"))
     process.communicate()
