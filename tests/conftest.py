@@ -29,6 +29,7 @@ ZOOKEEPER_TICK_MS = 500
 ZOOKEEPER_READY_S = 30.0
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`--dist loadgroup` then hands out single tests, and the folders named above as a whole."""
     for item in items:
