@@ -54,14 +54,18 @@ PROGRAM = textwrap.dedent(
             except TimeoutError:
                 return False
 
-    assert reaches("a", "b") and reaches("b", "a") and reaches(CLIENT, "a")
+    def at_last(goes, here, there):
+        '''A link that was just made, on a busy machine, may lose the first packet.'''
+        return any(goes(here, there) for _ in range(60))
+
+    assert all(at_last(reaches, *link) for link in (("a", "b"), ("b", "a"), (CLIENT, "a")))
     asyncio.run(hosts.lose({("a", "b"): 1.0}))
-    assert not heard("a", "b") and heard("b", "a")
-    assert not reaches("a", "b") and not reaches("b", "a") and reaches(CLIENT, "b")
+    assert not heard("a", "b") and at_last(heard, "b", "a")
+    assert not reaches("a", "b") and not reaches("b", "a") and at_last(reaches, CLIENT, "b")
     asyncio.run(hosts.lose({("b", "a"): 1.0}))
-    assert heard("a", "b") and not heard("b", "a")
+    assert at_last(heard, "a", "b") and not heard("b", "a")
     asyncio.run(hosts.lose({}))
-    assert reaches("a", "b") and reaches("b", "a")
+    assert at_last(reaches, "a", "b") and at_last(reaches, "b", "a")
     subprocess.Popen([*hosts.command("a"), "sleep", sys.argv[1]])
     print("well", flush=True)
     sys.stdin.read()
