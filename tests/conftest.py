@@ -52,11 +52,11 @@ class ZooKeeperServer:
 ZooKeeperRun = contextlib.AbstractContextManager[ZooKeeperServer]
 
 
-def answers_ruok(port: int) -> bool:
-    """Whether a ZooKeeper server answers on `port`."""
+def serves(port: int) -> bool:
+    """Whether a ZooKeeper server opens sessions on `port`; it answers `ruok` before that."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as peer:
-        peer.sendall(b"ruok")
-        return peer.recv(4) == b"imok"
+        peer.sendall(b"srvr")
+        return b"Mode: " in b"".join(iter(lambda: peer.recv(4096), b""))
     return False
 
 
@@ -69,7 +69,7 @@ def running_zookeeper(folder: Path, port: int) -> Iterator[ZooKeeperServer]:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + ZOOKEEPER_READY_S
-        while not answers_ruok(port):
+        while not serves(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 text = (folder / "log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"ZooKeeper did not start: {text}")

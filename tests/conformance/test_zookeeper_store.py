@@ -274,7 +274,8 @@ async def test_a_server_that_is_killed_and_comes_back(zookeeper_of_ones_own, eve
         server = run.__enter__()
     except ZooKeeperNotInstalled as error:
         pytest.skip(str(error))
-    store = ZooKeeperStore([f"127.0.0.1:{server.port}"], session_timeout_ms=20_000)
+    hosts = [f"127.0.0.1:{server.port}"]
+    store = ZooKeeperStore(hosts, session_timeout_ms=20_000, connect_timeout_ms=60_000)
     states, heard = [], []
     store.on_session(states.append)
     await store.start()

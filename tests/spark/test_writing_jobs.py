@@ -143,6 +143,7 @@ def test_a_range_is_replayed_once_and_in_order(
     client.create_topic("played", partitions=2)
     client.create_topic("replayed", partitions=3)
     client.create_topic("kept-places", partitions=2)
+    client.create_topic("narrow")
     rows = [f'{{"n": {number}, "k": "k{number % 5}"}}' for number in range(120)]
     (tmp_path / "rows.json").write_text("\n".join(rows))
     shape = Shape(key="k", order_by="n")
@@ -173,7 +174,7 @@ def test_a_range_is_replayed_once_and_in_order(
     for target, options, said in [
         ("played", {}, "into itself"),
         ("replayed", {"where": "nix > 1"}, "--where nix > 1: .*nix"),
-        ("named", {"keep_partitions": True}, "has 2 partitions, public/named only 1"),
+        ("narrow", {"keep_partitions": True}, "has 2 partitions, public/narrow only 1"),
     ]:
         with pytest.raises(BadUsage, match=said):
             play(target, **options)
