@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 from metadata.zookeeper_server import ZooKeeperNotInstalled, server_command, write_config
 from octavo.standalone.ports import free_port
@@ -35,6 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in SHARED_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """What a test had done to the logs of this process, the next one must not find."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @dataclass(frozen=True)

@@ -241,12 +241,16 @@ def test_no_cluster_is_said(service: str, said: str) -> None:
 def test_the_same_rows_through_a_broker(service: str) -> None:
     columns = "value,key,partition,offset,timestamp,ledger,index,producer,sequence"
     with Client(service) as client:
-        client.create_topic("flights", partitions=2, rollover={"entries": 2})
-        publish(client, service, "flights", range(300))
+        client.create_topic("served", partitions=2, rollover={"entries": 2})
+        publish(client, service, "served", range(300))
     found = []
     for read_from in ("bookies", "broker"):
         reader = reader_of(
-            service, columns=columns, readFrom=read_from, maxRecordsPerPartition="70"
+            service,
+            subscribe="served",
+            columns=columns,
+            readFrom=read_from,
+            maxRecordsPerPartition="70",
         )
         rows = [some.to_pylist() for split in reader.partitions() for some in reader.read(split)]
         found.append(
@@ -255,7 +259,7 @@ def test_the_same_rows_through_a_broker(service: str) -> None:
     assert len(found[0]) == 300
     assert found[0] == found[1]
     with pytest.raises(InvalidOption, match="column entry cannot be read with readFrom=broker"):
-        reader_of(service, columns="value,entry", readFrom="broker")
+        reader_of(service, subscribe="served", columns="value,entry", readFrom="broker")
 
 
 # ---------------------------------------------------------------------- many small ledgers
