@@ -239,9 +239,10 @@ async def test_surplus_of_a_wait_is_given_back(two: Running) -> None:
     await two.api.post(FOUR + "/messages", json={"messages": messages})
     seen = [m["value"] for m in (await waiting).json()["messages"]]
     assert len(seen) == 1
-    while len(seen) < 30:
+    while len(seen) < 30:  # a message that is lost is waited for until the test's time is over
         answer = await two.api.post(sub + "/receive?max=50&wait=1")
-        assert answer.status == 200, (sorted(seen), answer)
+        if answer.status == 204:  # on a busy machine what is given back takes longer than that
+            continue
         seen += [m["value"] for m in answer.json()["messages"]]
     assert sorted(seen) == list(range(30))
 
