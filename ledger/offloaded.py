@@ -8,12 +8,12 @@ the newest is kept, for readers go on where they were.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
-from ledger.errors import BeyondLastConfirmed, LedgerError, OffloadDamaged, OffloadUnavailable
+from ledger.entry_source import EntrySource
+from ledger.errors import OffloadDamaged, OffloadUnavailable
 from ledger.object_store import open_object
 from ledger.offload_format import ObjectFile
 from metadata.topics import OffloadRecord
@@ -23,17 +23,22 @@ from protocol.entry import Entry
 T = TypeVar("T")
 
 
-class OffloadedReader:
+class OffloadedReader(EntrySource):
     """Made by `open_offloaded`."""
 
     is_closed = True
 
     def __init__(self, ledger_id: int, url: str, file: ObjectFile) -> None:
-        self.ledger_id = ledger_id
+        self._ledger_id = ledger_id
         self._url = url
         self._file = file
         self._turn = asyncio.Lock()
         self._kept: tuple[int, list[Entry]] = (-1, [])
+
+    @property
+    def ledger_id(self) -> int:
+        """Its id."""
+        return self._ledger_id
 
     @property
     def last_add_confirmed(self) -> int:
@@ -60,13 +65,6 @@ class OffloadedReader:
         """The entries `first` … `last`. Raises `OffloadDamaged`, `OffloadUnavailable`."""
         return [entry async for entry in self.entries(first, last)]
 
-    async def entries(self, first: int, last: int) -> AsyncIterator[Entry]:
-        """The same, one by one."""
-        async with contextlib.aclosing(self.batches(first, last)) as batches:
-            async for batch in batches:
-                for entry in batch:
-                    yield entry
-
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
         """The same, as they lie together, the next under way while one is used."""
         self._check_range(first, last)
@@ -86,12 +84,6 @@ class OffloadedReader:
                 group += 1
         finally:
             ahead.cancel()
-
-    def _check_range(self, first: int, last: int) -> None:
-        if first < 0 or last < first - 1:
-            raise LedgerError(f"entries {first} to {last} are no range")
-        if last > self.last_add_confirmed:
-            raise BeyondLastConfirmed(self.ledger_id, last, self.last_add_confirmed)
 
     def _begin(self, group: int) -> asyncio.Task[list[Entry]]:
         task = asyncio.ensure_future(self._group(group))

@@ -13,13 +13,13 @@ close come by a watch on its record. The LAC of a reader never goes back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ledger.errors import BeyondLastConfirmed, BookieUnavailable, LedgerError, ReadFailed
+from ledger.entry_source import EntrySource
+from ledger.errors import BookieUnavailable, LedgerError, ReadFailed
 from ledger.opened import opener_for
 from ledger.quorum import Quorum
 from ledger.race import AllFailed, Answer, Race
@@ -48,7 +48,7 @@ _POLL_PAUSE_S = 0.1
 _BUSY_PAUSE_S = 0.02
 
 
-class LedgerReader:
+class LedgerReader(EntrySource):
     """One ledger, open for reading. Made by `LedgerClient.open`."""
 
     def __init__(self, client: LedgerClient, metadata: LedgerMetadata, version: int) -> None:
@@ -109,13 +109,6 @@ class LedgerReader:
             first += len(batch)
         return entries
 
-    async def entries(self, first: int, last: int) -> AsyncIterator[Entry]:
-        """The same, one by one: the next batch is under way while one is being consumed."""
-        async with contextlib.aclosing(self.batches(first, last)) as batches:
-            async for batch in batches:
-                for entry in batch:
-                    yield entry
-
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
         """The same, as they come: at most `read_batch_bytes_max` at a time, the next under way."""
         self._check_range(first, last)
@@ -131,12 +124,6 @@ class LedgerReader:
                 yield batch
         finally:
             ahead.cancel()
-
-    def _check_range(self, first: int, last: int) -> None:
-        if first < 0 or last < first - 1:
-            raise LedgerError(f"entries {first} to {last} are no range")
-        if last > self._lac:
-            raise BeyondLastConfirmed(self.ledger_id, last, self._lac)
 
     async def close(self) -> None:
         """Follow no more. The ledger itself is not touched."""
