@@ -124,19 +124,10 @@ class Transactions:
                 continue
             _check_owner(found, transaction, batch)
             own.append(found)
-        for _ in range(_CHANGES_TRIED_MAX):
-            record, version = await self._store.read(transaction)
-            wanted = rules.aborting(record, batch, [one.ledger_id for one in own], self._clock())
-            try:
-                if wanted is not None:
-                    await self._store.write(transaction, wanted, version)
-            except _LOST_RACE:
-                continue
-            break
-        else:
-            raise SpliceUnfinished(
-                f"transaction {transaction} is being changed by others; try again"
-            )
+        ids = [one.ledger_id for one in own]
+        record = await self._change(
+            transaction, lambda record: rules.aborting(record, batch, ids, self._clock())
+        )
         deleted = []
         for one in own:
             if not await self._is_needed(record, one):
@@ -215,15 +206,21 @@ class Transactions:
         return offsets
 
     async def _complete(self, transaction: str, batch: int) -> None:
+        await self._change(transaction, lambda record: rules.completed(record, batch))
+
+    async def _change(
+        self, transaction: str, make: Callable[[TransactionRecord], TransactionRecord | None]
+    ) -> TransactionRecord:
+        """Set the record to what `make` makes of it, unless that is None; what it was before."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(transaction)
-            wanted = rules.completed(record, batch)
-            if wanted is None:
-                return None
+            wanted = make(record)
             try:
-                return await self._store.write(transaction, wanted, version)
+                if wanted is not None:
+                    await self._store.write(transaction, wanted, version)
             except _LOST_RACE:
                 continue
+            return record
         raise SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
 
     async def _drop(self, part: TransactionPart, error: OctavoError) -> None:
