@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ from octavo.spark.sink_rows import RowRouter, Target
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+DriverCall = Callable[[str, str, int, list[Written], int], Coroutine[Any, Any, object]]
+"""`driver.commit` or `driver.abort`."""
 _LAST_WRITE_S = 30.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -88,11 +90,11 @@ class OctavoWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, once all tasks are done."""
-        _commit(self._options, messages)
+        _tell(driver.commit, self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, also when the commit failed."""
-        _abort(self._options, messages)
+        _tell(driver.abort, self._options, messages)
 
 
 class OctavoStreamWriter(DataSourceStreamArrowWriter):
@@ -113,11 +115,11 @@ class OctavoStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, once all tasks are done; again after a crash."""
         assert all(one.batch == batchId for one in _told(messages))
-        _commit(self._options, messages)
+        _tell(driver.commit, self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """On the driver, also when the commit failed."""
-        _abort(self._options, messages)
+        _tell(driver.abort, self._options, messages)
 
 
 # ---- in a task
@@ -214,29 +216,15 @@ def _told(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
     return sorted((one for one in messages if isinstance(one, Message)), key=lambda one: one.task)
 
 
-def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    told = _told(messages)
-    if not told:
-        return  # a query without a single task
-    written = [one for message in told for one in message.written]
-    _run(
-        driver.commit(
-            options.service, told[0].transaction, told[0].batch, written,
-            options.commit_timeout_ms,
-        )
-    )  # fmt: skip
-
-
-def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _tell(
+    driver_call: DriverCall, options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
+) -> None:
+    """Commit or abort what the tasks wrote; of a query without a single task there is nothing."""
     told = _told(messages)
     if told:
         written = [one for message in told for one in message.written]
-        _run(
-            driver.abort(
-                options.service, told[0].transaction, told[0].batch, written,
-                options.commit_timeout_ms,
-            )
-        )  # fmt: skip
+        batch = told[0].transaction, told[0].batch
+        _run(driver_call(options.service, *batch, written, options.commit_timeout_ms))
 
 
 def _run(work: Coroutine[Any, Any, object]) -> None:
