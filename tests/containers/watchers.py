@@ -66,6 +66,12 @@ class Users:
         assert status == 0, wrapped.logs().decode()[-4000:]
         return Verdict(**self._read("verdict.json"))
 
+    def judge(self) -> None:
+        """Finish; no promise may be broken."""
+        verdict = self.finish()
+        print(verdict)
+        assert not verdict.wrong, "\n".join(verdict.wrong[:20])
+
     def _progress(self) -> dict[str, Any]:
         until(self._has_begun, "the users have begun")
         return self._read("progress.json")
