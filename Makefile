@@ -26,7 +26,7 @@ help:
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
 	@echo 'make network-matrix   the network cut in 20 ways, in 3 phases each; root; 30 minutes'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
-	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7]; needs Java 17'
+	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7] [COMMIT=producer]; needs Java 17'
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -100,7 +100,8 @@ kills: install
 # A streaming query from topic to topic, killed at random and at its commits: each row comes out once.
 spark-kills: N ?= 100
 spark-kills: install
-	$(BIN)/python -m tests.spark.kills --cycles $(N) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.spark.kills --cycles $(N) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(COMMIT),--commit $(COMMIT))
 
 # Every state that the production state machines can reach, within bounds: docs/model_check.md.
 model: install

@@ -5,7 +5,7 @@ The rules are in transaction.py. Every call here may be made again as it stands.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -15,10 +15,13 @@ from broker.errors import PartitionNotFound, TopicNotFound, TransactionNotFound
 from broker.partition import Partition
 from broker.problems import Problem
 from broker.proxy import ask_partition, at_owner
-from broker.transactions import Offer
+from broker.transactions import Offer, Splice
 from broker.types import PartitionName, TopicName, checked_name
 from metadata.transactions import PrivateLedger, TransactionRecord
 
+CONTENT_CHARS_MAX = 100
+SHARES_MAX = 1_000
+"""Partitions of a batch that its writer publishes: the record is bounded by ZooKeeper's 1 MB."""
 _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFound}
 
 
@@ -57,9 +60,24 @@ class PartBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a commit."""
+    """The body of a commit. `published`: by the writer itself, which has begun the batch."""
 
     parts: list[PartBody]
+    published: bool = False
+
+
+class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What will be published to one partition; `content` in the writer's own words."""
+
+    topic: str
+    partition: int
+    content: Annotated[str, msgspec.Meta(max_length=CONTENT_CHARS_MAX)]
+
+
+class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a begin."""
+
+    parts: Annotated[list[ShareBody], msgspec.Meta(max_length=SHARES_MAX)]
 
 
 class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,8 +106,32 @@ async def commit(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/commit`."""
     name, batch = _transaction(call), _batch(call)
     body = await call.read_json(CommitBody)
+    if body.published and body.parts:
+        raise Problem(
+            422, "invalid-body", "what its writer has published has no ledgers: parts must be empty"
+        )
     offers = [part.offer() for part in body.parts]
+    done = await call.services.broker.transactions.commit(
+        name, batch, offers, _splicing(call), published=body.published
+    )
+    shown = _show(name, done.record, done.offsets)
+    return call.reply({**shown, "complete": True, "repeated": done.repeated})
 
+
+async def begin(call: Call) -> web.StreamResponse:
+    """`POST …/batches/{batch}/begin`."""
+    name, batch = _transaction(call), _batch(call)
+    body = await call.read_json(BeginBody)
+    content = {
+        str(TopicName.parse(one.topic).partition(one.partition)): one.content for one in body.parts
+    }
+    if len(content) < len(body.parts):
+        raise Problem(422, "invalid-body", "a partition stands twice in the batch")
+    is_new = await call.services.broker.transactions.begin(name, batch, content, _splicing(call))
+    return call.reply({"transaction": name, "batch": batch, "repeated": not is_new})
+
+
+def _splicing(call: Call) -> Splice:
     async def splice(partition: PartitionName, transaction: str, number: int) -> int | None:
         async def here(found: Partition) -> dict[str, Any]:
             return {"offset": await found.splice(transaction, number)}
@@ -104,9 +146,7 @@ async def commit(call: Call) -> web.StreamResponse:
         offset: int | None = answer["offset"]
         return offset
 
-    done = await call.services.broker.transactions.commit(name, batch, offers, splice)
-    shown = _show(name, done.record, done.offsets)
-    return call.reply({**shown, "complete": True, "repeated": done.repeated})
+    return splice
 
 
 async def abort(call: Call) -> web.StreamResponse:
@@ -148,6 +188,7 @@ def _show(
         "transaction": name,
         "batch": record.batch,
         "complete": record.complete,
+        "published": record.begun == record.batch >= 0,
         "parts": [
             {
                 "topic": f"{part.namespace}/{part.topic}",

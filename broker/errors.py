@@ -235,6 +235,12 @@ class TransactionAborted(BrokerError):
     name = "transaction-aborted"
 
 
+class BatchBegun(BrokerError):
+    """A batch whose writer publishes it by itself was begun otherwise, or not at all (409)."""
+
+    name = "batch-begun"
+
+
 class TooManyLedgers(BrokerError):
     """A partition's record, or a transaction's, would grow too long (409)."""
 

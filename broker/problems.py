@@ -116,6 +116,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.SubscriptionBusy: 409,
     broker_errors.StaleLease: 409,
     broker_errors.TransactionAborted: 409,
+    broker_errors.BatchBegun: 409,
     broker_errors.TooManyLedgers: 409,
     broker_errors.StaleProducerEpoch: 403,
     broker_errors.OffsetMismatch: 412,

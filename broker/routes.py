@@ -346,6 +346,18 @@ _TRANSACTIONS = (
         answers=(_ok("All of it is visible", "Transaction"),), problems=(404, 409, 415, 422),
     ),
     Route(
+        method="POST", path=_BATCH + "/begin", handler=api_transactions.begin,
+        name="begin_transaction", tag="transactions",
+        summary="Note that the caller will publish a batch by itself, and what",
+        description=(
+            "For small batches that an idempotent producer publishes, one record batch to each "
+            "partition, between this call and a commit with `published`. A repeat must have the "
+            "same content. `repeated`: the batch was committed before, and is not to be published."
+        ),
+        parameters=_path("transaction", "batch"), body=_json("PublishedParts", {"parts": []}),
+        answers=(_ok("It may be published", "TransactionTurn"),), problems=(409, 415, 422),
+    ),
+    Route(
         method="POST", path=_BATCH + "/abort", handler=api_transactions.abort,
         name="abort_transaction", tag="transactions",
         summary="Give up ledgers of a batch; those that no partition has are deleted",

@@ -273,7 +273,37 @@ SCHEMAS: dict[str, Any] = {
         closed=True,
     ),
     "TransactionParts": _object(
-        {"parts": _list(ref("TransactionPart"))}, "parts", closed=True
+        {
+            "parts": _list(ref("TransactionPart")),
+            "published": {"type": "boolean", "description": "by the caller, which has begun it"},
+        },
+        "parts",
+        closed=True,
+    ),
+    "PublishedParts": _object(
+        {
+            "parts": _list(
+                _object(
+                    {
+                        "topic": TEXT,
+                        "partition": COUNT,
+                        "content": {
+                            "type": "string",
+                            "maxLength": 100,
+                            "description": "the caller's own words; a repeat must say the same",
+                        },
+                    },
+                    "topic", "partition", "content",
+                    closed=True,
+                )
+            )
+        },
+        "parts",
+        closed=True,
+    ),
+    "TransactionTurn": _object(
+        {"transaction": TEXT, "batch": COUNT, "repeated": {"type": "boolean"}},
+        "transaction", "batch", "repeated",
     ),
     "TransactionBatch": _object(
         {"transaction": NAME, "batch": OFFSET}, "transaction", "batch", closed=True
@@ -284,6 +314,7 @@ SCHEMAS: dict[str, Any] = {
             "batch": {"type": "integer", "description": "the newest committed one"},
             "complete": {"type": "boolean", "description": "every partition has its part"},
             "repeated": {"type": "boolean", "description": "this call has added nothing"},
+            "published": {"type": "boolean", "description": "by its writer, without ledgers"},
             "parts": _list(
                 _object(
                     {

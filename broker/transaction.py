@@ -39,6 +39,15 @@ commit that names one of them is refused. What a partition names is never delete
 name by a commit that is not complete. Orphans of dead tasks are given up the same way by whoever
 finds them, after a time of grace that is a matter of courtesy, not of safety.
 
+**Published by the writer.** A small batch need not have ledgers: its writer may publish it as an
+idempotent producer, one record batch to each partition, and have only the decision kept here. It
+*begins*: the record notes the batch and its content by partition, as the writer words it; it
+publishes; it commits without parts. Such a batch is not all or nothing between partitions: each has
+its share when it was published. It is once, for a repeat begins with the same content or is refused
+(`BatchBegun`), so the same producer numbers stand for the same messages, and after the commit it is
+not published at all. No other batch may begin or be committed while one is begun and not committed,
+nor may that one be committed by ledgers: some of it may be visible already.
+
 **Consequences.** Cursors count offsets, which stay dense: they need nothing. The producers' table
 is untouched: private ledgers have no sequences, so a take-over does not scan them (`spliced`).
 """
@@ -49,7 +58,7 @@ import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from broker.errors import TransactionAborted
+from broker.errors import BatchBegun, TransactionAborted
 from metadata.transactions import TransactionPart, TransactionRecord
 
 KIND = b"transaction"
@@ -88,11 +97,57 @@ def ledger_ids(parts: Iterable[TransactionPart]) -> list[int]:
     return [ledger.ledger_id for part in parts for ledger in part.ledgers]
 
 
-def committing(
-    record: TransactionRecord, batch: int, parts: tuple[TransactionPart, ...], now_ms: int
-) -> TransactionRecord:
-    """The record that commits a new batch. Raises `TransactionAborted`."""
+def beginning(
+    record: TransactionRecord, batch: int, content: Mapping[str, str], now_ms: int
+) -> TransactionRecord | None:
+    """The record that notes a new batch of a writer that publishes it; None when it has it.
+
+    Raises `BatchBegun`.
+    """
     assert standing(record, batch) is Standing.NEW
+    if record.begun <= record.batch:
+        return replace(
+            record,
+            begun=batch,
+            content=content,
+            since_ms=record.since_ms or now_ms,
+            changed_ms=now_ms,
+        )
+    _check_begun(record, batch)
+    if record.content != content:
+        other = sorted(
+            name
+            for name in record.content.keys() | content.keys()
+            if record.content.get(name) != content.get(name)
+        )
+        raise BatchBegun(
+            f"batch {batch} was begun with other messages for {', '.join(other[:10])}, and may be "
+            "published in part: it cannot be finished with these"
+        )
+    return None
+
+
+def committing(
+    record: TransactionRecord,
+    batch: int,
+    parts: tuple[TransactionPart, ...],
+    now_ms: int,
+    *,
+    published: bool = False,
+) -> TransactionRecord:
+    """The record that commits a new batch; `published`: its writer has done that, and began it.
+
+    Raises `TransactionAborted`, `BatchBegun`.
+    """
+    assert standing(record, batch) is Standing.NEW
+    if published:
+        assert not parts
+        _check_begun(record, batch)
+    elif record.begun > record.batch:
+        raise BatchBegun(
+            f"batch {record.begun} was begun by a writer that publishes it, and may be visible in "
+            "part: finish it the same way before anything else"
+        )
     gone = sorted(record.refused.keys() & set(ledger_ids(parts)))
     if gone:
         raise TransactionAborted(
@@ -108,6 +163,14 @@ def committing(
         changed_ms=now_ms,
         refused={ledger: of for ledger, of in record.refused.items() if of > batch},
     )
+
+
+def _check_begun(record: TransactionRecord, batch: int) -> None:
+    if record.begun != batch:
+        begun = (
+            "none is" if record.begun <= record.batch else f"batch {record.begun} is, unfinished"
+        )
+        raise BatchBegun(f"batch {batch} is not the one that was begun: {begun}")
 
 
 def completed(record: TransactionRecord, batch: int) -> TransactionRecord | None:

@@ -8,7 +8,7 @@ something retryable may be made again, as it stands, until it returns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -87,32 +87,71 @@ class Transactions:
         return (await self._store.read(transaction))[0]
 
     async def commit(
-        self, transaction: str, batch: int, offers: Sequence[Offer], splice: Splice
+        self,
+        transaction: str,
+        batch: int,
+        offers: Sequence[Offer],
+        splice: Splice,
+        *,
+        published: bool = False,
     ) -> Committed:
         """Make a batch part of its partitions, all or nothing; returns when all is visible.
 
+        `published`: the writer began this batch and has published it by itself, without ledgers.
         Raises `InvalidTransaction`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
-        `TransactionAborted`: nothing is committed; and `SpliceUnfinished`: it is, ask again.
+        `TransactionAborted`, `BatchBegun`: nothing is committed; and `SpliceUnfinished`: it is, ask
+        again.
         """
         parts: tuple[TransactionPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
-            record, version = await self._store.read(transaction)
-            found = rules.standing(record, batch)
-            if found is not rules.Standing.NEW:
-                offsets = await self._finish(transaction, record, splice)
-                if found is rules.Standing.WAITS:
-                    continue
+            record, version, offsets = await self._at_turn(transaction, batch, splice)
+            if offsets is not None:
                 return Committed(record, True, offsets)
             if parts is None:
                 parts = await self._checked(transaction, batch, offers)
-            wanted = rules.committing(record, batch, parts, self._clock())
+            wanted = rules.committing(record, batch, parts, self._clock(), published=published)
             try:
                 await self._store.write(transaction, wanted, version)
             except _LOST_RACE:
                 continue
             _log.info("transaction_committed", transaction=transaction, batch=batch)
             return Committed(wanted, False, await self._finish(transaction, wanted, splice))
-        raise SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
+        raise _crowded(transaction)
+
+    async def begin(
+        self, transaction: str, batch: int, content: Mapping[str, str], splice: Splice
+    ) -> bool:
+        """Note that the caller publishes this batch, and what; False when it is committed already.
+
+        Raises `BatchBegun`, `SpliceUnfinished`.
+        """
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version, offsets = await self._at_turn(transaction, batch, splice)
+            if offsets is not None:
+                return False
+            wanted = rules.beginning(record, batch, content, self._clock())
+            try:
+                if wanted is not None:
+                    await self._store.write(transaction, wanted, version)
+            except _LOST_RACE:
+                continue
+            return True
+        raise _crowded(transaction)
+
+    async def _at_turn(
+        self, transaction: str, batch: int, splice: Splice
+    ) -> tuple[TransactionRecord, int, dict[PartitionName, int | None] | None]:
+        """The record and its version when what is before `batch` is complete; its offsets, as far
+        as known, when it was committed before, and is complete too. Raises `SpliceUnfinished`."""
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version = await self._store.read(transaction)
+            found = rules.standing(record, batch)
+            if found is rules.Standing.NEW:
+                return record, version, None
+            offsets = await self._finish(transaction, record, splice)
+            if found is rules.Standing.REPEATED:
+                return record, version, offsets
+        raise _crowded(transaction)
 
     async def abort(self, transaction: str, batch: int, ledgers: Iterable[int]) -> list[int]:
         """Give up private ledgers of this batch; those that no partition has are deleted."""
@@ -221,7 +260,7 @@ class Transactions:
             except _LOST_RACE:
                 continue
             return record
-        raise SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
+        raise _crowded(transaction)
 
     async def _drop(self, part: TransactionPart, error: OctavoError) -> None:
         """Its topic was deleted after the commit: the part goes the same way.
@@ -356,6 +395,10 @@ class Transactions:
 
 def _name(part: TransactionPart) -> PartitionName:
     return PartitionName(part.namespace, part.topic, part.partition)
+
+
+def _crowded(transaction: str) -> SpliceUnfinished:
+    return SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
 
 
 def _check_owner(found: LedgerMetadata, transaction: str, batch: int) -> None:

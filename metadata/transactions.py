@@ -52,6 +52,8 @@ class TransactionRecord:
 
     `refused` maps ledgers that were given up, and may be deleted already, to their batch.
     `since_ms`, when the id was first used, tells it from one that was forgotten and used again.
+    `begun` is the newest batch that its writer publishes by itself (-1: none), `content` what it
+    said it would publish, by partition: words that only the writer understands.
     """
 
     batch: int = -1
@@ -60,6 +62,8 @@ class TransactionRecord:
     since_ms: int = 0
     changed_ms: int = 0
     refused: Mapping[int, int] = field(default_factory=dict)
+    begun: int = -1
+    content: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

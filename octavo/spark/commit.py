@@ -1,6 +1,6 @@
 """The driver's side of a transaction: commit and abort by any broker, over HTTP.
 
-Both calls may be repeated as they stand, so what is not known to have failed is asked again, at
+Every call may be repeated as it stands, so what is not known to have failed is asked again, at
 another broker if there is one, until the time is over.
 """
 
@@ -9,18 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import aiohttp
+import msgspec
 
+from metadata.together import all_of
 from octavo.spark.cluster import connected
 from octavo.spark.sink_ledgers import Written
+from octavo.spark.sink_rows import Target
 from protocol.codes import OctavoError
 
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
 _ANSWER_S = 60.0
+_AT_ONCE = 16
+_JSON = "application/json"
+_RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 _log = logging.getLogger("octavo.spark")
 
 
@@ -57,13 +63,50 @@ async def commit(
     Raises `SinkFailed`: also when the time is over, and the outcome may be unknown.
     """
     body = {"parts": parts_of(written)}
-    answer = await _ask(service, f"{transaction}/batches/{batch}/commit", body, timeout_ms)
+    async with _brokers(service, timeout_ms) as brokers:
+        answer = await brokers.call(_path(transaction, batch, "commit"), body)
     there = {ledger for part in answer["parts"] for ledger in part["ledgers"]}
     if not answer["repeated"] or all(one.ledger_id in there for one in written):
         return True  # also when it was this very call, whose first answer was lost
     _log.warning("batch %d of %s was committed before; nothing is added", batch, transaction)
     await abort(service, transaction, batch, written, timeout_ms)
     return False
+
+
+async def publish(
+    service: str,
+    transaction: str,
+    batch: int,
+    content: Mapping[Target, tuple[str, bytes]],
+    timeout_ms: int,
+) -> bool:
+    """Publish record batches of an idempotent producer, each with its fingerprint, and commit.
+
+    False when the batch was committed before: nothing is published. Raises `SinkFailed`: also when
+    a part may be visible; the same call by another driver goes on from there.
+    """
+    async with _brokers(service, timeout_ms) as brokers:
+        parts = [{**target._asdict(), "content": words} for target, (words, _) in content.items()]
+        began = await brokers.call(_path(transaction, batch, "begin"), {"parts": parts})
+        if began["repeated"]:
+            _log.warning(
+                "batch %d of %s was committed before; nothing is added", batch, transaction
+            )
+            return False
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(target: Target, data: bytes) -> None:
+            async with turn:
+                path = f"topics/{target.topic}/partitions/{target.partition}/messages"
+                await brokers.ask(path, data, _RECORD_BATCH)
+
+        await all_of(one(target, data) for target, (_, data) in content.items())
+        body = {"parts": [], "published": True}
+        done = await brokers.call(_path(transaction, batch, "commit"), body)
+    _log.info(
+        "batch %d of %s: %d partitions by the producer", done["batch"], transaction, len(content)
+    )
+    return True
 
 
 async def abort(
@@ -84,45 +127,72 @@ async def give_up(
     service: str, transaction: str, batch: int, ledger_ids: list[int], timeout_ms: int
 ) -> list[int]:
     """Give ledgers up; those that were deleted. Raises `SinkFailed`."""
-    call = f"{transaction}/batches/{batch}/abort"
-    deleted: list[int] = (await _ask(service, call, {"ledgers": ledger_ids}, timeout_ms))["ledgers"]
+    async with _brokers(service, timeout_ms) as brokers:
+        answer = await brokers.call(_path(transaction, batch, "abort"), {"ledgers": ledger_ids})
+    deleted: list[int] = answer["ledgers"]
     return deleted
 
 
-async def _ask(service: str, call: str, body: Any, timeout_ms: int) -> dict[str, Any]:
-    why = "no broker is there"
-    pause_s = _PAUSE_S
-    urls = _own(service)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_ms / 1000), aiohttp.ClientSession() as session:
-            while True:
-                urls = urls or await _urls(service)
-                if urls:
-                    url = urls.pop(0)
-                    answer, why = await _ask_one(session, f"{url}/v1/transactions/{call}", body)
-                    if answer is not None:
-                        return answer
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-    raise SinkFailed(f"not known to be done within {timeout_ms / 1000:g} s: {why}")
+class _Brokers:
+    """Calls that are made again until one is answered, or the time of all of them is over."""
+
+    def __init__(self, service: str, session: aiohttp.ClientSession) -> None:
+        self._service = service
+        self._session = session
+        self.why = "no broker is there"
+
+    async def call(self, path: str, body: Any) -> dict[str, Any]:
+        """With JSON. Raises `SinkFailed` when asking again would not help."""
+        return await self.ask(path, msgspec.json.encode(body), _JSON)
+
+    async def ask(self, path: str, data: bytes, content_type: str) -> dict[str, Any]:
+        """As `call`; an answer without a body is an empty one."""
+        pause_s = _PAUSE_S
+        urls = _own(self._service)
+        while True:
+            urls = urls or await _urls(self._service)
+            if urls:
+                answer = await self._ask_one(f"{urls.pop(0)}/v1/{path}", data, content_type)
+                if answer is not None:
+                    return answer
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    async def _ask_one(self, url: str, data: bytes, content_type: str) -> dict[str, Any] | None:
+        """The answer; None to ask again. Raises `SinkFailed`."""
+        try:
+            timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+            headers = {"Content-Type": content_type}
+            async with self._session.post(
+                url, data=data, headers=headers, timeout=timeout
+            ) as response:
+                found: dict[str, Any] = await response.json(content_type=None) or {}
+                if response.status < 300:
+                    return found
+                self.why = str(found.get("detail", f"{url} answered {response.status}"))
+                if not found.get("retryable"):
+                    raise SinkFailed(self.why)
+        except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as error:
+            self.why = f"{url}: {error or type(error).__name__}"
+        return None
 
 
-async def _ask_one(
-    session: aiohttp.ClientSession, url: str, body: Any
-) -> tuple[dict[str, Any] | None, str]:
-    """The answer, or why to ask again. Raises `SinkFailed` when that would not help."""
-    try:
-        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-        async with session.post(url, json=body, timeout=timeout) as response:
-            found: dict[str, Any] = await response.json(content_type=None)
-            if response.status < 300:
-                return found, ""
-            why = str(found.get("detail", f"{url} answered {response.status}"))
-            if not found.get("retryable"):
-                raise SinkFailed(why)
-            return None, why
-    except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as error:
-        return None, f"{url}: {error or type(error).__name__}"
+@contextlib.asynccontextmanager
+async def _brokers(service: str, timeout_ms: int) -> AsyncIterator[_Brokers]:
+    """All calls within, and their repetitions, have `timeout_ms` together. Raises `SinkFailed`."""
+    async with aiohttp.ClientSession() as session:
+        brokers = _Brokers(service, session)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                yield brokers
+        except TimeoutError:
+            raise SinkFailed(
+                f"not known to be done within {timeout_ms / 1000:g} s: {brokers.why}"
+            ) from None
+
+
+def _path(transaction: str, batch: int, call: str) -> str:
+    return f"transactions/{transaction}/batches/{batch}/{call}"
 
 
 def _own(service: str) -> list[str]:

@@ -2,7 +2,10 @@
 
     task      rows → record batches → private ledgers at the bookies, closed     (sink_ledgers.py)
     driver    commit of (query id, batch id): all of them join their partitions, or none
-              abort: they are given up
+              abort: they are given up                                      (sink_driver.py)
+
+Small batches may be published instead (option `commit`, sink_producer.py): then a task's rows go
+to the driver in its message.
 
 A failed task, a batch that Spark plans again after a crash, a commit whose answer was lost: each
 ends in a commit of the same (id, batch), which takes effect once (broker/transaction.py). Spark
@@ -30,17 +33,19 @@ from metadata.opening import open_store
 from octavo.clock import wall_clock_ms
 from octavo.credentials import credentials_file
 from octavo.loop_thread import LoopThread
-from octavo.spark import commit as driver
+from octavo.spark import sink_driver as driver
 from octavo.spark.cluster import Cluster, metadata_url
+from octavo.spark.commit import SinkFailed
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_ledgers import TaskLedgers, Written
 from octavo.spark.sink_options import SinkOptions, checked_columns, sink_options
-from octavo.spark.sink_rows import RowRouter, Target
+from octavo.spark.sink_producer import TASK_BYTES_MAX, not_small
+from octavo.spark.sink_rows import RowRouter, Rows, Target
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-DriverCall = Callable[[str, str, int, list[Written], int], Coroutine[Any, Any, object]]
+DriverCall = Callable[[SinkOptions, driver.Batch], Coroutine[Any, Any, None]]
 """`driver.commit` or `driver.abort`."""
 _LAST_WRITE_S = 30.0
 _QUERY_ID = "sql.streaming.queryId"
@@ -48,15 +53,21 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 class Message(WriterCommitMessage):
-    """What a task tells the driver: for which transaction it wrote which ledgers."""
+    """What a task tells the driver: for which transaction it wrote which ledgers, or has rows."""
 
     def __init__(
-        self, transaction: str, batch: int, task: int, written: tuple[Written, ...]
+        self,
+        transaction: str,
+        batch: int,
+        task: int,
+        written: tuple[Written, ...],
+        rows: Mapping[Target, Rows],
     ) -> None:
         self.transaction = transaction
         self.batch = batch
         self.task = task
         self.written = written
+        self.rows = rows
 
 
 def batch_writer(
@@ -109,7 +120,7 @@ class OctavoStreamWriter(DataSourceStreamArrowWriter):
         assert context is not None, "Spark runs this in a task"
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query is None or batch is None:
-            raise driver.SinkFailed(f"Spark sets neither {_QUERY_ID} nor {_BATCH_ID} in this task")
+            raise SinkFailed(f"Spark sets neither {_QUERY_ID} nor {_BATCH_ID} in this task")
         return _write(self._options, query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -194,18 +205,32 @@ def _write(
     number = 0 if context is None else context.partitionId()
     attempt = "0" if context is None else str(context.taskAttemptId())
     task = _Task(options, transaction, batch, attempt)
-    router = RowRouter(options, task.partitions, batch + number, wall_clock_ms())
+    # What is published again must go to the same partitions, whichever task has a row this time.
+    turn = batch + number if options.commit == "splice" else batch
+    router = RowRouter(options, task.partitions, turn, wall_clock_ms())
+    is_small = options.commit != "splice"
     try:
         for rows in iterator:
-            if rows.num_rows:
-                task.write(router.add(rows))
+            full = router.add(rows) if rows.num_rows else []
+            if is_small and (full or router.held_bytes > TASK_BYTES_MAX):
+                is_small = False
+                if options.commit == "producer":
+                    raise not_small(f"more than {_most(options)} of one task")
+            if not is_small:
+                task.write(full)
+        if is_small:
+            return Message(transaction, batch, number, (), router.take())
         task.write(router.rest())
-        return Message(transaction, batch, number, task.close())
+        return Message(transaction, batch, number, task.close(), {})
     except BaseException:
         task.fail()
         raise
     finally:
         task.stop()
+
+
+def _most(options: SinkOptions) -> str:
+    return f"batchBytes ({options.batch_bytes}) for a partition, or {TASK_BYTES_MAX} bytes in all,"
 
 
 # ---- on the driver
@@ -223,8 +248,8 @@ def _tell(
     told = _told(messages)
     if told:
         written = [one for message in told for one in message.written]
-        batch = told[0].transaction, told[0].batch
-        _run(driver_call(options.service, *batch, written, options.commit_timeout_ms))
+        rows = [message.rows for message in told]
+        _run(driver_call(options, driver.Batch(told[0].transaction, told[0].batch, written, rows)))
 
 
 def _run(work: Coroutine[Any, Any, object]) -> None:

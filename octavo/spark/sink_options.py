@@ -24,8 +24,9 @@ BATCH_BYTES = 2**20
 COMMIT_TIMEOUT_MS = 120_000
 _KNOWN = (
     "service", "topic", "partition", "txnId", "txnVersion", "compression", "batchBytes",
-    "commitTimeout",
+    "commitTimeout", "commit",
 )  # fmt: skip
+COMMITS = ("splice", "producer", "auto")
 _BYTES: tuple[type[DataType], ...] = (BinaryType, StringType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "key": _BYTES,
@@ -39,7 +40,10 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go. `transaction` None: the stream's query id, or a new one for a batch query."""
+    """Where rows go. `transaction` None: the stream's query id, or a new one for a batch query.
+
+    `commit`: by ledgers (`splice`), by the idempotent producer, or (`auto`) small batches so.
+    """
 
     service: str
     topic: str | None
@@ -49,6 +53,7 @@ class SinkOptions:
     compression: Compression
     batch_bytes: int
     commit_timeout_ms: int
+    commit: str
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -81,6 +86,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         compression=_compression(read),
         batch_bytes=min(read.size("batchBytes") or BATCH_BYTES, 4 * 2**20),
         commit_timeout_ms=read.time_ms("commitTimeout", COMMIT_TIMEOUT_MS),
+        commit=read.choice("commit", COMMITS, "splice"),
     )
 
 

@@ -7,7 +7,7 @@ fill one partition, another one for each task. Within a partition rows keep thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from protocol.records import build_batch, partition_for
 
 RECORD_OVERHEAD_BYTES = 16
 RECORDS_MAX = 50_000
-_Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int, int]
+Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int, int]
 
 
 class BadRow(OctavoError):
@@ -35,11 +35,13 @@ class Target(NamedTuple):
     partition: int
 
 
-class _Lane:
+class Rows:
+    """Rows of one partition, in order. `bytes` is about what they take in a record batch."""
+
     __slots__ = ("bytes", "rows")
 
     def __init__(self) -> None:
-        self.rows: list[_Row] = []
+        self.rows: list[Row] = []
         self.bytes = 0
 
 
@@ -54,8 +56,13 @@ class RowRouter:
         self._partitions = partitions
         self._turn = turn
         self._now_ms = now_ms
-        self._lanes: dict[Target, _Lane] = {}
+        self._lanes: dict[Target, Rows] = {}
         self._names: dict[str, str] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the rows take that are still here."""
+        return sum(lane.bytes for lane in self._lanes.values())
 
     def add(self, batch: pa.RecordBatch) -> list[tuple[Target, bytes]]:
         """Take rows; the record batches that are full by now. Raises `BadRow`."""
@@ -72,10 +79,8 @@ class RowRouter:
         ):
             lane = self._lanes.get(target)
             if lane is None:
-                lane = self._lanes[target] = _Lane()
-            size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-            if header:
-                size += sum(2 * len(name) + len(text or b"") + 4 for name, text in header)
+                lane = self._lanes[target] = Rows()
+            size = _size_of(key, value, header)
             # A long row begins a batch of its own, or the two would not fit an entry.
             if lane.rows and lane.bytes + size > self._options.batch_bytes:
                 full.append((target, self._built(lane)))
@@ -89,9 +94,14 @@ class RowRouter:
         """What is left."""
         return [(target, self._built(lane)) for target, lane in self._lanes.items() if lane.rows]
 
-    def _built(self, lane: _Lane) -> bytes:
+    def take(self) -> dict[Target, Rows]:
+        """What is left, as rows."""
+        taken, self._lanes = self._lanes, {}
+        return {target: lane for target, lane in taken.items() if lane.rows}
+
+    def _built(self, lane: Rows) -> bytes:
         rows, lane.rows, lane.bytes = lane.rows, [], 0
-        return build_batch(rows, compression=self._options.compression)  # type: ignore[arg-type]
+        return _built(rows, self._options)
 
     def _targets(
         self, batch: pa.RecordBatch, keys: list[bytes | None], names: set[str]
@@ -122,6 +132,34 @@ class RowRouter:
             except OctavoError as error:
                 raise BadRow(f"column topic: {error}") from error
         return self._names[text]
+
+
+def batches_of(share: Rows, options: SinkOptions) -> Iterator[bytes]:
+    """As many record batches as the rows need, cut as a `RowRouter` cuts."""
+    some: list[Row] = []
+    some_bytes = 0
+    for row in share.rows:
+        size = _size_of(*row[:3])
+        if some and (some_bytes + size > options.batch_bytes or len(some) >= RECORDS_MAX):
+            yield _built(some, options)
+            some, some_bytes = [], 0
+        some.append(row)
+        some_bytes += size
+    if some:
+        yield _built(some, options)
+
+
+def _built(rows: list[Row], options: SinkOptions) -> bytes:
+    return build_batch(rows, compression=options.compression)  # type: ignore[arg-type]
+
+
+def _size_of(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
+) -> int:
+    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    if headers:
+        size += sum(2 * len(name) + len(text or b"") + 4 for name, text in headers)
+    return size
 
 
 def _binary(batch: pa.RecordBatch, name: str) -> list[bytes | None]:

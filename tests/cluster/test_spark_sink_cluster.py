@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from octavo.pipeline.gc import gc
 from octavo.spark import commit as driver
 from octavo.spark import sink
 from octavo.spark.orphans import collect_orphans
-from octavo.spark.sink import Message, OctavoStreamWriter, OctavoWriter, batch_writer, stream_writer
-from protocol.batch import split_batches
-from protocol.records import read_records
+from octavo.spark.sink import batch_writer, stream_writer
 from tests.http_cluster import HttpCluster, running_brokers
-
-SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
-TOPIC = "/v1/topics/public/flights"
-BATCHES = "application/vnd.kafka.recordbatch.v2"
+from tests.spark.sink_tasks import SCHEMA, TOPIC, messages, options, rows, task
 
 
 @pytest.fixture
@@ -32,47 +24,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
     async with running_brokers(tmp_path) as found:
         assert (await found.api.put(TOPIC, json={"partitions": 2})).status == 201
         yield found
-
-
-def rows(first: int, last: int) -> pa.RecordBatch:
-    numbers = [str(number).encode() for number in range(first, last)]
-    return pa.RecordBatch.from_pydict({"key": numbers, "value": numbers})
-
-
-async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBatch) -> Message:
-    """As Spark runs it: a copy of the writer, in a thread of another process; the message back."""
-    copy = pickle.loads(pickle.dumps(writer))
-    message = await asyncio.to_thread(copy.write, iter(batches))
-    found = pickle.loads(pickle.dumps(message))
-    assert isinstance(found, Message)
-    return found
-
-
-async def messages(
-    cluster: HttpCluster, topic: str = TOPIC, partitions: int = 2
-) -> list[list[str]]:
-    """The values in each partition, in order."""
-    found: list[list[str]] = []
-    for number in range(partitions):
-        values: list[str] = []
-        while True:
-            answer = await cluster.api.get(
-                f"{topic}/partitions/{number}/messages?from={len(values)}",
-                headers={"Accept": BATCHES},
-            )
-            if answer.status == 204:
-                break
-            assert answer.status == 200, answer
-            for header, data in split_batches(answer.body):
-                start = len(values) - header.base_offset
-                records = list(read_records(data))
-                values += [(one.value or b"").decode() for one in records[start:]]
-        found.append(values)
-    return found
-
-
-def options(cluster: HttpCluster, **more: str) -> dict[str, str]:
-    return {"service": cluster.api.url, "topic": "flights", "commitTimeout": "60s", **more}
 
 
 async def test_tasks_write_and_the_driver_commits_once(cluster: HttpCluster) -> None:

@@ -1,9 +1,9 @@
 """The query that a campaign of kills kills: one topic copied into another, in a process of its own.
 
-    python -m tests.spark.killed_query SERVICE FOLDER [--drain]
+    python -m tests.spark.killed_query SERVICE FOLDER COMMIT [--drain]
 
-It runs until it is killed; with `--drain` it reads what is there and ends. Tasks are tried four
-times, so a Python worker may die without ending the query.
+COMMIT is the sink's option. It runs until it is killed; with `--drain` it reads what is there and
+ends. Tasks are tried four times, so a Python worker may die without ending the query.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ORIGIN, COPY = "origin", "copy"
 ROWS_PER_BATCH = 400
 
 
-def run(service: str, folder: Path, *, drain: bool) -> None:
+def run(service: str, folder: Path, commit: str, *, drain: bool) -> None:
     """See the module's first lines."""
     from pyspark.sql import SparkSession
 
@@ -40,7 +40,7 @@ def run(service: str, folder: Path, *, drain: bool) -> None:
     )
     writer = (
         rows.writeStream.format("octavo")
-        .options(service=service, topic=COPY)
+        .options(service=service, topic=COPY, commit=commit)
         .option("checkpointLocation", str(folder / "checkpoint"))
     )
     query = (writer.trigger(availableNow=True) if drain else writer).start()
@@ -48,4 +48,4 @@ def run(service: str, folder: Path, *, drain: bool) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], Path(sys.argv[2]), drain="--drain" in sys.argv)
+    run(sys.argv[1], Path(sys.argv[2]), sys.argv[3], drain="--drain" in sys.argv)

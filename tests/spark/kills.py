@@ -29,6 +29,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from octavo import Client
+from octavo.spark.sink_options import COMMITS
 from protocol.batch import split_batches
 from protocol.records import read_records
 from tests.process.cluster import environment, standalone
@@ -47,6 +48,7 @@ class Report:
 
     seed: int
     cycles: int
+    commit: str = "splice"
     seconds: float = 0.0
     batches: int = 0
     workers_killed: int = 0
@@ -153,7 +155,7 @@ class Campaign:
             raise self._failed[0]
         self._wait_for_readers()
         for _ in range(ENDED_IN_A_ROW_MAX):
-            last = Life(self._service, self._folder, "--drain")
+            last = Life(self._service, self._folder, self._report.commit, "--drain")
             try:
                 if last.process.wait(LIFE_S_MAX) == 0:
                     break
@@ -191,7 +193,7 @@ class Campaign:
 
     def _cycle(self) -> None:
         for _ in range(ENDED_IN_A_ROW_MAX):
-            life = Life(self._service, self._folder)
+            life = Life(self._service, self._folder, self._report.commit)
             try:
                 if self._commits_once_more(life):
                     break
@@ -280,9 +282,11 @@ class Campaign:
                         offset += 1
 
 
-def run_campaign(folder: Path, cycles: int, seed: int, say: Callable[[str], None]) -> Report:
+def run_campaign(
+    folder: Path, cycles: int, seed: int, say: Callable[[str], None], commit: str = "splice"
+) -> Report:
     """On a cluster of its own."""
-    report = Report(seed, cycles)
+    report = Report(seed, cycles, commit)
     started_s = time.monotonic()
     with standalone(folder / "data") as cluster:
         Campaign(cluster.cluster.urls[0], folder / "query", report).run(say)
@@ -295,18 +299,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="tests.spark.kills")
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--commit", choices=COMMITS, default="splice", help="the sink's option")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="octavo-spark-kills-") as folder:
         report = run_campaign(
             Path(folder), arguments.cycles, arguments.seed,
-            lambda text: print(text, file=sys.stderr, flush=True),
+            lambda text: print(text, file=sys.stderr, flush=True), arguments.commit,
         )  # fmt: skip
     if arguments.json:
         print(json.dumps(asdict(report)))
     else:
         print(
-            f"{report.cycles} kills in {report.seconds:g} s (seed {report.seed}), "
+            f"{report.cycles} kills in {report.seconds:g} s "
+            f"(seed {report.seed}, commit {report.commit}), "
             f"{report.batches} micro-batches: {report.killed_before_sparks_commit} between the "
             f"sink's commit and Spark's, {report.killed_amid_a_batch} amid a batch, "
             f"{report.killed_between_batches} between batches; "

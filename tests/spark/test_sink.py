@@ -110,6 +110,7 @@ def test_rows_name_their_topics_and_partitions(
         ({"topic": "nowhere"}, "CAST(id AS STRING) AS value", "there is no topic"),
         ({"topic": "sunk"}, "id AS value", "column value is bigint"),
         ({"topic": "sunk"}, "CAST(id AS STRING) AS text", "column text is not one of"),
+        ({"topic": "sunk", "commit": "kafka"}, "CAST(id AS STRING) AS value", "one of splice"),
         ({}, "CAST(id AS STRING) AS value", "neither the option topic nor a column"),
     ],
 )
@@ -122,7 +123,7 @@ def test_what_cannot_be_is_refused_with_what_would_be_right(
 
 
 def stream(
-    spark: SparkSession, service: str, folder: Path, source: str, topic: str
+    spark: SparkSession, service: str, folder: Path, source: str, topic: str, **options: str
 ) -> StreamingQuery:
     rows = (
         spark.readStream.format("octavo")
@@ -133,46 +134,77 @@ def stream(
     )
     return (
         rows.writeStream.format("octavo")
-        .options(service=service, topic=topic)
+        .options(service=service, topic=topic, **options)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
 
 
+@pytest.mark.parametrize("commit", ["splice", "producer"])
 def test_a_stream_counts_each_row_once_when_batches_are_run_again(
-    spark: SparkSession, service: str, client: Client, tmp_path: Path
+    spark: SparkSession, service: str, client: Client, tmp_path: Path, commit: str
 ) -> None:
     """Killed after the sink's commit and before Spark's own: the newest commit file is missing."""
-    client.create_topic("origin", partitions=2)
-    client.create_topic("copied", partitions=3)
+    origin, copied = f"origin-{commit}", f"copied-{commit}"
+    client.create_topic(origin, partitions=2)
+    client.create_topic(copied, partitions=3)
     with (
-        seen_by_readers(service, "origin", 300),
-        client.producer("origin", batch_bytes=400) as producer,
+        seen_by_readers(service, origin, 300),
+        client.producer(origin, batch_bytes=400) as producer,
     ):
         for number in range(300):
             producer.send(str(number), key=f"k{number % 5}")
-    query = stream(spark, service, tmp_path, "origin", "copied")
+    query = stream(spark, service, tmp_path, origin, copied, commit=commit)
     query.awaitTermination(120)
     assert query.exception() is None
-    rows = read(spark, service, "copied")
+    rows = read(spark, service, copied)
     assert Counter(int(row.value) for row in rows) == Counter(range(300))
     commits = tmp_path / "checkpoint" / "commits"
     newest = max(int(one.name) for one in commits.iterdir() if one.name.isdigit())
     assert newest >= 2
     for name in (str(newest), f".{newest}.crc"):
         (commits / name).unlink(missing_ok=True)
-    query = stream(spark, service, tmp_path, "origin", "copied")
+    query = stream(spark, service, tmp_path, origin, copied, commit=commit)
     query.awaitTermination(120)
     assert query.exception() is None
     found = get(service, f"/v1/transactions/{query.id}")
     assert (found["batch"], found["complete"]) == (newest, True)
-    assert len(read(spark, service, "copied")) == 300
+    assert found["published"] == (commit == "producer")
+    assert len(read(spark, service, copied)) == 300
     # The ledgers of the repetition were given up.
     from octavo.spark.orphans import collect_orphans
 
     assert asyncio.run(collect_orphans(service, grace_ms=0)) == []
     shutil.rmtree(tmp_path / "checkpoint")
+
+
+def test_attempts_of_tasks_publish_nothing_and_the_driver_once(
+    spark: SparkSession, service: str, client: Client, tmp_path: Path
+) -> None:
+    """A task fails at its last row and is run again: what it had is published by the driver."""
+    client.create_topic("retried", partitions=2)
+    from pyspark import TaskContext
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def breaks_once(number: int) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        if number == 199 and context.attemptNumber() == 0:
+            raise ValueError("the first attempt ends here")
+        return str(number)
+
+    frame = spark.range(0, 200, 1, 2).select(breaks_once("id").alias("value"))
+    write = frame.write.format("octavo").options(service=service, topic="retried")
+    write = write.options(commit="producer", txnId="retried").mode("append")
+    for _ in range(2):
+        write.save()
+    rows = read(spark, service, "retried", includeMetadata="true")
+    assert Counter(int(row.value) for row in rows) == Counter(range(200))
+    assert {(row.epoch, row.ledger, row.entry) for row in rows} == {
+        (0, rows[0].ledger, rows[0].entry)
+    }
 
 
 def test_failing_tasks_leave_nothing_that_anybody_sees(

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker import transaction as rules
 from broker.chain import Chain, Contents
-from broker.errors import TransactionAborted
+from broker.errors import BatchBegun, TransactionAborted
 from broker.transaction import Standing
 from metadata.topic_records import decode_record, encode_record
 from metadata.topics import PartitionLedger, PartitionRecord
@@ -47,6 +47,8 @@ class Transactions(RuleBasedStateMachine):
         """What was decided before the id was forgotten."""
         self.now_ms = 1
         self.deleted: set[int] = set()
+        self.published: dict[int, str] = {}
+        """Batches of which something may be visible without ledgers, and their content."""
 
     @property
     def mark(self) -> str:
@@ -57,9 +59,10 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        if self.record.complete:
+        if self.record.complete and not self.is_unfinished:
             self.forgotten += self.decided.values()
             self.decided = {}
+            self.published = {}
             self.record = TransactionRecord()
             self.now_ms += 1
 
@@ -80,6 +83,10 @@ class Transactions(RuleBasedStateMachine):
         assert (found is Standing.REPEATED) == (batch <= max(self.decided, default=-1))
         if found is not Standing.NEW:
             return
+        if self.is_unfinished:
+            with pytest.raises(BatchBegun):
+                rules.committing(self.record, batch, parts, self.now_ms)
+            return
         ids = set(rules.ledger_ids(parts))
         if any(map(self.is_there, ids)):
             return  # of a commit that is forgotten: the driver refuses it
@@ -91,6 +98,32 @@ class Transactions(RuleBasedStateMachine):
             return
         self.record = rules.committing(self.record, batch, parts, self.now_ms)
         self.decided[batch] = parts
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self.published.keys() - self.decided.keys())
+
+    @rule(batch=st.integers(0, 4), content=st.sampled_from("xy"), dies=st.booleans())
+    def publish(self, batch: int, content: str, dies: bool) -> None:
+        """Begin, publish, commit; or die after having published something."""
+        if rules.standing(self.record, batch) is not Standing.NEW:
+            return
+        if self.is_unfinished and self.published.get(batch) != content:
+            with pytest.raises(BatchBegun):
+                rules.beginning(self.record, batch, {"p": content}, self.now_ms)
+            return
+        begun = rules.beginning(self.record, batch, {"p": content}, self.now_ms)
+        assert (begun is None) == self.is_unfinished
+        self.record = begun or self.record
+        self.published[batch] = content
+        for other in range(5):
+            if other > self.record.batch and other != batch:
+                with pytest.raises(BatchBegun):
+                    rules.committing(self.record, other, (), 1, published=True)
+        if not dies:
+            self.record = rules.committing(self.record, batch, (), self.now_ms, published=True)
+            self.decided[batch] = ()
+            assert self.record.complete
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -209,6 +242,11 @@ def test_an_empty_batch_is_complete_at_once() -> None:
     assert (record.batch, record.complete) == (0, True)
 
 
+def test_what_was_never_begun_is_not_committed_as_published() -> None:
+    with pytest.raises(BatchBegun, match="none is"):
+        rules.committing(TransactionRecord(), 0, (), 7, published=True)
+
+
 def test_refusals_of_later_batches_outlive_a_commit() -> None:
     record = rules.aborting(TransactionRecord(), 2, [5], 1)
     assert record is not None
@@ -234,7 +272,9 @@ def test_marks_lose_only_what_is_finished() -> None:
 
 
 def test_the_records_come_back_as_they_were() -> None:
-    record = TransactionRecord(3, (part(1, private(7), private(8)),), False, 98, 99, {5: 4})
+    record = TransactionRecord(
+        3, (part(1, private(7), private(8)),), False, 98, 99, {5: 4}, 3, {"public/t/1": "2-9-a"}
+    )
     assert decode_record(TransactionRecord, "r", encode_record(record)) == record
     partition = PartitionRecord(
         (PartitionLedger(1, 0, 4, 10, 5, 9, 9, spliced=True),), transactions={"a": 3}

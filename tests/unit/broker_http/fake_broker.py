@@ -7,7 +7,7 @@ what, and a test moves a partition by changing it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -155,9 +155,22 @@ class FakeTransactions:
     def __init__(self) -> None:
         self.records: dict[str, TransactionRecord] = {}
         self.asked: list[tuple[str, int, Sequence[Offer]]] = []
+        self.begun: list[tuple[str, int, Mapping[str, str]]] = []
+
+    async def begin(
+        self, transaction: str, batch: int, content: Mapping[str, str], splice: Splice
+    ) -> bool:
+        self.begun.append((transaction, batch, content))
+        return batch > self.records.get(transaction, TransactionRecord()).batch
 
     async def commit(
-        self, transaction: str, batch: int, offers: Sequence[Offer], splice: Splice
+        self,
+        transaction: str,
+        batch: int,
+        offers: Sequence[Offer],
+        splice: Splice,
+        *,
+        published: bool = False,
     ) -> Committed:
         self.asked.append((transaction, batch, offers))
         found = self.records.get(transaction, TransactionRecord())
@@ -165,7 +178,9 @@ class FakeTransactions:
             return Committed(found, True, {})
         parts = tuple(TransactionPart(*one.name, 0, one.ledgers) for one in offers)
         offsets = {one.name: await splice(one.name, transaction, batch) for one in offers}
-        record = self.records[transaction] = TransactionRecord(batch, parts)
+        record = self.records[transaction] = TransactionRecord(
+            batch, parts, begun=batch if published else -1
+        )
         return Committed(record, False, offsets)
 
     async def abort(self, transaction: str, batch: int, ledgers: Sequence[int]) -> list[int]:

@@ -15,6 +15,9 @@ from metadata.transactions import PrivateLedger
 LEDGER = {"id": 7, "messages": 3, "bytes": 100, "first_ms": 1, "last_ms": 2}
 COMMIT = "/v1/transactions/q-1/batches/4/commit"
 
+BEGIN = "/v1/transactions/q-1/batches/4/begin"
+SHARE = {"topic": "flights", "partition": 1, "content": "3-9-ff"}
+
 
 def driver(one: Running) -> FakeTransactions:
     (broker,) = one.cluster.brokers.values()
@@ -32,7 +35,8 @@ async def test_a_commit_reaches_every_owner_and_is_shown(one: Running) -> None:
     part = {
         "topic": "public/flights", "partition": 1, "messages": 3, "offset": 0, "ledgers": [7],
     }  # fmt: skip
-    shown = {"transaction": "q-1", "batch": 4, "complete": True, "parts": [part]}
+    shown = {"transaction": "q-1", "batch": 4, "complete": True}
+    shown |= {"published": False, "parts": [part]}
     assert answer.json() == {**shown, "repeated": False}
     name = PartitionName("public", "flights", 1)
     asked = driver(one).asked
@@ -41,6 +45,20 @@ async def test_a_commit_reaches_every_owner_and_is_shown(one: Running) -> None:
     assert again["repeated"] is True
     found = (await one.api.get("/v1/transactions/q-1")).json()
     assert found == {**shown, "parts": [{**part, "offset": None}]}
+
+
+async def test_what_a_writer_publishes_is_begun_and_committed_without_ledgers(
+    one: Running,
+) -> None:
+    await one.api.call("PUT", "/v1/topics/public/flights", json={"partitions": 2})
+    turn = {"transaction": "q-1", "batch": 4, "repeated": False}
+    answer = await one.api.call("POST", BEGIN, json={"parts": [SHARE]})
+    assert (answer.status, answer.json()) == (200, turn)
+    assert driver(one).begun == [("q-1", 4, {"public/flights/1": "3-9-ff"})]
+    answer = await one.api.call("POST", COMMIT, json={"parts": [], "published": True})
+    assert (answer.json()["published"], answer.json()["repeated"]) == (True, False)
+    answer = await one.api.call("POST", BEGIN, json={"parts": []})
+    assert answer.json() == {**turn, "repeated": True}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +70,10 @@ async def test_a_commit_reaches_every_owner_and_is_shown(one: Running) -> None:
         (COMMIT, body(ledgers=[{**LEDGER, "messages": 0}]), 422, "invalid-body"),
         (COMMIT.replace("/4/", "/-1/"), body(), 400, "invalid-parameter"),
         (COMMIT.replace("q-1", "q%2F1"), body(), 400, "invalid-name"),
+        (COMMIT, {**body(), "published": True}, 422, "invalid-body"),
+        (BEGIN, {"parts": [SHARE, SHARE]}, 422, "invalid-body"),
+        (BEGIN, {"parts": [{**SHARE, "content": "x" * 101}]}, 422, "invalid-body"),
+        (BEGIN, {"parts": [{**SHARE, "topic": "a/b/c"}]}, 400, "invalid-name"),
         (COMMIT.replace("commit", "abort"), {"ledgers": ["x"]}, 422, "invalid-body"),
     ],
 )
@@ -61,6 +83,7 @@ async def test_what_is_malformed_is_refused(
     answer = await one.api.call("POST", path, json=sent)
     assert (answer.status, answer.json()["code"]) == (status, code)
     assert not driver(one).asked
+    assert not driver(one).begun
 
 
 async def test_the_drivers_refusals_are_problems(
@@ -71,7 +94,7 @@ async def test_the_drivers_refusals_are_problems(
         (SpliceUnfinished("one is missing"), 503, True),
     ):
 
-        async def fails(*_: Any, error: Exception = error) -> Any:
+        async def fails(*_: Any, error: Exception = error, **__: Any) -> Any:
             raise error
 
         monkeypatch.setattr(driver(one), "commit", fails)

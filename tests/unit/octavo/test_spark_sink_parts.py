@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +20,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from octavo.spark import sink_producer as producing
 from octavo.spark.commit import parts_of
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_ledgers import Written
 from octavo.spark.sink_options import checked_columns, sink_options
-from octavo.spark.sink_rows import BadRow, RowRouter, Target
-from protocol.batch import check_batch
+from octavo.spark.sink_rows import BadRow, RowRouter, Rows, Target, batches_of
+from protocol.batch import check_batch, read_header
 from protocol.records import partition_for, read_records
 
 NOW_MS = 1_700_000_000_000
@@ -139,6 +141,7 @@ def test_batches_are_packed_as_asked(name: str) -> None:
         ({"service": "http://x", "txnId": "a/b"}, False, "letters, digits"),
         ({"service": "http://x", "partition": "-1"}, False, "whole number from 0"),
         ({"service": "http://x", "compression": "rar"}, False, "one of none, gzip"),
+        ({"service": "http://x", "commit": "kafka"}, False, "one of splice, producer, auto"),
     ],
 )
 def test_options_that_cannot_be(given: Mapping[str, str], streaming: bool, why: str) -> None:
@@ -159,6 +162,76 @@ def test_columns_that_cannot_be(fields: dict[str, Any], why: str) -> None:
     options = sink_options({"service": "http://x", "topic": "a"}, streaming=False)
     with pytest.raises(InvalidOption, match=why):
         checked_columns(StructType([StructField(*one) for one in fields.items()]), options)
+
+
+@given(st.lists(rows, max_size=3), st.randoms(use_true_random=False))
+def test_rows_have_one_fingerprint_in_any_order_and_any_share_of_tasks(
+    tasks: list[list[tuple[bytes | None, bytes | None]]], rng: Random
+) -> None:
+    target = Target("public/a", 0)
+
+    def merged(tasks: list[list[tuple[bytes | None, bytes | None]]], time_ms: int) -> Rows:
+        found = []
+        for task in tasks:
+            one = Rows()
+            one.rows = [(*row, (), time_ms, 0) for row in task]
+            found.append({target: one})
+        return producing.together(found).get(target, Rows())
+
+    everything = [row for task in tasks for row in task]
+    first = merged(tasks, 1)
+    assert [row[:2] for row in first.rows] == everything
+    rng.shuffle(everything)
+    cut = len(everything) // 2
+    second = merged([everything[:cut], everything[cut:]], 2)
+    assert producing.fingerprint(first.rows) == producing.fingerprint(second.rows)
+    assert len(producing.fingerprint(first.rows)) <= 100
+    if everything:
+        less = producing.fingerprint(second.rows[1:])
+        assert less != producing.fingerprint(first.rows)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((b"a", b"b"), (b"ab", b"")),
+        ((b"a", None), (b"a", b"")),
+        ((None, b"a"), (b"a", None)),
+        ((b"1 a", b""), (b"1", b"a")),
+    ],
+)
+def test_rows_that_differ_have_other_fingerprints(
+    one: tuple[bytes | None, bytes | None], other: tuple[bytes | None, bytes | None]
+) -> None:
+    found = [producing.fingerprint([(*row, (), 1, 0)]) for row in (one, other)]
+    assert found[0] != found[1]
+    with_header = producing.fingerprint([(*one, [("h", b"x")], 1, 0)])
+    assert with_header not in found
+    assert producing.fingerprint([(*one, [("hx", b"")], 1, 0)]) != with_header
+
+
+def test_a_producer_is_of_an_id_and_its_epochs_are_batches() -> None:
+    first = producing.producer_of("q", 0)
+    assert producing.producer_of("q", 0) == first
+    assert producing.producer_of("q", 1) == (first.producer_id, 1)
+    later = producing.producer_of("q", 2**15)
+    assert (later.producer_id != first.producer_id, later.epoch) == (True, 0)
+    assert producing.producer_of("p", 0).producer_id != first.producer_id
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=40), st.sampled_from(["64", "200"]))
+def test_rows_of_the_driver_are_cut_as_those_of_a_task(values: list[bytes], size: str) -> None:
+    one = router(topic="b", batchBytes=size)
+    full = one.add(table(value=values)) + one.rest()
+    two = router(topic="b")
+    assert two.add(table(value=values)) == []
+    ((target, share),) = two.take().items()
+    assert two.rest() == []
+    options = sink_options({"service": "x", "topic": "b", "batchBytes": size}, streaming=True)
+    assert [(target, batch) for batch in batches_of(share, options)] == full
+    header = read_header(producing.record_batch(share, producing.producer_of("q", 3), options))
+    assert (header.producer_epoch, header.base_sequence) == (3, 0)
+    assert header.record_count == len(values)
 
 
 def test_parts_keep_the_order_of_the_tasks() -> None:

@@ -1,0 +1,75 @@
+"""What Spark's driver does with the messages of a batch's tasks: the way in, commit, abort.
+
+A task tells of ledgers that it has written, or brings its rows along. By the option `commit` these
+rows are published (sink_producer.py), or put into ledgers here, one for each partition, and joined
+with the others by the splice. On a crash the batch comes again; ledgers made here are orphans then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from octavo.spark import commit as calls
+from octavo.spark import sink_producer as producing
+from octavo.spark.cluster import connected
+from octavo.spark.sink_ledgers import TaskLedgers, Written
+from octavo.spark.sink_options import SinkOptions
+from octavo.spark.sink_rows import Rows, Target, batches_of
+
+_ATTEMPT = "driver"
+
+
+class Batch(NamedTuple):
+    """What all tasks of a batch have told, in the order of the tasks."""
+
+    transaction: str
+    number: int
+    written: list[Written]
+    rows: Sequence[Mapping[Target, Rows]]
+
+
+async def commit(options: SinkOptions, batch: Batch) -> None:
+    """Raises `SinkFailed`, `NotSmall`."""
+    service, timeout_ms = options.service, options.commit_timeout_ms
+    shares = producing.together(batch.rows)
+    written = batch.written
+    if options.commit != "splice" and not written:
+        why = producing.why_not_small(shares, options)
+        if why is None:
+            producer = producing.producer_of(batch.transaction, batch.number)
+            content = {
+                target: (
+                    producing.fingerprint(share.rows),
+                    producing.record_batch(share, producer, options),
+                )
+                for target, share in shares.items()
+            }
+            await calls.publish(service, batch.transaction, batch.number, content, timeout_ms)
+            return
+        if options.commit == "producer":
+            raise producing.not_small(why)
+    if shares:
+        written = [*written, *await _to_ledgers(options, batch, shares)]
+    await calls.commit(service, batch.transaction, batch.number, written, timeout_ms)
+
+
+async def abort(options: SinkOptions, batch: Batch) -> None:
+    """Never raises."""
+    await calls.abort(
+        options.service, batch.transaction, batch.number, batch.written, options.commit_timeout_ms
+    )
+
+
+async def _to_ledgers(
+    options: SinkOptions, batch: Batch, shares: Mapping[Target, Rows]
+) -> tuple[Written, ...]:
+    async with connected(options.service) as cluster:
+        ledgers = TaskLedgers(cluster, batch.transaction, batch.number, _ATTEMPT)
+        try:
+            for target, share in shares.items():
+                await ledgers.write([(target, one) for one in batches_of(share, options)])
+            return await ledgers.close()
+        except BaseException:
+            await ledgers.discard()
+            raise
