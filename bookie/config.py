@@ -134,6 +134,21 @@ class BookieConfig:
     consistency_check_on_start: bool = False
     """Hold index, entry logs and ledger state against one another before serving."""
 
+    # Copies
+    keep_copies: bool = True
+    """Fetch what records say that this bookie holds and it does not, and what lost bookies held."""
+    lost_bookie_ms: int = 600_000
+    """Not registered for so long, a bookie is lost, and others take over what it held."""
+    copies_open_ledger_ms: int = 30_000
+    """The writer of an open ledger has so much longer to replace a lost bookie by itself; then the
+    ledger is closed by recovery."""
+    copies_interval_ms: int = 86_400_000
+    """From the end of one look at all ledgers' records to the next, when nothing is missing."""
+    copies_retry_ms: int = 60_000
+    """The same when something could not be fetched."""
+    copies_bytes_per_s: int = 32 * MIB
+    """How fast copies are fetched."""
+
     # Garbage collection
     gc_interval_ms: int = 600_000
     """Looks so often for ledgers deleted in metadata, and at the entry logs."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import structlog
@@ -168,6 +168,16 @@ class DamageRegistry:
         """Every finding that still holds, oldest first."""
         with self._lock:
             return list(self._found.values())
+
+    def listing(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """For the admin port: at most `limit` findings, those that came first."""
+        found = self.current()
+        limit = int(query.get("limit", "1000"))
+        return {
+            "findings": len(found),
+            "dropped": self.dropped,
+            "damage": [damage.as_json() for damage in found[:limit]],
+        }
 
     def counts(self) -> dict[str, int]:
         """How many findings of each kind; every kind is there, for the metric."""

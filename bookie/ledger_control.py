@@ -66,7 +66,10 @@ class LedgerControl:
     def admit(self, run: AddRun, *, read_only: bool) -> Code:
         """Whether a run may be journaled; knows the ledger from then on if so."""
         state = self._states.get(run.ledger_id)
-        unsure = run.ledger_id <= self.limbo.unsure_through and self.limbo.covers(run.ledger_id)
+        limbo = self.limbo
+        unsure = run.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
+            run.ledger_id, known=state is not None
+        )
         code = ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
         if code is Code.OK and state is None:
             self._states.create(run.ledger_id, run.key)

@@ -9,14 +9,16 @@ ledger id that existed when the loss was found. For a ledger up to it (BookKeepe
 - ordinary adds are refused with `UNKNOWN_STATE`: the fence may be what was lost. Its writer then
   changes its ensemble. Recovery adds are stored; a fence is made durable and holds from then on.
 
-A single ledger leaves limbo when somebody vouches that all its entries are here again; all leave
-when the operator says so. One small file in every ledger folder, replaced atomically, all folders
-before anything relies on it. The copy with the highest bound counts, so a crash between two folders
-never takes a bookie out of limbo; no readable copy where there is one is `LimboDamaged`. Spec:
-docs/formats/limbo.md.
+A single ledger leaves limbo when somebody vouches that all its entries are here again. When all
+have that name this bookie, the limbo is *over*: everything is answered as ever, but an ordinary add
+to an old ledger that is not known here is still refused, since its fence may be what was lost. The
+operator may end it before that, altogether. One small file in every ledger folder, replaced
+atomically, all folders before anything relies on it. The copy with the highest bound counts, so a
+crash between two folders never takes a bookie out of limbo; no readable copy where there is one is
+`LimboDamaged`. Spec: docs/formats/limbo.md.
 
     file := "OctvLimb" version:u32 body_bytes:u32 body crc32c:u32
-    body := msgpack({unsure_through, since_ms, why, incarnation, whole: [ledger id, …]})
+    body := msgpack({unsure_through, since_ms, why, incarnation, whole: [ledger id, …], over?})
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ class LimboRecord:
     """The life of the bookie that began with it, or that it befell."""
     whole: tuple[int, ...] = ()
     """Ledgers up to the bound that somebody vouched for since, ascending."""
+    over: bool = False
+    """All ledgers that name this bookie are whole here again."""
 
 
 class Limbo:
@@ -73,10 +77,31 @@ class Limbo:
         self.record = record
         self.unsure_through = record.unsure_through if record is not None else _NOWHERE
         self._whole = frozenset(record.whole) if record is not None else frozenset()
+        self._over = record is not None and record.over
 
     def covers(self, ledger_id: int) -> bool:
         """Whether something of this ledger may have been lost here."""
-        return 0 <= ledger_id <= self.unsure_through and ledger_id not in self._whole
+        return (
+            0 <= ledger_id <= self.unsure_through
+            and not self._over
+            and ledger_id not in self._whole
+        )
+
+    def may_have_fenced(self, ledger_id: int, *, known: bool) -> bool:
+        """Whether a fence of this ledger may have been lost here; `known`: it has a state here."""
+        if self._over:
+            return not known and 0 <= ledger_id <= self.unsure_through
+        return self.covers(ledger_id)
+
+    @property
+    def unknown_through(self) -> int:
+        """The highest ledger of which something may be unknown here; −1 when of none."""
+        return _NOWHERE if self._over else self.unsure_through
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is unknown any more."""
+        return self.record is None or self._over
 
 
 def deepened(
@@ -97,15 +122,16 @@ def vouched(record: LimboRecord, ledger_ids: Iterable[int]) -> LimboRecord:
 
 def encode_limbo(record: LimboRecord) -> bytes:
     """The file's bytes."""
-    body = msgpack.packb(
-        {
-            "unsure_through": record.unsure_through,
-            "since_ms": record.since_ms,
-            "why": record.why,
-            "incarnation": record.incarnation,
-            "whole": list(record.whole),
-        }
-    )
+    fields = {
+        "unsure_through": record.unsure_through,
+        "since_ms": record.since_ms,
+        "why": record.why,
+        "incarnation": record.incarnation,
+        "whole": list(record.whole),
+    }
+    if record.over:  # a release that knows no such key stays in limbo, which is safe
+        fields["over"] = True
+    body = msgpack.packb(fields)
     front = _HEAD.pack(MAGIC, VERSION, len(body)) + body
     return front + _CRC.pack(crc32c(front))
 
@@ -130,6 +156,7 @@ def decode_limbo(data: bytes) -> LimboRecord:
             body["why"],
             body["incarnation"],
             tuple(body["whole"]),
+            body.get("over") is True,
         )
     except Exception as error:  # msgpack raises a wide, undocumented set for bad input
         raise LimboDamaged(f"its body is none of version {VERSION}: {error!r:.100}") from error
@@ -164,8 +191,9 @@ def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
             )
         return None
     highest = max(found, key=lambda record: record.unsure_through)
-    same = [set(r.whole) for r in found if r.unsure_through == highest.unsure_through]
-    return replace(highest, whole=tuple(sorted(set.intersection(*same))))
+    same = [record for record in found if record.unsure_through == highest.unsure_through]
+    whole = set.intersection(*(set(record.whole) for record in same))
+    return replace(highest, whole=tuple(sorted(whole)), over=all(record.over for record in same))
 
 
 def write_limbo(disk: Disk, directories: Sequence[str], record: LimboRecord) -> None:

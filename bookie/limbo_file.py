@@ -1,4 +1,4 @@
-"""Keeps the limbo file and what is in memory of it the same: loaded at a start, then vouching.
+"""Keeps the limbo file and what is in memory of it the same: loaded at a start, then leaving it.
 
 What is in memory changes only after the file has: a crash never makes a bookie surer than it was
 told to be. Rules and format: limbo.py.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from bookie.blocking import Blocking
 from bookie.disk import Disk, SyncFailed
-from bookie.limbo import Limbo, read_limbo, vouched, write_limbo
+from bookie.limbo import Limbo, LimboRecord, read_limbo, vouched, write_limbo
 
 
 class LimboFile:
@@ -37,14 +38,25 @@ class LimboFile:
         self._limbo.take(await self._blocking(read_limbo, self._disk, self._directories))
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """See `Storage.vouch`."""
+        """These ledgers are whole here again: they leave limbo, durably.
+
+        For who has found them closed, copied back all of them that this bookie is to hold, and
+        fenced them here.
+        """
         async with self._lock:
-            if self._limbo.record is None:
-                return
-            record = vouched(self._limbo.record, ledger_ids)
-            try:
-                await self._blocking(write_limbo, self._disk, self._directories, record)
-            except SyncFailed as error:
-                self._on_fatal(error)
-                raise
-            self._limbo.take(record)
+            if self._limbo.record is not None:
+                await self._replace(vouched(self._limbo.record, ledger_ids))
+
+    async def end(self) -> None:
+        """All ledgers that name this bookie are whole here: the limbo is over, durably."""
+        async with self._lock:
+            if self._limbo.record is not None:
+                await self._replace(replace(self._limbo.record, over=True))
+
+    async def _replace(self, record: LimboRecord) -> None:
+        try:
+            await self._blocking(write_limbo, self._disk, self._directories, record)
+        except SyncFailed as error:
+            self._on_fatal(error)
+            raise
+        self._limbo.take(record)

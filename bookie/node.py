@@ -102,7 +102,7 @@ class BookieNode:
         self.server = BookieServer(config, self.storage, self.metrics, self.info)
         self.metrics.memory(self.server.memory)
         self.admin.route("GET", "/ledgers", functools.partial(ledger_sizes, self.storage.logs))
-        self.admin.route("GET", "/damage", self._damage)
+        self.admin.route("GET", "/damage", self.storage.damages.listing)
         self.admin.route("GET", "/scrub", lambda _: self._scrubber.status())
         self.admin.route("POST", "/scrub", self._start_scrub)
         self.collector: Collector | None = None
@@ -148,7 +148,7 @@ class BookieNode:
             "bookie_id": self.bookie_id,
             "incarnation": self.incarnation,
             "read_only": self.read_only,
-            "unsure_through": self.storage.limbo.unsure_through,
+            "unsure_through": self.storage.limbo.unknown_through,
             "free_bytes": self._free_bytes,
             "total_bytes": self._total_bytes,
             "started_ms": self._started_ms,
@@ -165,16 +165,6 @@ class BookieNode:
     def _scrubber(self) -> Scrubber:
         assert self.storage.scrubber is not None
         return self.storage.scrubber
-
-    def _damage(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """What is damaged: at most `limit` findings, those that came first."""
-        found = self.storage.damages.current()
-        limit = int(query.get("limit", "1000"))
-        return {
-            "findings": len(found),
-            "dropped": self.storage.damages.dropped,
-            "damage": [damage.as_json() for damage in found[:limit]],
-        }
 
     def _start_scrub(self, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG002
         self._scrubber.start_pass()
@@ -224,8 +214,8 @@ class BookieNode:
         await self._check_space()
         await self.storage.start()
         limbo = self.storage.limbo
-        self.metrics.limbo.set(limbo.record is not None)
-        if limbo.record is not None:
+        self.metrics.limbo.set(not limbo.is_over)
+        if limbo.record is not None and not limbo.is_over:
             log.warning(
                 "bookie_in_limbo",
                 bookie=self.bookie_id,
@@ -324,13 +314,19 @@ class BookieNode:
         if self.config.accept_data_loss:
             self.storage.on_loss = identity.data_lost
 
+    async def end_limbo(self) -> None:
+        """Whatever it lost is here again: nothing is unknown any more, and everybody is told."""
+        await self.storage.limbo_file.end()
+        self.metrics.limbo.set(0)
+        self._registration_due.set()
+
     # Registration
 
     async def _register(self) -> None:
         properties = {"incarnation": self.incarnation}
         if self.config.rack:
             properties["rack"] = self.config.rack
-        if self.storage.limbo.record is not None:
+        if not self.storage.limbo.is_over:
             properties["unsure_through"] = str(self.storage.limbo.unsure_through)
         await self._registry.register(
             BookieInfo(self.bookie_id, self.host, self.port, self.read_only, properties)

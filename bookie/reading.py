@@ -187,5 +187,9 @@ class Reading:
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """See `Storage.entries`."""
         self._control.sure(ledger_id, "had more entries")
+        return await self.held(ledger_id)
+
+    async def held(self, ledger_id: int) -> list[tuple[int, int]]:
+        """See `Storage.held`."""
         cached = self._write_cache.intervals(ledger_id)
         return joined(cached + await self._cold.intervals(ledger_id))

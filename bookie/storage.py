@@ -15,7 +15,7 @@ flush's, the readers', so that neither waits for another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 
@@ -106,9 +106,10 @@ class Storage:
         self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
         self.limbo = Limbo()
         """Of which ledgers this bookie may have lost something."""
-        self._limbo_file = LimboFile(
+        self.limbo_file = LimboFile(
             self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
         )
+        """Where that stands; for who can say that they are whole again."""
         self._control = LedgerControl(self._states, self._deleted, self.limbo)
         self._flushing: Flushing | None = None
         self.damages = DamageRegistry(clock)
@@ -170,7 +171,7 @@ class Storage:
                 self._vouched(),
                 config.ledger_directories[0],
             )
-        await self._limbo_file.load()
+        await self.limbo_file.load()
         self._journals = drive(
             await begin_journals(config, self._disk, opened.journals, blocking),
             self._journal_executors,
@@ -367,6 +368,10 @@ class Storage:
         """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
         return await self._reading.entries(ledger_id)
 
+    async def held(self, ledger_id: int) -> list[tuple[int, int]]:
+        """The same, denying nothing: in limbo too, and empty for a ledger that is not known."""
+        return await self._reading.held(ledger_id)
+
     def ledgers(self) -> list[int]:
         """The ids of the ledgers this bookie knows, ascending."""
         return self._states.ids()
@@ -393,13 +398,6 @@ class Storage:
         if not state.fenced:
             self._control.deny(ledger_id, "was fenced")
         return state.fenced
-
-    async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are whole here again: they leave limbo, durably.
-
-        For who has found them closed, and copied back all of them that this bookie is to hold.
-        """
-        await self._limbo_file.vouch(ledger_ids)
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`; cancel it to give it up."""

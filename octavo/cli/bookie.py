@@ -304,6 +304,30 @@ def scrub(
         emit_fields({name.replace("_", " "): value for name, value in answer.items()})
 
 
+@app.command("copies")
+def copies(
+    url: AdminUrl = None,
+    start: Annotated[bool, typer.Option("--start", help="Look at all ledgers now.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a running bookie fetched from others, and which ledgers are not whole there yet.
+
+    \b
+    Example:
+      octavo bookie copies --url http://127.0.0.1:9181
+    """
+    from octavo.cli.output import emit_fields
+
+    answer = ask(url, "/copies", method="POST" if start else "GET")
+    if as_json or not isinstance(answer, dict):
+        emit_json(answer)
+        return
+    listed = answer.pop("ledgers")
+    emit_fields({name.replace("_", " "): value for name, value in answer.items()})
+    if listed:
+        emit_table(("ledger", "reason"), [(one["ledger"], one["reason"]) for one in listed])
+
+
 def _find(folders: list[Path]) -> BookieFolders:
     """The bookie in these folders; says whose they are."""
     from bookie.disk import RealDisk

@@ -15,6 +15,7 @@ from bookie.disk import RealDisk
 from bookie.node import BookieNode
 from metadata.opening import open_store
 from octavo.clock import wall_clock_ms
+from octavo.process.copies import kept_copies
 from octavo.process.life import Life, run_process
 from octavo.process.spec import ProcessSpec, read_spec
 
@@ -36,7 +37,8 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
         failed = asyncio.ensure_future(life.fail_with(node.failed))
         try:
             life.ready(bookie_id=node.bookie_id, address=node.address)
-            await life.until_stopped()
+            async with kept_copies(node, store, rng=random.SystemRandom(), clock=wall_clock_ms):
+                await life.until_stopped()
         finally:
             failed.cancel()
             await node.stop()

@@ -19,7 +19,9 @@ from bookie.read_stats import ReadStats
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
+from ledger.keeper import KeeperStatus
 from ledger.options import LedgerOptions
+from octavo.process.copies import CopyMetrics
 from octavo.settings import ProcessConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +68,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
     bookie.damages(DamageRegistry().counts)
     bookie.scrubbing(lambda: (0, 0, -1))
     bookie.garbage(CollectorStatus())
+    bookie.registry.register(CopyMetrics(KeeperStatus()))
     registries: list[CollectorRegistry] = [bookie.registry, Metrics(list).registry]
     for registry in registries:
         for family in registry.collect():

@@ -221,7 +221,7 @@ async def test_a_ledger_that_was_vouched_for_is_as_ever() -> None:
         await in_limbo(bench, 10, (5,))
         with pytest.raises(NoSuchLedger):
             await bench.storage.read(5, 0)
-        await bench.storage.vouch([1, 40])
+        await bench.storage.limbo_file.vouch([1, 40])
         for _ in range(2):
             assert bench.storage.last_entry(1) == 0
             with pytest.raises(NoSuchEntry):
@@ -234,7 +234,7 @@ async def test_a_ledger_that_was_vouched_for_is_as_ever() -> None:
 
 async def test_vouching_outside_limbo_does_nothing() -> None:
     async with Bench() as bench:
-        await bench.storage.vouch([1])
+        await bench.storage.limbo_file.vouch([1])
         assert bench.storage.limbo.record is None
         assert not bench.disk.exists(f"/l/{NAME}")
 

@@ -1,0 +1,159 @@
+"""A bookie keeps its own copies complete: the keeper of ledger/, beside the node, in its process.
+
+`GET /copies` on the admin port tells how that goes, `POST /copies` looks at all ledgers now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from bookie.node import BookieNode
+from ledger.copies import Range
+from ledger.keeper import CopyKeeper, KeeperOptions, KeeperStatus
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from metadata.store import MetadataStore
+
+_START_S = 10.0
+"""The first walk waits for so long: a cluster that starts as a whole has its bookies up by then."""
+_LISTED_MAX = 1000
+
+
+class NodeCopies:
+    """What a keeper asks of a `BookieNode`."""
+
+    def __init__(self, node: BookieNode) -> None:
+        self._node = node
+        self._storage = node.storage
+
+    @property
+    def bookie_id(self) -> str:
+        """Its name in ensembles."""
+        return self._node.bookie_id
+
+    @property
+    def unsure_through(self) -> int:
+        """The highest ledger of which it may have lost something; −1 when of none."""
+        return self._storage.limbo.unknown_through
+
+    def is_unsure(self, ledger_id: int) -> bool:
+        """Whether something of this ledger may have been lost here."""
+        return self._storage.limbo.covers(ledger_id)
+
+    def doubtful(self, ledger_id: int) -> bool:
+        """Whether what the index names is to be read back before it counts."""
+        damaged = (damage.ledger_id for damage in self._storage.damages.current())
+        return self.is_unsure(ledger_id) or ledger_id in damaged
+
+    async def held(self, ledger_id: int) -> list[Range]:
+        """What it holds, ascending, joined."""
+        return await self._storage.held(ledger_id)
+
+    async def fence(self, ledger_id: int, key: bytes) -> None:
+        """Refuse ordinary adds for ever; durable on return."""
+        await self._storage.fence(ledger_id, key)
+
+    async def vouch(self, ledger_ids: Iterable[int]) -> None:
+        """These ledgers are whole here."""
+        await self._storage.limbo_file.vouch(ledger_ids)
+
+    async def end_limbo(self) -> None:
+        """All are that name this bookie."""
+        await self._node.end_limbo()
+
+
+@contextlib.asynccontextmanager
+async def kept_copies(
+    node: BookieNode,
+    store: MetadataStore,
+    *,
+    rng: random.Random,
+    clock: Callable[[], int] | None = None,
+) -> AsyncIterator[CopyKeeper | None]:
+    """Keep the copies of a started node for as long as this lasts; None when it is told not to."""
+    config = node.config
+    if not config.keep_copies:
+        yield None
+        return
+    client = LedgerClient(store, rng=rng, options=LedgerOptions(), clock=clock)
+    await client.start()
+    keeper = CopyKeeper(
+        client,
+        NodeCopies(node),
+        KeeperOptions(
+            lost_bookie_s=config.lost_bookie_ms / 1000,
+            open_ledger_s=config.copies_open_ledger_ms / 1000,
+            interval_s=config.copies_interval_ms / 1000,
+            retry_s=config.copies_retry_ms / 1000,
+            bytes_per_s=config.copies_bytes_per_s,
+        ),
+    )
+    _expose(node, keeper)
+
+    async def keep() -> None:
+        await asyncio.sleep(min(_START_S, config.copies_retry_ms / 1000))
+        await keeper.run()
+
+    task = asyncio.create_task(keep(), name="copies")
+    try:
+        yield keeper
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await client.close()
+
+
+def _expose(node: BookieNode, keeper: CopyKeeper) -> None:
+    status = keeper.status
+
+    def listing(query: Mapping[str, str]) -> dict[str, Any]:
+        limit = int(query.get("limit", str(_LISTED_MAX)))
+        return {
+            "walks": status.walks,
+            "copied_entries": status.copied_entries,
+            "copied_bytes": status.copied_bytes,
+            "adopted": status.adopted,
+            "unfinished": len(status.unfinished),
+            "ledgers": [
+                {"ledger": ledger_id, "reason": why}
+                for ledger_id, why in sorted(status.unfinished.items())[:limit]
+            ],
+        }
+
+    def walk_now(query: Mapping[str, str]) -> dict[str, Any]:
+        keeper.walk_now()
+        return listing(query)
+
+    node.admin.route("GET", "/copies", listing)
+    node.admin.route("POST", "/copies", walk_now)
+    node.metrics.registry.register(CopyMetrics(status))
+
+
+class CopyMetrics(Collector):
+    """What a keeper did, read when it is asked for."""
+
+    def __init__(self, status: KeeperStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        status = self._status
+        yield GaugeMetricFamily(
+            "bookie_ledgers_not_whole",
+            "Ledgers that the last walk could not make whole here",
+            len(status.unfinished),
+        )
+        for name, text, value in (
+            ("bookie_copied_entries", "Entries fetched from others", status.copied_entries),
+            ("bookie_copied_bytes", "The same in bytes", status.copied_bytes),
+            ("bookie_adopted_fragments", "Taken over from lost bookies", status.adopted),
+        ):
+            yield CounterMetricFamily(name, text, value)

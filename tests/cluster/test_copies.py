@@ -1,0 +1,298 @@
+"""Lost copies come back: of a wiped bookie, of one that was down, and of one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookie.node import BookieNode
+from ledger.copies import missing, quorum_of, stretches
+from ledger.keeper import CopyKeeper, KeeperOptions
+from ledger.ledgers import LedgerClient
+from ledger.writer import LedgerWriter
+from metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.process.copies import NodeCopies
+from protocol.codes import BookieIOError, Code
+from protocol.extension import Op
+from tests.cluster.test_wiped_bookie import wipe
+from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.raw_bookie import KEY, RawClient, add_of, until
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as running:
+        yield running
+
+
+async def keeper_of(cluster: Cluster, name: str, **how: Any) -> CopyKeeper:
+    """Of the node that runs under this name now; walks only when told to."""
+    options = {"lost_bookie_s": 0.0, "open_ledger_s": 0.0, **how}
+    client = await cluster.client(hash_of(name))
+    return CopyKeeper(client, NodeCopies(cluster.nodes[name]), KeeperOptions(**options))
+
+
+def hash_of(name: str) -> int:
+    return int.from_bytes(name.encode(), "big")
+
+
+async def written(
+    client: LedgerClient, count: int, *, close: bool = True, **how: Any
+) -> LedgerWriter:
+    writer = await client.create(**how)
+    await add_many(writer, count)
+    if close:
+        await writer.close()
+    return writer
+
+
+async def short_copies(cluster: Cluster, metadata: LedgerMetadata) -> list[tuple[str, Any]]:
+    """What the bookies lack of what the record says that they hold, from their own disks."""
+    found = []
+    for stretch in stretches(metadata):
+        for position, bookie in enumerate(stretch.fragment.bookies):
+            held = await cluster.nodes[bookie].storage.held(metadata.ledger_id)
+            gone = missing(quorum_of(metadata), position, stretch.first, stretch.last, held)
+            found += [(bookie, run) for run in gone]
+    return found
+
+
+async def all_is_there(client: LedgerClient, ledger_id: int, last: int) -> None:
+    reader = await client.open(ledger_id)
+    entries = await reader.read(0, last)
+    assert [bytes(entry.payload) for entry in entries] == [payload_of(n) for n in range(last + 1)]
+
+
+async def test_a_wiped_bookie_fetches_everything_back_and_its_limbo_ends(
+    cluster: Cluster,
+) -> None:
+    await cluster.start_bookie("b4")
+    client = await cluster.client(1)
+    ledgers = [
+        await written(client, 40),
+        await written(client, 25, ensemble_size=3, write_quorum=2),
+        await written(client, 12, ensemble_size=4, write_quorum=2),
+    ]
+    node = await wipe(cluster, "b1")
+    assert not node.storage.limbo.is_over
+    keeper = await keeper_of(cluster, "b1")
+    await keeper.walk()
+    for writer in ledgers:
+        metadata = await client.metadata(writer.ledger_id)
+        assert await short_copies(cluster, metadata) == []
+        if "b1" in metadata.fragments[0].bookies:
+            assert node.storage.is_fenced(writer.ledger_id), "the fence may have been lost"
+    assert keeper.status.unfinished == {}
+    assert node.storage.limbo.is_over
+    async with asyncio.timeout(30):
+        while "unsure_through" in client.bookies.available["b1"].properties:
+            await client.bookies.reload()
+    # The copies are good on their own: all others go.
+    for name in ("b2", "b3", "b4"):
+        await cluster.stop_bookie(name)
+    await all_is_there(await cluster.client(2), ledgers[0].ledger_id, 39)
+
+
+async def test_after_its_limbo_a_bookie_takes_no_adds_to_old_ledgers_that_it_forgot(
+    cluster: Cluster,
+) -> None:
+    client = await cluster.client(1)
+    gone, old = await written(client, 3), await written(client, 3)
+    await client.delete(gone.ledger_id)  # it may have been fenced here, and its writer may live
+    node = await wipe(cluster, "b1")
+    await (await keeper_of(cluster, "b1")).walk()
+    assert node.storage.limbo.is_over
+    raw = await RawClient.connect(node)
+    for ledger_id, code in ((gone.ledger_id, Code.UNKNOWN_STATE), (old.ledger_id + 1000, Code.OK)):
+        raw.send(add_of(ledger_id, 0, key=KEY))
+        answer: Any = await raw.answer()
+        assert getattr(answer, "code", Code.OK) == code
+    raw.writer.close()
+
+
+async def test_a_bookie_that_was_down_fetches_what_it_missed(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await add_many(writer, 10)
+    await cluster.stop_bookie("b2")
+    await add_many(writer, 10)  # two of three are enough, and there is no spare
+    await writer.close()
+    node = await cluster.start_bookie("b2")
+    metadata = await client.metadata(writer.ledger_id)
+    assert [bookie for bookie, _ in await short_copies(cluster, metadata)] == ["b2"]
+    keeper = await keeper_of(cluster, "b2")
+    await keeper.walk()
+    assert await short_copies(cluster, metadata) == []
+    assert keeper.status.copied_entries == 10
+    assert (await client.metadata(writer.ledger_id)) == metadata, "the record was right already"
+    assert await node.storage.held(writer.ledger_id) == [(0, 19)]
+    await keeper.walk()
+    assert keeper.status.copied_entries == 10, "nothing is fetched twice"
+
+
+async def test_what_a_lost_bookie_held_moves_to_the_others(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    ledgers = [(await written(client, 30)).ledger_id for _ in range(6)]
+    empty = await client.create()
+    await empty.close()
+    await cluster.start_bookie("b4")
+    await cluster.start_bookie("b5")
+    await cluster.stop_bookie("b1")
+    keepers = [await keeper_of(cluster, name) for name in ("b2", "b3", "b4", "b5")]
+    await asyncio.gather(*(keeper.walk() for keeper in keepers))
+    for ledger_id in ledgers:
+        metadata = await client.metadata(ledger_id)
+        assert "b1" not in metadata.fragments[0].bookies
+        assert await short_copies(cluster, metadata) == []
+        await all_is_there(client, ledger_id, 29)
+    assert "b1" not in (await client.metadata(empty.ledger_id)).fragments[0].bookies
+    assert sum(keeper.status.adopted for keeper in keepers) == len(ledgers) + 1
+    assert all(keeper.status.unfinished == {} for keeper in keepers)
+    assert {k.status.adopted > 0 for k in keepers[:2]} == {False}, "they hold copies already"
+
+
+async def test_a_bookie_that_is_only_away_is_waited_for(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    ledger_id = (await written(client, 10)).ledger_id
+    await cluster.start_bookie("b4")
+    await cluster.stop_bookie("b1")
+    keeper = await keeper_of(cluster, "b4", lost_bookie_s=3600.0)
+    await keeper.walk()
+    assert keeper.status.adopted == 0
+    assert "b1" in (await client.metadata(ledger_id)).fragments[0].bookies
+
+
+async def test_an_open_ledger_whose_writer_is_gone_is_closed_and_copied(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    writer = await written(client, 20, close=False)
+    await cluster.drop_client(client)
+    await cluster.start_bookie("b4")
+    await cluster.stop_bookie("b1")
+    patient = await keeper_of(cluster, "b4", open_ledger_s=3600.0)
+    await patient.walk()
+    other = await cluster.client(2)
+    assert (await other.metadata(writer.ledger_id)).state is LedgerState.OPEN
+    assert "may still replace" in patient.status.unfinished[writer.ledger_id]
+    keeper = await keeper_of(cluster, "b4")
+    await keeper.walk()
+    metadata = await other.metadata(writer.ledger_id)
+    assert metadata.state is LedgerState.CLOSED
+    assert metadata.last_entry == 19
+    await keeper.walk()  # the recovery itself may have replaced b1 already
+    metadata = await other.metadata(writer.ledger_id)
+    assert all("b1" not in fragment.bookies for fragment in metadata.fragments)
+    assert await short_copies(cluster, metadata) == []
+
+
+async def test_an_older_fragment_moves_under_a_writer_that_goes_on(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    for name in ("b4", "b5"):
+        await cluster.start_bookie(name)
+    await until(lambda: len(client.bookies.available) == 5)
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await add_many(writer, 20)
+    lost = writer.metadata.fragments[0].bookies[0]
+    await cluster.stop_bookie(lost)
+    for _ in range(200):  # until the writer has replaced it
+        await add_many(writer, 1)
+        if len(writer.metadata.fragments) > 1:
+            break
+        await asyncio.sleep(0.02)
+    before = await client.metadata(writer.ledger_id)
+    assert len(before.fragments) == 2
+    keepers = [await keeper_of(cluster, name) for name in cluster.nodes]
+    await asyncio.gather(*(keeper.walk() for keeper in keepers))
+    metadata = await client.metadata(writer.ledger_id)
+    assert metadata.state is LedgerState.OPEN
+    assert lost not in metadata.fragments[0].bookies
+    assert metadata.fragments[1] == before.fragments[1]
+    await add_many(writer, 5)
+    await writer.close()
+    closed = await client.metadata(writer.ledger_id)
+    assert closed.fragments[0] == metadata.fragments[0], "its close keeps what was moved"
+    await all_is_there(client, writer.ledger_id, closed.last_entry)
+
+
+async def test_what_nobody_has_is_told_and_the_record_stays(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    writer = await written(client, 10, ensemble_size=2, write_quorum=1, ack_quorum=1)
+    metadata = await client.metadata(writer.ledger_id)
+    lost = metadata.fragments[0].bookies[0]
+    await cluster.stop_bookie(lost)
+    keepers = [await keeper_of(cluster, name) for name in cluster.nodes]
+    for keeper in keepers:
+        await keeper.walk()
+    assert await client.metadata(writer.ledger_id) == metadata
+    assert any(
+        "no replica gave it" in k.status.unfinished.get(writer.ledger_id, "") for k in keepers
+    )
+
+
+async def test_nobody_can_take_it_and_then_somebody_comes(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    ledger_id = (await written(client, 10)).ledger_id
+    await cluster.stop_bookie("b1")
+    keeper = await keeper_of(cluster, "b2")
+    await keeper.walk()
+    assert "no other can take" in keeper.status.unfinished[ledger_id]
+    await cluster.start_bookie("b4")
+    newcomer = await keeper_of(cluster, "b4")
+    running = asyncio.create_task(newcomer.run())
+    try:
+        await until(lambda: newcomer.status.adopted, 60)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    metadata = await client.metadata(ledger_id)
+    assert "b1" not in metadata.fragments[0].bookies
+    assert await short_copies(cluster, metadata) == []
+
+
+async def test_a_damaged_copy_is_replaced(cluster: Cluster) -> None:
+    """A bit turned on the disk: found by a read, fetched again, and served by this bookie."""
+    client = await cluster.client(1)
+    writer = await written(client, 10)
+    node: BookieNode = cluster.nodes["b1"]
+    await node.storage.checkpoint()
+    await cluster.stop_bookie("b1")
+    (log_path,) = (cluster.folder / "b1" / "ledgers").glob("*.log")
+    data = bytearray(log_path.read_bytes())
+    at = data.rindex(payload_of(4))
+    data[at] ^= 1
+    log_path.write_bytes(data)
+    node = await cluster.start_bookie("b1")
+    asked = await client.request("b1", Op.LIST_ENTRIES, {"ledger": writer.ledger_id})
+    assert asked["runs"] == [[0, 9]], "the index knows nothing of it"
+    with pytest.raises(BookieIOError):
+        await node.storage.read(writer.ledger_id, 4)
+    assert node.storage.damages.current()
+    keeper = await keeper_of(cluster, "b1")
+    await keeper.walk()
+    assert keeper.status.copied_entries >= 1
+    assert payload_of(4) in await node.storage.read(writer.ledger_id, 4)
+
+
+async def test_two_adopters_do_no_harm(cluster: Cluster) -> None:
+    """Who sees another cluster chooses another adopter: one of them is let in."""
+    client = await cluster.client(1)
+    ledger_id = (await written(client, 30)).ledger_id
+    await cluster.start_bookie("b4")
+    await cluster.start_bookie("b5")
+    await cluster.stop_bookie("b1")
+    keepers = [await keeper_of(cluster, name) for name in ("b4", "b5")]
+    for keeper in keepers:
+        everybody = keeper._candidates
+        keeper._candidates = lambda n, see=everybody, me=keeper._me: {  # type: ignore
+            bookie: info for bookie, info in see(n).items() if bookie not in {"b4", "b5"} - {me}
+        }
+    await asyncio.gather(*(keeper.walk() for keeper in keepers))
+    metadata = await client.metadata(ledger_id)
+    assert len(set(metadata.fragments[0].bookies) & {"b4", "b5"}) == 1
+    assert sum(keeper.status.adopted for keeper in keepers) == 1
+    assert await short_copies(cluster, metadata) == []
