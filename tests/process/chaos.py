@@ -205,12 +205,14 @@ async def run_round(
                     one.stopping = True
                 async with asyncio.timeout(SETTLE_S):
                     await asyncio.gather(*publishing)
-                found = await stored(urls, partitions)
                 loop = asyncio.get_running_loop()
                 deadline = loop.time() + SETTLE_S
-                ends = [sum(number == n for number, _ in found) for n in range(partitions)]
-                while loop.time() < deadline:
-                    if record.consumed == set(found) and follower.done == ends:
+                while True:
+                    # Read anew each time: who was never answered may still be stored.
+                    found = await stored(urls, partitions)
+                    ends = [sum(number == n for number, _ in found) for n in range(partitions)]
+                    settled = record.consumed == set(found) and follower.done == ends
+                    if settled or loop.time() >= deadline:
                         break
                     await asyncio.sleep(0.1)
                 for task in consuming:
@@ -229,10 +231,10 @@ async def run_round(
         await _until_dead(supervisor)
         await asyncio.gather(*(supervisor.resume(one.name) for one in supervisor.cluster.members))
         again = await stored(urls, partitions)
-        if again != found:
+        if again | found != again:
             wrong.append(f"after kill -9 of everything {len(again)} of {len(found)} are there")
         note_read(record, "auditor after a restart", texts(again))
-        wrong += problems(record, found)
+        wrong += problems(record, again)
         wrong += errors_in_logs(folder)
     except BaseException as error:
         error.add_note("faults so far:\n  " + "\n  ".join(breaker.log))
