@@ -85,6 +85,8 @@ class Requests:
         self._config = config
         self._metrics = metrics
         self._node_info = node_info
+        self.fetch_copies: Callable[[], None] | None = None
+        """Begins to look for copies that are missing here; None when nobody keeps them."""
         self._reads: dict[Code, Counter] = {}
         self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
 
@@ -218,6 +220,11 @@ class Requests:
         body = request.body
         if request.op is Op.NODE_INFO:
             return self._node_info()
+        if request.op is Op.FETCH_COPIES:
+            if self.fetch_copies is None:
+                raise BadRequest("this bookie keeps no copies: its setting keep_copies is false")
+            self.fetch_copies()
+            return {}
         ledger_id = int_of(body, "ledger")
         if ledger_id < 0:
             raise BadRequest(f"ledger {ledger_id}: ledger ids are not negative")

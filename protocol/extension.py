@@ -43,6 +43,8 @@ class Op(enum.IntEnum):
     NODE_INFO = 6
     """{} → {bookie_id, incarnation, read_only, unsure_through, free_bytes, total_bytes,
     version}."""
+    FETCH_COPIES = 8
+    """{} → {}: this bookie looks at all ledgers soon, and fetches the copies that it lacks."""
     ADDED = 7
     """answer only, request id 0: {ledger, first, last}: these adds are durable."""
 

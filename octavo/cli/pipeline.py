@@ -154,6 +154,9 @@ def report(
 
 @app.command()
 def audit(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Have every bookie fetch now what it lacks.")
+    ] = False,
     url: Url = None,
     data: Data = None,
     master: Master = None,
@@ -165,12 +168,13 @@ def audit(
     \b
     Example:
       octavo pipeline audit --json
+      octavo pipeline audit --repair
     """
 
     def job() -> Job:
         from octavo.pipeline.audit import audit
 
-        return audit
+        return partial(audit, repair=repair)
 
     carry_out("audit", job, Where(url, data, master, conf), as_json=as_json)
 

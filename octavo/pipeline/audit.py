@@ -5,7 +5,8 @@ read. An entry that a bookie should have and denies is a copy that is missing; o
 of its write set denies is lost. A bookie that does not answer, or may not deny (it lost its disk),
 leaves the question open: that is said, and never taken for a missing copy. Open ledgers are looked
 at up to their last ensemble change. The other way round, partitions are held against the ledgers
-that there are. Nothing is changed.
+that there are. Nothing is changed; with `repair` every bookie is asked to look at once for the
+copies that it lacks, which it does by itself some time later anyway.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Held:
     why: dict[str, str]
 
 
-def audit(run: Run) -> Outcome:
+def audit(run: Run, *, repair: bool = False) -> Outcome:
     """All ledgers of the cluster."""
     outcome = Outcome("audit")
     seen = asyncio.run(_look(run.service, int(time.time() * 1000)))
@@ -66,7 +67,22 @@ def audit(run: Run) -> Outcome:
         "entries": figures.get("entries", 0),
         "copies": figures.get("copies", 0),
     }
+    if repair and outcome.findings:
+        outcome.summary["bookies_told_to_repair"] = asyncio.run(_repair(run))
     return outcome
+
+
+async def _repair(run: Run) -> int:
+    """Ask every bookie that is there to fetch what it lacks; how many took it."""
+    told = 0
+    async with connected(run.service) as cluster:
+        for bookie in sorted(cluster.ledgers.bookies.available):
+            try:
+                await cluster.ledgers.request(bookie, Op.FETCH_COPIES, {})
+                told += 1
+            except OctavoError as error:
+                run.say(f"bookie {bookie} repairs nothing: {error}")
+    return told
 
 
 # ---------------------------------------------------------------------- metadata

@@ -102,6 +102,7 @@ async def kept_copies(
         await asyncio.sleep(min(_START_S, config.copies_retry_ms / 1000))
         await keeper.run()
 
+    node.server.requests.fetch_copies = keeper.walk_now
     task = asyncio.create_task(keep(), name="copies")
     try:
         yield keeper

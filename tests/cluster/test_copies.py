@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from ledger.keeper import CopyKeeper, KeeperOptions
 from ledger.ledgers import LedgerClient
 from ledger.writer import LedgerWriter
 from metadata.ledgers import LedgerMetadata, LedgerState
-from octavo.process.copies import NodeCopies
-from protocol.codes import BookieIOError, Code
+from octavo.process.copies import NodeCopies, kept_copies
+from protocol.codes import BadRequest, BookieIOError, Code
 from protocol.extension import Op
 from tests.cluster.test_wiped_bookie import wipe
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
@@ -276,6 +277,19 @@ async def test_a_damaged_copy_is_replaced(cluster: Cluster) -> None:
     await keeper.walk()
     assert keeper.status.copied_entries >= 1
     assert payload_of(4) in await node.storage.read(writer.ledger_id, 4)
+
+
+async def test_a_bookie_looks_when_it_is_asked_to(cluster: Cluster) -> None:
+    client = await cluster.client(1)
+    with pytest.raises(BadRequest, match="keeps no copies"):
+        await client.request("b1", Op.FETCH_COPIES, {})
+    node = cluster.nodes["b1"]
+    async with kept_copies(node, cluster.store, rng=random.Random(5)) as keeper:
+        assert keeper is not None
+        await until(lambda: keeper.status.walks > 0, 60)
+        walks = keeper.status.walks
+        assert await client.request("b1", Op.FETCH_COPIES, {}) == {}
+        await until(lambda: keeper.status.walks > walks, 60)
 
 
 async def test_two_adopters_do_no_harm(cluster: Cluster) -> None:

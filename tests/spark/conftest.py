@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("spark") / "data") as one:
+    # Copies that a test takes away come back when it says so, not within a minute.
+    seldom = "--set=bookie.copies_retry_ms=86400000"
+    with standalone(tmp_path_factory.mktemp("spark") / "data", seldom) as one:
         yield one
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,6 +97,24 @@ def test_a_sound_ledger_has_no_findings(
     bad = {one.where for one in outcome.findings}
     assert bad <= {f"ledger {spoiled.ledger_id}"}
     assert 0 < outcome.summary["entries_read"] < outcome.summary["entries"]
+
+
+def test_audit_has_bookies_fetch_what_they_lack(job: Job, spoiled: LedgerMetadata) -> None:
+    """All that somebody has comes back; what nobody has stays lost, and is told."""
+    outcome = job(partial(audit, repair=True))
+    assert outcome.summary["bookies_told_to_repair"] == 3
+    names = sorted(spoiled.fragments[0].bookies)
+    deadline = time.monotonic() + 120
+    while True:
+        found = job(audit).findings
+        mine = [one for one in found if one.where == f"ledger {spoiled.ledger_id}"]
+        if len(mine) == 4 and all("1" not in one.what.partition("lacks")[2] for one in mine):
+            break
+        assert time.monotonic() < deadline, mine
+    assert sorted((one.kind, one.what) for one in mine) == [
+        *(("copy-missing", f"bookie {name} lacks entries 4") for name in names),
+        ("entry-lost", "no bookie of the write set has entries 4"),
+    ]
 
 
 async def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[Any]]) -> Any:
