@@ -158,8 +158,7 @@ class _Task:
         """While these are written the caller makes the next ones."""
         if batches:
             self._wait()
-            assert self._ledgers is not None, "who has rows has asked for partitions"
-            self._writing = self._thread.start(self._ledgers.write(batches))
+            self._writing = self._thread.start(self._write(batches))
 
     def close(self) -> tuple[Written, ...]:
         """All is durable, and closed."""
@@ -187,15 +186,22 @@ class _Task:
             self._writing = None
 
     async def _count(self, topic: str) -> int:
+        settings = await (await self._connected()).settings(topic)
+        if settings is None:
+            raise InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} makes it")
+        return settings.partitions
+
+    async def _write(self, batches: Sequence[tuple[Target, bytes]]) -> None:
+        if self._ledgers is None:
+            self._ledgers = TaskLedgers(await self._connected(), *self._of)
+        await self._ledgers.write(batches)
+
+    async def _connected(self) -> Cluster:
         if self._cluster is None:
             url = await metadata_url(self._options.service)
             self._cluster = Cluster(open_store(url, credentials_file=credentials_file()))
             await self._cluster.start()
-            self._ledgers = TaskLedgers(self._cluster, *self._of)
-        settings = await self._cluster.settings(topic)
-        if settings is None:
-            raise InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} makes it")
-        return settings.partitions
+        return self._cluster
 
 
 def _write(

@@ -16,6 +16,8 @@ from broker.chain import Contents
 from broker.transaction import BATCH_KEY, KIND, KIND_KEY, PARTITION_KEY, TRANSACTION_KEY
 from ledger.errors import LedgerError
 from ledger.writer import LedgerWriter
+from metadata.together import all_of
+from metadata.topics import TopicSettings
 from octavo.spark.cluster import Cluster
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_rows import Target
@@ -72,18 +74,19 @@ class TaskLedgers:
             ATTEMPT_KEY: attempt.encode(),
         }
         self._ledgers: dict[Target, _Ledger] = {}
+        self._settings: dict[str, TopicSettings] = {}
 
     async def write(self, batches: Sequence[tuple[Target, bytes]]) -> None:
         """Add; waits only while too much is on its way. Raises what ended a ledger."""
+        missing = dict.fromkeys(target for target, _ in batches if target not in self._ledgers)
+        await all_of(map(self._make, missing))
         for target, batch in batches:
             if len(batch) > ENTRY_PAYLOAD_BYTES_MAX:
                 raise LedgerError(
                     f"a message for {target.topic}/{target.partition} makes a batch of "
                     f"{len(batch)} bytes; one entry holds {ENTRY_PAYLOAD_BYTES_MAX}"
                 )
-            ledger = self._ledgers.get(target)
-            if ledger is None:
-                ledger = self._ledgers[target] = await self._made(target)
+            ledger = self._ledgers[target]
             await ledger.writer.drain()
             ledger.add(batch)
 
@@ -98,17 +101,18 @@ class TaskLedgers:
                 ledger.writer.abandon(LedgerError("the task failed"))
                 await self._cluster.ledgers.delete(ledger.writer.ledger_id)
 
-    async def _made(self, target: Target) -> _Ledger:
-        settings = await self._cluster.settings(target.topic)
+    async def _make(self, target: Target) -> None:
+        settings = self._settings.get(target.topic) or await self._cluster.settings(target.topic)
         if settings is None:
             raise InvalidOption(f"there is no topic {target.topic}")
+        self._settings[target.topic] = settings
         writer = await self._cluster.ledgers.create(
             ensemble_size=settings.ensemble_size,
             write_quorum=settings.write_quorum,
             ack_quorum=settings.ack_quorum,
             custom={**self._marks, PARTITION_KEY: f"{target.topic}/{target.partition}".encode()},
         )
-        return _Ledger(target, writer)
+        self._ledgers[target] = _Ledger(target, writer)
 
 
 async def _closed(ledger: _Ledger) -> Written:

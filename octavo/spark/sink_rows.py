@@ -7,7 +7,9 @@ fill one partition, another one for each task. Within a partition rows keep thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from protocol.records import build_batch, partition_for
 
 RECORD_OVERHEAD_BYTES = 16
 RECORDS_MAX = 50_000
+KEYS_REMEMBERED_MAX, KEY_BYTES_REMEMBERED_MAX = 65_536, 64
 Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int, int]
 
 
@@ -58,6 +61,7 @@ class RowRouter:
         self._now_ms = now_ms
         self._lanes: dict[Target, Rows] = {}
         self._names: dict[str, str] = {}
+        self._of_key: dict[bytes | None, int] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -70,25 +74,91 @@ class RowRouter:
         names = set(batch.schema.names)
         keys: list[bytes | None] = _binary(batch, "key") if "key" in names else [None] * count
         values = _binary(batch, "value")
-        headers = _headers(batch) if "headers" in names else [()] * count
-        times = _times(batch, self._now_ms) if "timestamp" in names else [self._now_ms] * count
-        targets = self._targets(batch, keys, names)
-        full = []
-        for key, value, header, time_ms, target in zip(
-            keys, values, headers, times, targets, strict=True
-        ):
-            lane = self._lanes.get(target)
-            if lane is None:
-                lane = self._lanes[target] = Rows()
-            size = _size_of(key, value, header)
-            # A long row begins a batch of its own, or the two would not fit an entry.
-            if lane.rows and lane.bytes + size > self._options.batch_bytes:
-                full.append((target, self._built(lane)))
-            lane.rows.append((key, value, header, time_ms, 0))
-            lane.bytes += size
-            if len(lane.rows) >= RECORDS_MAX:
-                full.append((target, self._built(lane)))
+        headers = _headers(batch) if "headers" in names else repeat((), count)
+        times = _times(batch, self._now_ms) if "timestamp" in names else repeat(self._now_ms, count)
+        rows = zip(keys, values, headers, times, repeat(0, count), strict=True)
+        topic, chosen = self._options.topic, self._options.partition
+        if topic is None or (chosen is None and "partition" in names):
+            fresh = self._by_columns(batch, rows, names)
+        else:
+            fresh = self._by_keys(topic, rows, is_plain="key" not in names)
+        full: list[tuple[Target, bytes]] = []
+        for target, some in fresh.items():
+            self._fill(target, some, full)
         return full
+
+    def _by_keys(
+        self, topic: str, rows: Iterable[Row], *, is_plain: bool
+    ) -> dict[Target, list[Row]]:
+        """The usual case, with as little as possible for each row: one topic, the keys decide."""
+        count = self._partitions(topic)
+        chosen = self._options.partition
+        if chosen is not None:
+            return {self._target(topic, chosen, count): list(rows)}
+        turn = self._turn % count
+        if is_plain:
+            return {Target(topic, turn): list(rows)}
+        lists: list[list[Row]] = [[] for _ in range(count)]
+        of_key = self._of_key
+        for row in rows:
+            key = row[0]
+            number = of_key.get(key)
+            if number is None:
+                number = turn if key is None else partition_for(key, count)
+                if (
+                    len(of_key) < KEYS_REMEMBERED_MAX
+                    and len(key or b"") <= KEY_BYTES_REMEMBERED_MAX
+                ):
+                    of_key[key] = number
+            lists[number].append(row)
+        return {Target(topic, number): some for number, some in enumerate(lists) if some}
+
+    def _by_columns(
+        self, batch: pa.RecordBatch, rows: Iterable[Row], names: set[str]
+    ) -> dict[Target, list[Row]]:
+        """Rows that name their topics or partitions."""
+        count = batch.num_rows
+        topics: Iterable[str] = repeat(self._options.topic or "", count)
+        if self._options.topic is None:
+            topics = map(self._topic, batch.column("topic").to_pylist())
+        chosen: Iterable[int | None] = repeat(self._options.partition, count)
+        if "partition" in names and self._options.partition is None:
+            chosen = batch.column("partition").to_pylist()
+        found: dict[Target, list[Row]] = {}
+        for topic, number, row in zip(topics, chosen, rows, strict=True):
+            partitions = self._partitions(topic)
+            if number is None:
+                key = row[0]
+                turn = self._turn % partitions
+                number = turn if key is None else partition_for(key, partitions)
+            found.setdefault(self._target(topic, number, partitions), []).append(row)
+        return found
+
+    def _target(self, topic: str, number: int, count: int) -> Target:
+        if not 0 <= number < count:
+            raise BadRow(f"topic {topic} has partitions 0 to {count - 1}, not {number}")
+        return Target(topic, number)
+
+    def _fill(self, target: Target, fresh: list[Row], full: list[tuple[Target, bytes]]) -> None:
+        """Add rows of one partition; cut where the next row would be too much.
+
+        Where a batch ends follows from the rows alone, not from how they came: a long row begins a
+        batch of its own, or the two would not fit an entry.
+        """
+        lane = self._lanes.setdefault(target, Rows())
+        ends = list(accumulate(map(size_of, fresh)))
+        start = 0
+        while start < len(fresh):
+            before = ends[start - 1] if start else 0
+            room = before + self._options.batch_bytes - lane.bytes
+            end = min(bisect_right(ends, room, start), start + RECORDS_MAX - len(lane.rows))
+            if not lane.rows:
+                end = max(end, start + 1)
+            lane.rows += fresh[start:end]
+            lane.bytes += (ends[end - 1] if end else 0) - before
+            if end < len(fresh) or len(lane.rows) >= RECORDS_MAX:
+                full.append((target, self._built(lane)))
+            start = end
 
     def rest(self) -> list[tuple[Target, bytes]]:
         """What is left."""
@@ -102,26 +172,6 @@ class RowRouter:
     def _built(self, lane: Rows) -> bytes:
         rows, lane.rows, lane.bytes = lane.rows, [], 0
         return _built(rows, self._options)
-
-    def _targets(
-        self, batch: pa.RecordBatch, keys: list[bytes | None], names: set[str]
-    ) -> list[Target]:
-        topics = [self._options.topic] * len(keys)
-        if self._options.topic is None:
-            topics = [self._topic(text) for text in batch.column("topic").to_pylist()]
-        chosen = [self._options.partition] * len(keys)
-        if "partition" in names and self._options.partition is None:
-            chosen = batch.column("partition").to_pylist()
-        found = []
-        for topic, key, number in zip(topics, keys, chosen, strict=True):
-            assert topic is not None
-            count = self._partitions(topic)
-            if number is None:
-                number = self._turn % count if key is None else partition_for(key, count)
-            elif not 0 <= number < count:
-                raise BadRow(f"topic {topic} has partitions 0 to {count - 1}, not {number}")
-            found.append(Target(topic, number))
-        return found
 
     def _topic(self, text: str | None) -> str:
         if text is None:
@@ -139,7 +189,7 @@ def batches_of(share: Rows, options: SinkOptions) -> Iterator[bytes]:
     some: list[Row] = []
     some_bytes = 0
     for row in share.rows:
-        size = _size_of(*row[:3])
+        size = size_of(row)
         if some and (some_bytes + size > options.batch_bytes or len(some) >= RECORDS_MAX):
             yield _built(some, options)
             some, some_bytes = [], 0
@@ -153,9 +203,9 @@ def _built(rows: list[Row], options: SinkOptions) -> bytes:
     return build_batch(rows, compression=options.compression)  # type: ignore[arg-type]
 
 
-def _size_of(
-    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
-) -> int:
+def size_of(row: Row) -> int:
+    """About what a row takes in a record batch."""
+    key, value, headers, _, _ = row
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     if headers:
         size += sum(2 * len(name) + len(text or b"") + 4 for name, text in headers)
