@@ -1,0 +1,46 @@
+"""An application for `spark-submit`, with nothing of the tests: `submitted.py SERVICE FROM TO`.
+
+Reads a topic, writes its rows to another one. Prints one JSON object: how many rows there were, and
+where Octavo was imported from, by the driver and by the tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+from pyspark.sql import SparkSession
+
+from octavo import __file__ as octavo_file
+from octavo.spark import register
+
+
+def where(_: Iterable[int]) -> Iterator[tuple[str, str]]:
+    """In a task."""
+    import octavo
+
+    yield octavo.__file__, os.getcwd()
+
+
+def main() -> None:
+    """Copy, and tell."""
+    service, source, target = sys.argv[1:]
+    spark = SparkSession.builder.appName("octavo submitted").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    rows = (
+        spark.read.format("octavo")
+        .options(service=service, subscribe=source, columns="key,value")
+        .load()
+    )
+    rows.write.format("octavo").options(service=service, topic=target).mode("append").save()
+    back = spark.read.format("octavo").options(service=service, subscribe=target).load()
+    (task,) = spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect()
+    found = {"rows": back.count(), "driver": octavo_file, "task": task}
+    print(json.dumps(found), flush=True)
+    spark.stop()
+
+
+main()
