@@ -12,7 +12,7 @@ help:
 	@echo 'make check     the same without the tests'
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1, B2, B3 of docs/performance.md on this machine'
-	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers'
+	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
@@ -65,6 +65,7 @@ bench: install
 
 bench-spark: install
 	$(BIN)/python -m bench.b9_source --megabytes 100
+	$(BIN)/python -m bench.b9_sink
 
 bench-storage: install
 	$(BIN)/python bench/b1_busy.py

@@ -1,0 +1,161 @@
+"""B9, the sink: rows into a topic by Spark in local mode, and how long a small micro-batch takes.
+
+    python -m bench.b9_sink                  # 1,000,000 rows of 100 B, three rounds, local[2]
+    python -m bench.b9_sink --rows 500000 --rounds 5 --partitions 8
+
+`octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2;
+it shares the machine with Spark. A round is one batch write of generated rows, from the call to the
+commit's answer, so ledgers are closed and part of their partitions when the clock stops. Then a
+stream copies one topic into another while few messages come in, by ledgers and by the producer;
+Spark times its micro-batches (`triggerExecution`: planning, reading, writing, the commit, Spark's
+own two logs). Prints a line for people each, and last one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from octavo import Client
+from tests.process.cluster import standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATENCY_DEADLINE_S = 300.0
+
+
+def session(folder: Path, master: str) -> SparkSession:
+    """Spark, quiet, with its files in the bench's folder."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    found: SparkSession = (
+        SparkSession.builder.master(master)
+        .appName("b9")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    found.sparkContext.setLogLevel("ERROR")
+    return found
+
+
+def write_round(
+    spark: SparkSession, service: str, topic: str, rows: int, value_bytes: int
+) -> float:
+    """Seconds for one batch write."""
+    frame = spark.range(0, rows, 1, 2).selectExpr(
+        f"CAST(LPAD(CAST(id AS STRING), {value_bytes}, '0123456789') AS BINARY) AS value",
+        "CAST(CAST(id % 1000 AS STRING) AS BINARY) AS key",
+    )
+    started_s = time.perf_counter()
+    frame.write.format("octavo").options(service=service, topic=topic).mode("append").save()
+    return time.perf_counter() - started_s
+
+
+def latencies(
+    spark: SparkSession, service: str, folder: Path, batches: int, commit: str
+) -> dict[str, Any]:
+    """Of micro-batches with a few rows each, in milliseconds; the first three are warm-up."""
+    source, target = f"small-in-{commit}", f"small-out-{commit}"
+    with Client(service) as client:
+        client.create_topic(source, partitions=1)
+        client.create_topic(target, partitions=1)
+        query = (
+            spark.readStream.format("octavo")
+            .options(service=service, subscribe=source, startingOffsets="earliest")
+            .load()
+            .select("key", "value")
+            .writeStream.format("octavo")
+            .options(service=service, topic=target, commit=commit)
+            .option("checkpointLocation", str(folder / f"checkpoint-{commit}"))
+            .start()
+        )
+        found: dict[int, Any] = {}
+        deadline_s = time.monotonic() + LATENCY_DEADLINE_S
+        with client.producer(source) as producer:
+            while len(found) < batches + 3 and time.monotonic() < deadline_s:
+                for number in range(10):
+                    producer.send(b"%d" % number)
+                producer.flush()
+                time.sleep(0.1)
+                for progress in query.recentProgress:
+                    if progress.numInputRows:
+                        found[progress.batchId] = dict(progress.durationMs)
+        query.stop()
+    kept = [found[batch] for batch in sorted(found)[3:]]
+    assert kept, "no micro-batch ended in time"
+    return {
+        "batches": len(kept),
+        "trigger_p50_ms": statistics.median(one["triggerExecution"] for one in kept),
+        "trigger_max_ms": max(one["triggerExecution"] for one in kept),
+        **{
+            f"{name}_p50_ms": statistics.median(one.get(name, 0) for one in kept)
+            for name in ("latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets")
+        },
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--master", default="local[2]")
+    given = parser.parse_args()
+    rates: list[float] = []
+    loads: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="octavo-b9-") as name:
+        folder = Path(name)
+        with standalone(folder / "data") as cluster:
+            service = cluster.cluster.urls[0]
+            spark = session(folder, given.master)
+            with Client(service) as client:
+                client.create_topic("rows", partitions=given.partitions)
+            write_round(spark, service, "rows", given.rows // 10, given.value_bytes)  # warm-up
+            for number in range(given.rounds):
+                seconds = write_round(spark, service, "rows", given.rows, given.value_bytes)
+                rates.append(given.rows / seconds)
+                loads.append(os.getloadavg()[0])
+                print(f"round {number + 1}: {given.rows:,} rows in {seconds:.2f} s, "
+                      f"{rates[-1]:,.0f} rows/s", flush=True)  # fmt: skip
+            small: dict[str, Any] = {}
+            for commit in ("splice", "producer"):
+                found = latencies(spark, service, folder, given.batches, commit)
+                small[commit] = {**found, "load_average": os.getloadavg()[0]}
+                print(f"micro-batches of ten rows, {commit}: {found['trigger_p50_ms']:g} ms in the "
+                      f"median, {found['trigger_max_ms']} at most, {found['batches']} of them",
+                      flush=True)  # fmt: skip
+            spark.stop()
+    print(
+        json.dumps(
+            {
+                "bench": "b9_sink",
+                "settings": vars(given),
+                "load_average": loads,
+                "cpus": os.cpu_count(),
+                "python": platform.python_version(),
+                "rows_per_s": [round(rate) for rate in rates],
+                "rows_per_s_median": round(statistics.median(rates)),
+                "micro_batches": small,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
