@@ -33,13 +33,17 @@ if TYPE_CHECKING:
 LATENCY_DEADLINE_S = 300.0
 
 
-def session(folder: Path, master: str) -> SparkSession:
+def session(folder: Path, master: str, conf: list[str]) -> SparkSession:
     """Spark, quiet, with its files in the bench's folder."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder
+    for one in conf:
+        name, _, value = one.partition("=")
+        builder = builder.config(name, value)
     found: SparkSession = (
-        SparkSession.builder.master(master)
+        builder.master(master)
         .appName("b9")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -116,6 +120,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--conf", action="append", default=[], help="of Spark: name=value")
     given = parser.parse_args()
     rates: list[float] = []
     loads: list[float] = []
@@ -123,7 +128,7 @@ def main() -> None:
         folder = Path(name)
         with standalone(folder / "data") as cluster:
             service = cluster.cluster.urls[0]
-            spark = session(folder, given.master)
+            spark = session(folder, given.master, given.conf)
             with Client(service) as client:
                 client.create_topic("rows", partitions=given.partitions)
             write_round(spark, service, "rows", given.rows // 10, given.value_bytes)  # warm-up
