@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix
+.PHONY: containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -25,6 +25,7 @@ help:
 	@echo 'make containers     a cluster of containers killed, paused, cut off, restarted in turn; needs Docker'
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
 	@echo 'make network-matrix   the network cut in 20 ways, in 3 phases each; root; 30 minutes'
+	@echo 'make take-over  how long a killed broker is missed, and where the time goes: [ROUNDS=20]'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7] [COMMIT=producer]; needs Java 17'
 
@@ -126,6 +127,10 @@ engine-model: install
 # Hosts of network namespaces, links cut under load: docs/partitions.md. Needs root, Java, iptables.
 network-matrix: install
 	$(BIN)/python -m tests.network $(if $(CASES),--cases $(CASES)) $(if $(JSON),--json $(JSON))
+
+# From the kill of a broker to the first ack of each of its partitions: docs/partitions.md.
+take-over: install
+	$(BIN)/python -m tests.network.take_over --rounds $(or $(ROUNDS),20) $(if $(JSON),--json $(JSON))
 
 # Containers of this work tree's image: the tests of `make test`, and a larger cluster restarted.
 containers: install

@@ -196,6 +196,14 @@ class Broker:
         """
         return await self._owners.owner_of(name, forwarded=forwarded)
 
+    def owner_changes(self, name: PartitionName) -> int:
+        """How often the partition's owner has changed, as far as this broker has heard."""
+        return self._owners.owner_changes(name)
+
+    async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
+        """Return once `owner_changes` is no longer `seen`, or when time is up."""
+        await self._owners.until_owner_changes(name, seen, timeout_s)
+
     async def partition(self, name: PartitionName) -> Partition:
         """The local, open one. Raises `NotOwner`."""
         return await self._owners.partition(name)

@@ -13,6 +13,7 @@ in memory and dropped by a watch.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -47,14 +48,24 @@ _NOWHERE = PartitionName("", "", -1)
 class _Lookup:
     """Who owns a partition, as last read. `known` is False when it must be read again."""
 
-    __slots__ = ("known", "owner", "turn", "watch")
+    __slots__ = ("changed", "changes", "known", "owner", "turn", "watch")
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         """Held while it is being read: whoever asks meanwhile waits for the answer."""
+        self.changes = 0
+        self.changed = asyncio.Event()
+        """Set at the next change, and then replaced."""
         self.known = False
         self.owner: BrokerInfo | None = None
         self.watch: Watch | None = None
+
+    def forget(self) -> None:
+        """Whoever waits for another owner looks again."""
+        self.known = False
+        self.changes += 1
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 class _Local:
@@ -135,6 +146,21 @@ class Owners:
                 return Owner(preferred.broker_id, preferred.url, False)
             local = self._claim(name, settings)
         return await self._wait_until_open(name, local)
+
+    def owner_changes(self, name: PartitionName) -> int:
+        """See `Broker.owner_changes`."""
+        lookup = self._lookups.get(name)
+        return 0 if lookup is None else lookup.changes
+
+    async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
+        """See `Broker.until_owner_changes`."""
+        lookup = self._lookups.get(name)
+        if lookup is None:
+            await asyncio.sleep(timeout_s)
+        elif lookup.changes == seen:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await lookup.changed.wait()
 
     async def partition(self, name: PartitionName) -> Partition:
         """See `Broker.partition`."""
@@ -314,6 +340,7 @@ class Owners:
 
     def _forget_lookup(self, name: PartitionName) -> None:
         lookup = self._lookups.pop(name)
+        lookup.forget()
         if lookup.watch is not None:
             lookup.watch.cancel()
 
@@ -323,7 +350,7 @@ class Owners:
             lookup.owner = owner
 
     def _owner_changed(self, name: PartitionName) -> None:
-        self._lookups[name].known = False
+        self._lookups[name].forget()
         if not self._stopping:
             self._spawn(self._take_if_free(name, used=True))
 

@@ -35,6 +35,7 @@ ASKED_AT_ONCE = 64
 """Partitions asked side by side for one call on a topic."""
 FIRST_PAUSE_S = 0.02
 PAUSE_S_MAX = 0.5
+"""News of the owner ends a pause."""
 KEEPALIVE_S = 20
 """Below the servers' own, so that a connection is rarely closed under a request."""
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
@@ -88,6 +89,7 @@ async def with_owner(
     pause = FIRST_PAUSE_S
     forwarded = call.forwarded
     while True:
+        seen = services.broker.owner_changes(name)
         try:
             owner = await services.broker.owner_of(name, forwarded=forwarded)
             call.owner_url = owner.url
@@ -100,7 +102,7 @@ async def with_owner(
             gives_up = forwarded and isinstance(error, NotOwner)
             if gives_up or loop.time() + pause > deadline or not may_repeat():
                 raise
-            await asyncio.sleep(pause)
+            await services.broker.until_owner_changes(name, seen, pause)
             pause = min(pause * 2, PAUSE_S_MAX)
 
 

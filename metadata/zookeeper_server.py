@@ -16,7 +16,9 @@ from metadata.store import MetadataError
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")
 HEAP_MB_MAX = 256
-TICK_MS = 2000
+TICK_MS = 50
+"""ZooKeeper ends sessions up to a tick after their timeout (an ensemble: a tick and a half)."""
+SESSION_MS_MAX = 40_000
 
 
 class ZooKeeperNotInstalled(MetadataError):
@@ -60,6 +62,7 @@ def write_config(folder: str, *, port: int, tick_ms: int = TICK_MS) -> str:
     config = Path(folder, "zoo.cfg")
     config.write_text(
         f"tickTime={tick_ms}\n"
+        f"maxSessionTimeout={SESSION_MS_MAX}\n"
         f"dataDir={data}\n"
         "clientPortAddress=127.0.0.1\n"
         f"clientPort={port}\n"

@@ -15,6 +15,11 @@ from metadata.zookeeper_server import server_command
 from octavo.standalone.ports import free_port
 
 READY_S = 60.0
+TICK_MS = 50
+"""A session ends up to a tick and a half after its timeout."""
+INIT_MS = 5_000
+SYNC_MS = 1_000
+SESSION_MS_MAX = 60_000
 _ELECTION_CONNECT_MS = 500
 
 
@@ -43,7 +48,7 @@ class Ensemble:
         folder: Path,
         places: Sequence[Place],
         *,
-        tick_ms: int = 200,
+        tick_ms: int = TICK_MS,
         extra: Sequence[str] = (),
         java: Sequence[str] = (),
         dial: Callable[[str], socket.socket] = lambda _: socket.socket(),
@@ -87,8 +92,9 @@ class Ensemble:
         config = folder / "zoo.cfg"
         lines = [
             f"tickTime={self._tick_ms}",
-            "initLimit=25",
-            "syncLimit=5",
+            f"initLimit={INIT_MS // self._tick_ms}",
+            f"syncLimit={SYNC_MS // self._tick_ms}",
+            f"maxSessionTimeout={SESSION_MS_MAX}",
             f"dataDir={data}",
             f"clientPortAddress={here.host}",
             f"clientPort={here.client_port}",

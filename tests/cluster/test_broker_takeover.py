@@ -57,6 +57,22 @@ async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
     assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 19)
 
 
+async def test_who_waits_for_another_owner_hears_of_it(brokers: BrokerCluster) -> None:
+    """Nobody polls: a request that met the dead owner goes on as soon as there is a new one."""
+    first, second = await brokers.start("A"), await brokers.start("B")
+    name = await make_topic(first.broker)
+    await owned(first.broker, name)
+    assert (await second.broker.owner_of(name)).broker_id == "A"
+    seen = second.broker.owner_changes(name)
+    waiting = asyncio.create_task(second.broker.until_owner_changes(name, seen, 3600))
+    await first.vanish()
+    async with asyncio.timeout(60):
+        await waiting
+        # Also when it comes while nobody waits yet.
+        await second.broker.until_owner_changes(name, seen, 3600)
+    assert second.broker.owner_changes(name) > seen
+
+
 async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
     brokers: BrokerCluster,
 ) -> None:

@@ -31,6 +31,13 @@ WAIT_S = 120.0
 STOP_S = 45
 """As compose.yaml's stop_grace_period."""
 SESSION_S = 6.0
+ZOOKEEPER_ENVIRONMENT = {
+    "ZOO_TICK_TIME": "50",
+    "ZOO_INIT_LIMIT": "200",
+    "ZOO_SYNC_LIMIT": "80",
+    "ZOO_CFG_EXTRA": "maxClientCnxns=0 maxSessionTimeout=40000",
+}
+"""As in compose.yaml."""
 """As compose/octavo.toml has it."""
 LABELS = {LABEL: "1"}
 HEALTH = {"bookie": ":9181/healthz", "broker": ":8080/readyz"}
@@ -245,7 +252,9 @@ class Cluster:
     def _zookeeper(self, name: str) -> DockerContainer:
         made = self.container(name, self._images.zookeeper)
         made.with_kwargs(hostname=name, labels=LABELS)  # it writes its own configuration file
-        return made.with_env("ZOO_CFG_EXTRA", "maxClientCnxns=0")
+        for setting, value in ZOOKEEPER_ENVIRONMENT.items():
+            made.with_env(setting, value)
+        return made
 
     def _octavo(self, name: str, kind: str, *arguments: str) -> DockerContainer:
         settings = ROOT / "compose" / "octavo.toml"

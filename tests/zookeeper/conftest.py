@@ -29,9 +29,7 @@ def eventually() -> Callable[[Callable[[], object]], Awaitable[None]]:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """Three servers; a session may last up to a minute."""
-    made = Ensemble(
-        tmp_path_factory.mktemp("zookeeper"), local_places(3), extra=["maxSessionTimeout=60000"]
-    )
+    made = Ensemble(tmp_path_factory.mktemp("zookeeper"), local_places(3))
     try:
         with running(made):
             yield made

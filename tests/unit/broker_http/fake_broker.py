@@ -453,6 +453,12 @@ class FakeBroker:
         broker = self.cluster.brokers[owner]
         return Owner(owner, broker.url, broker is self)
 
+    def owner_changes(self, name: PartitionName) -> int:
+        return 0
+
+    async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
+        await asyncio.sleep(timeout_s)
+
     async def partition(self, name: PartitionName) -> FakePartition:
         if self.cluster.owners.get(name) != self.broker_id:
             raise errors.NotOwner(f"{name} is not served here")

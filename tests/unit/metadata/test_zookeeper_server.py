@@ -67,6 +67,7 @@ def test_a_configuration_is_written_and_run(monkeypatch, tmp_path):
     assert config == str(tmp_path / "zk" / "zoo.cfg")
     for line in ("clientPort=2999", "tickTime=123", f"dataDir={tmp_path}/zk/data"):
         assert line in text.splitlines()
+    assert "maxSessionTimeout=40000" in text.splitlines(), "20 ticks would be less than a session"
     assert (tmp_path / "zk" / "data").is_dir()
     command = server_command(config)
     assert command[0] == "/opt/java"
