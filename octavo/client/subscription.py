@@ -11,7 +11,8 @@ import itertools
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-from octavo.client.transport import JSON_TYPE, PartitionKey, Transport
+from octavo.client.doubt import PartitionKey
+from octavo.client.transport import JSON_TYPE, Transport
 from octavo.client.types import Delivery, TopicName, decode_deliveries
 
 WAIT_S_MAX = 60.0

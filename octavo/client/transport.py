@@ -2,7 +2,8 @@
 
 Every broker answers every call, so any URL will do; a call about one partition goes straight to
 its owner once an answer has named it (`Octavo-Owner`). A call that may succeed later is repeated
-with a growing, jittered pause until its deadline, at another broker when one does not answer. All
+with a growing, jittered pause until its deadline, at another broker when one does not answer, or
+when the others say that the silent one is the partition's owner no more (doubt.py). All
 calls that the client makes are safe to repeat: publishes carry producer sequences.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
+from octavo.client.doubt import Doubts, PartitionKey
 from octavo.client.errors import ApiError, ClientError, InvalidCall, Unreachable, api_error
 
 PAUSE_S = 0.05
@@ -23,6 +25,8 @@ PAUSE_S_MAX = 2.0
 CONNECT_TIMEOUT_S = 3.0
 SILENT_S = 10.0
 """A broker that gave no answer is asked again only after this, unless there is no other."""
+OWNER_ANSWER_S = 10.0
+"""A broker holds the question who owns a partition for as long as nobody does."""
 PROBLEM_TYPE = "application/problem+json"
 JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
@@ -30,9 +34,6 @@ BATCH_TYPE = "application/vnd.kafka.recordbatch.v2"
 NEXT_OFFSET = "Next-Offset"
 
 _LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
-
-PartitionKey = tuple[str, int]
-"""(`namespace/topic`, partition): what has an owner."""
 
 
 class Answer(NamedTuple):
@@ -74,6 +75,7 @@ class Transport:
         self._owners: dict[PartitionKey, str] = {}
         self._silent_until: dict[str, float] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._doubts = Doubts(self._ask_owner)
 
     @property
     def urls(self) -> list[str]:
@@ -86,6 +88,7 @@ class Transport:
 
     async def close(self) -> None:
         """Give all connections back."""
+        await self._doubts.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -121,9 +124,12 @@ class Transport:
         while True:
             url = self._url_for(partition)
             try:
-                return await self._once(
+                attempt = self._once(
                     url, method, path, params, body, sent, partition, self._attempt_s + wait_s
                 )
+                if partition is None or self._owners.get(partition) != url:
+                    return await attempt
+                return await self._doubts.unless_moved(url, partition, attempt, wait_s)
             except _LOST as error:
                 tried[url] = _reason(error)
                 self._silent_until[url] = loop.time() + SILENT_S
@@ -158,22 +164,50 @@ class Transport:
         partition: PartitionKey | None,
         timeout_s: float,
     ) -> Answer:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._opened().request(
+            method, url + path, params=params, data=body, headers=headers, timeout=timeout
+        ) as response:
+            found = await response.read()
+            self._silent_until.pop(url, None)
+            if partition and (owner := _owner_in(response)):
+                self._owners[partition] = owner
+            if response.status < 300:
+                return Answer(response.status, response.headers, found)
+            raise api_error(response.status, _problem(response, found), method)
+
+    def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
             )
             self._session._retry_connection = False  # it would repeat a DELETE behind our back
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._session.request(
-            method, url + path, params=params, data=body, headers=headers, timeout=timeout
-        ) as response:
-            found = await response.read()
-            self._silent_until.pop(url, None)
-            if partition and (owner := response.headers.get("Octavo-Owner", "")).startswith("http"):
-                self._owners[partition] = owner.rstrip("/")
-            if response.status < 300:
-                return Answer(response.status, response.headers, found)
-            raise api_error(response.status, _problem(response, found), method)
+        return self._session
+
+    async def _ask_owner(self, partition: PartitionKey, silent: str) -> str | None:
+        """Who owns the partition, as one of the others says; it becomes known here as well."""
+        now = asyncio.get_running_loop().time()
+        others = [url for url in self._urls if url != silent]
+        if not others:
+            return None
+        url = min(others, key=lambda one: max(self._silent_until.get(one, now), now))
+        topic, number = partition
+        try:
+            # Not passed on: the owner is the one who does not answer.
+            async with self._opened().request(
+                "GET",
+                f"{url}/v1/topics/{topic}/partitions/{number}",
+                headers={"Prefer": "redirect"},
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=OWNER_ANSWER_S, sock_connect=PAUSE_S_MAX),
+            ) as response:
+                owner = _owner_in(response) if response.status < 400 else None
+        except _LOST:
+            self._silent_until[url] = asyncio.get_running_loop().time() + SILENT_S
+            return None
+        if owner:
+            self._owners[partition] = owner
+        return owner
 
     def _url_for(self, partition: PartitionKey | None) -> str:
         """The partition's owner, or the present broker, or the next one that answers."""
@@ -189,6 +223,11 @@ class Transport:
         """Ask somebody else next time. Of many calls that failed there together one moves on."""
         if self._urls[self._current % len(self._urls)] == url:
             self._current += 1
+
+
+def _owner_in(response: aiohttp.ClientResponse) -> str | None:
+    owner: str = response.headers.get("Octavo-Owner", "")
+    return owner.rstrip("/") if owner.startswith("http") else None
 
 
 def _problem(response: aiohttp.ClientResponse, body: bytes) -> dict[str, Any]:

@@ -17,7 +17,9 @@ from protocol.records import Record, read_records
 
 Fault = Callable[[], str | None]
 """None, or: `drop` (connection lost, nothing stored), `store-drop` (stored, then lost), `503`,
-`504` (stored, outcome unknown), `422` (refused for good), `late` (answers after a pause)."""
+`504` (stored, outcome unknown), `422` (refused for good), `late` (answers after a pause), `slow`
+(stored, answered once others were asked three times who the owner is), `hang` (stored, and never
+answered)."""
 
 
 class FakeBroker:
@@ -50,6 +52,9 @@ class FakeBroker:
         if request.method == "GET" and len(parts) == 4:
             settings = {"partitions": len(self.log.partitions)}
             return self._reply({"name": f"{parts[2]}/{parts[3]}", "settings": settings})
+        if request.method == "GET" and len(parts) == 6:
+            self.log.asked_owner += 1
+            return self._reply({"partition": int(parts[5])})
         if request.method == "DELETE" and not self.log.deleted:
             self.log.deleted = True
             return self._cut(request) if self.fault() == "store-drop" else web.Response(status=204)
@@ -79,6 +84,8 @@ class FakeBroker:
             return self._cut(request)
         if fault == "504":
             return self._problem(504, "outcome-unknown", retryable=True)
+        while fault == "hang" or (fault == "slow" and self.log.asked_owner < 3):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
         if fault == "late":
             await asyncio.sleep(0.02)
         if isinstance(outcome, str):
@@ -126,6 +133,8 @@ class SharedLog:
     def __init__(self, partitions: int) -> None:
         self.partitions: list[list[Record]] = [[] for _ in range(partitions)]
         self.deleted = False
+        self.asked_owner = 0
+        """How often somebody asked who owns a partition."""
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
 
     def expected(self, partition: int, producer: int) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from octavo.client import transport
+from octavo.client import doubt, transport
 from octavo.client.client import AsyncClient
 from octavo.client.errors import (
     ApiError,
@@ -118,6 +118,50 @@ async def test_goes_straight_to_the_owner_once_known(broker: FakeBroker) -> None
         await client.publish("t", "b", partition=1)
         assert client.transport.owner(("public/t", 1)) == other.url
     assert ("POST", "/v1/topics/public/t/partitions/1/messages") in other.requests
+    assert values(broker, 1) == [b"a", b"b"]
+    await other.stop()
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubt, "SILENCE_S", 0.01)
+    monkeypatch.setattr(doubt, "PAUSE_S", 0.01)
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_an_owner_that_vanished_is_left_once_there_is_another(broker: FakeBroker) -> None:
+    """Its host says nothing, not even no: the call would hang for an hour."""
+    other = FakeBroker(partitions=3, log=broker.log)
+    other.owner_header = broker.url
+    await other.start()
+    broker.fault = lambda: "hang"
+    async with AsyncClient([other.url, broker.url], attempt_s=3600) as client:
+        await client.publish("t", "a", partition=1)  # through the other, which names the owner
+        receipt = asyncio.create_task(client.publish("t", "b", partition=1))
+        async with asyncio.timeout(60):
+            while broker.log.asked_owner < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert not receipt.done(), "the others say that it is still the owner"
+            other.owner_header = other.url
+            position = await receipt
+        assert position.duplicate, "the one that vanished had stored it"
+        assert client.transport.owner(("public/t", 1)) == other.url
+    assert values(broker, 1) == [b"a", b"b"]
+    await broker.stop()
+    await other.stop()
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_an_owner_that_is_only_slow_keeps_its_call(broker: FakeBroker) -> None:
+    other = FakeBroker(partitions=3, log=broker.log)
+    other.owner_header = broker.url
+    await other.start()
+    faults = iter([None, "slow"])
+    other.fault = broker.fault = lambda: next(faults, "422")
+    async with AsyncClient([other.url, broker.url], attempt_s=3600) as client:
+        await client.publish("t", "a", partition=1)
+        async with asyncio.timeout(60):
+            assert not (await client.publish("t", "b", partition=1)).duplicate
     assert values(broker, 1) == [b"a", b"b"]
     await other.stop()
 

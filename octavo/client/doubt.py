@@ -1,0 +1,86 @@
+"""Is the broker that does not answer still the partition's owner? Another one is asked.
+
+A broker whose host loses its power or its network refuses nothing: a call to it hangs until its
+deadline, long after another broker has taken the partition over. So when an owner is silent for
+`SILENCE_S`, the other brokers are asked who owns the partition, until the call ends; as soon as
+one names another owner, the call is given up (`TimeoutError`) and may go there. All calls of one
+partition share the asking. An owner that is only slow keeps its calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+SILENCE_S = 1.0
+PAUSE_S = 0.25
+"""Between two questions. While the partition has no owner, the broker itself holds the answer."""
+
+PartitionKey = tuple[str, int]
+Ask = Callable[[PartitionKey, str], Awaitable[str | None]]
+Result = TypeVar("Result")
+
+
+class Doubts:
+    """`ask(partition, url)` asks somebody else than `url` who the owner is; None: nobody said."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._waiting: dict[tuple[PartitionKey, str], set[asyncio.Timeout]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def unless_moved(
+        self,
+        url: str,
+        partition: PartitionKey,
+        attempt: Coroutine[Any, Any, Result],
+        wait_s: float,
+    ) -> Result:
+        """What `attempt` at `url` gives. Raises `TimeoutError` once another broker is the owner.
+
+        `wait_s`: how long the owner was asked to keep silent.
+        """
+        key = (partition, url)
+        async with asyncio.timeout(None) as limit:
+            timer = asyncio.get_running_loop().call_later(
+                SILENCE_S + wait_s, self._begin, key, limit
+            )
+            try:
+                return await attempt
+            finally:
+                timer.cancel()
+                if (waiting := self._waiting.get(key)) is not None:
+                    waiting.discard(limit)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, key: tuple[PartitionKey, str], limit: asyncio.Timeout) -> None:
+        if (waiting := self._waiting.get(key)) is not None:
+            waiting.add(limit)
+            return
+        self._waiting[key] = {limit}
+        task = asyncio.create_task(self._doubt(*key), name=f"who owns {key[0]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _doubt(self, partition: PartitionKey, url: str) -> None:
+        waiting = self._waiting[partition, url]
+        try:
+            while waiting:
+                owner = None
+                with contextlib.suppress(OSError, TimeoutError):
+                    owner = await self._ask(partition, url)
+                if owner is not None and owner != url:
+                    now = asyncio.get_running_loop().time()
+                    for limit in waiting:
+                        limit.reschedule(now)
+                    return
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            del self._waiting[partition, url]
