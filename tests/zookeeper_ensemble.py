@@ -92,8 +92,8 @@ class Ensemble:
         config = folder / "zoo.cfg"
         lines = [
             f"tickTime={self._tick_ms}",
-            f"initLimit={INIT_MS // self._tick_ms}",
-            f"syncLimit={SYNC_MS // self._tick_ms}",
+            f"initLimit={max(2, INIT_MS // self._tick_ms)}",
+            f"syncLimit={max(2, SYNC_MS // self._tick_ms)}",
             f"maxSessionTimeout={SESSION_MS_MAX}",
             f"dataDir={data}",
             f"clientPortAddress={here.host}",

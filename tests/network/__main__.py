@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.network.cases import BY_NAME, CASES, Case, Phase
+from tests.network.cases import BY_NAME, Case, Phase
 from tests.network.hosts import NoNamespaces, enter_sandbox
 from tests.network.members import make_ensemble, make_hosts
 from tests.network.rounds import RECOVERY_GOAL_S, Cell, Partitioner
@@ -30,7 +30,7 @@ MODULE = "tests.network"
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     if options.list:
-        for case in CASES:
+        for case in BY_NAME.values():
             print(f"{case.name:26}{case.what}")
         return 0
     try:

@@ -1,7 +1,7 @@
-"""The partitions that are tried: which links lose packets, given who plays which part.
+"""The partitions that are tried: which links lose or hold packets, given who plays which part.
 
-Pure: a case is a function from `Roles` to a `Loss`, and what may be acknowledged under that loss
-follows from the graph alone (`may_ack`).
+Pure: a case is a function from `Roles` to a `Loss` or to a `Late`, and what may be acknowledged
+under that loss follows from the graph alone (`may_ack`); what is only late may be acknowledged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tests.network.hosts import CLIENT, Link, Loss
+from tests.network.delays import Lateness
+from tests.network.hosts import CLIENT, Late, Link, Loss
 
 ACK_QUORUM = 2
 FLAP_S = 0.4
@@ -53,9 +54,10 @@ class Case:
 
     name: str
     what: str
-    loss: Callable[[Roles], Loss]
+    loss: Callable[[Roles], Loss] = lambda _: {}
     goes_on: bool = True
     flaps: bool = False
+    late: Callable[[Roles], Late] = lambda _: {}
 
 
 def between(some: Iterable[str], others: Iterable[str]) -> dict[Link, float]:
@@ -173,7 +175,30 @@ CASES = (
         for percent in (10, 30, 60)
     ),
 )
-BY_NAME = {case.name: case for case in CASES}
+LATE_MS = 3_000
+"""Longer than a session."""
+DELAYS = (
+    Case(
+        "late-bookie",
+        "a bookie of the ledger and the rest hear each other 300 ms late, 100 more or less",
+        late=lambda r: dict.fromkeys(alone(r, r.bookies[0]), Lateness(300, 100)),
+    ),
+    Case(
+        "late-metadata",
+        f"the owner and ZooKeeper hear each other {LATE_MS} ms late",
+        late=lambda r: dict.fromkeys(between([r.owner], r.zookeepers), Lateness(LATE_MS)),
+    ),
+    *(
+        Case(
+            f"late-{by.ms:.0f}",
+            f"every link is {by.ms:.0f} ms late, {by.jitter_ms:.0f} more or less",
+            late=lambda r, by=by: dict.fromkeys(lossy(r, 1), by),  # type: ignore[misc]
+        )
+        for by in (Lateness(50, 20), Lateness(200, 50))
+    ),
+)
+"""Nothing is lost, only late."""
+BY_NAME = {case.name: case for case in (*CASES, *DELAYS)}
 
 
 def hear_each_other(loss: Loss, a: str, b: str) -> bool:

@@ -1,12 +1,12 @@
-"""Hosts of a cluster on one machine: network namespaces on a bridge, and links that lose packets.
+"""Hosts of a cluster on one machine: network namespaces, and links that lose or hold packets.
 
 Everything lives in a sandbox: `enter_sandbox` runs the program again in network, mount and process
 namespaces of its own, where the bridge is, where /run is empty, and where the kernel kills whatever
 is left when the program ends, however it ends. Rules and names of the machine outside (a firewall's
 FORWARD policy, other namespaces, processes) are neither seen nor changed.
 
-A link is directed, (from, to), and lost packets are dropped where they arrive. What a host says to
-itself is never lost.
+A link is directed, (from, to), and lost packets are dropped where they arrive; late ones are held
+there (delays.py). What a host says to itself is never lost nor late.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tests.network.delays import Delays, Lateness, queue_socket
+
 Link = tuple[str, str]
 """From a host to a host."""
 Loss = Mapping[Link, float]
 """The share of a link's packets that is dropped; a link that is not named loses none."""
+
+Late = Mapping[Link, Lateness]
+"""How late a link's packets come. A link that is not named has none that do."""
 
 CLIENT = "client"
 """The host that this program itself is on: the bridge's own address."""
@@ -83,7 +88,8 @@ class Hosts:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = (CLIENT, *names)
         self.addresses = {name: f"{_SUBNET}.{n}" for n, name in enumerate(self.names, 1)}
-        self._lossy: set[str] = set()
+        self._impaired: set[str] = set()
+        self._delays: Delays | None = None
 
     def make(self) -> None:
         """Once, inside a sandbox."""
@@ -130,16 +136,33 @@ class Hosts:
         with self.on(name):
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 
-    async def lose(self, loss: Loss) -> None:
-        """From now on exactly these links lose packets."""
+    async def impair(self, loss: Loss, late: Late | None = None) -> None:
+        """From now on exactly these links lose packets, and exactly these have them come late.
+
+        Raises `NoQueues`.
+        """
         at: defaultdict[str, list[str]] = defaultdict(list)
         for (sender, receiver), share in loss.items():
             assert sender != receiver, sender
             at[receiver].append(_rule(self.addresses[sender], share))
+        for sender, receiver in late or ():
+            assert sender != receiver, sender
+            queue = self.names.index(sender)
+            at[receiver].append(
+                f"-A INPUT -s {self.addresses[sender]} -j NFQUEUE --queue-num {queue}"
+            )
+        if late and self._delays is None:
+            self._delays = Delays({name: self._queues_of(name) for name in self.names}, self.names)
+        if self._delays is not None:
+            self._delays.set(late or {})
         await asyncio.gather(
-            *(self._restore(name, at.get(name, ())) for name in sorted(self._lossy | set(at)))
+            *(self._restore(name, at.get(name, ())) for name in sorted(self._impaired | set(at)))
         )
-        self._lossy = set(at)
+        self._impaired = set(at)
+
+    def _queues_of(self, name: str) -> socket.socket:
+        with self.on(name):
+            return queue_socket()
 
     async def _restore(self, name: str, rules: Iterable[str]) -> None:
         process = await asyncio.create_subprocess_exec(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo import AsyncClient
+from tests.kit.history import Call
 from tests.network.cases import FLAP_S, Case, Phase, Roles, silent
 from tests.network.hosts import CLIENT, Hosts
 from tests.network.members import BROKER_NAMES, HostedSupervisor
@@ -61,7 +62,7 @@ class Cell:
     """Hosts from which no publish could be acknowledged; somebody tried on each."""
     acks_of_silent: int = 0
     take_over_s: float | None = None
-    """From the cut until every partition of a lost owner was open elsewhere."""
+    """From the cut until every partition of a lost owner had acknowledged something elsewhere."""
     publishing_s: float | None = None
     """From the heal until each partition took new messages and all old ones were answered."""
     recovery_s: float | None = None
@@ -116,7 +117,7 @@ class Partitioner:
                 await self._cell(supervisor, record, case, phase, cell)
                 self._tell(cell)
         finally:
-            await self._hosts.lose({})
+            await self._hosts.impair({})
 
     async def _cell(
         self, supervisor: HostedSupervisor, record: Record, case: Case, phase: Phase, cell: Cell
@@ -137,7 +138,7 @@ class Partitioner:
         cell.silent = [] if case.flaps else silent(loss, roles)
         logs = Logs(supervisor.plan.folder)
         served = await self._served_by(roles.owner) if phase is Phase.STEADY else set()
-        await self._hosts.lose(loss)
+        await self._hosts.impair(loss, case.late(roles))
         cut_at = time.monotonic()
         for name in asleep:
             supervisor.signal(name, signal.SIGCONT)
@@ -149,9 +150,9 @@ class Partitioner:
                 len(acked(record, "p" if name == CLIENT else probe_name(name), cut_at))
                 for name in cell.silent
             )
-        await self._hosts.lose({})
+        await self._hosts.impair({})
         await self._until_well(record, cell, roles.brokers, cut_at)
-        cell.take_over_s = take_over_s(logs, served, roles.owner)
+        cell.take_over_s = take_over_s(logs, record, served, roles.owner, cut_at)
         if lost:
             await supervisor.resume(lost)
             await self._until_members(BROKER_NAMES)
@@ -223,9 +224,9 @@ class Partitioner:
                 return
             if case.flaps:
                 await asyncio.sleep(FLAP_S)
-                await self._hosts.lose({})
+                await self._hosts.impair({})
                 await asyncio.sleep(FLAP_S)
-                await self._hosts.lose(loss)
+                await self._hosts.impair(loss)
             else:
                 await asyncio.sleep(0.05)
 
@@ -254,13 +255,24 @@ class Partitioner:
                     await asyncio.sleep(0.02)
 
 
-def take_over_s(logs: Logs, partitions: set[str], owner: str) -> float | None:
-    """From the cut until the last of `partitions` was open elsewhere; None when not all moved."""
-    first: dict[str, float] = {}
+def take_over_s(
+    logs: Logs, record: Record, partitions: set[str], owner: str, cut_at: float
+) -> float | None:
+    """From the cut until the last of `partitions` had acked at a new owner; None without one."""
+    monotonic_since = time.time() - time.monotonic()
+    opened: dict[str, float] = {}
     for event in logs.events("partition_taken_over"):
         if event["broker"] != owner:
-            at = datetime.fromisoformat(str(event["ts"])).timestamp()
-            first.setdefault(str(event["partition"]), at)
-    if not partitions or not partitions <= set(first):
+            at = datetime.fromisoformat(str(event["ts"])).timestamp() - monotonic_since
+            opened.setdefault(str(event["partition"]), at)
+    first: dict[str, float] = {}
+    for one in record.history:
+        name = f"public/{TOPIC}/{one.log}"
+        if one.call is not Call.SEND or not one.is_ok or name not in partitions & set(opened):
+            continue
+        assert one.completed_at is not None
+        if one.completed_at >= opened[name]:
+            first[name] = min(first.get(name, one.completed_at), one.completed_at)
+    if not partitions or set(first) != partitions:
         return None
-    return max(first[name] for name in partitions) - logs.began
+    return max(first.values()) - cut_at

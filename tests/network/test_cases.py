@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.network.cases import BY_NAME, CASES, Roles, between, hear_each_other, silent
+from tests.network.cases import BY_NAME, CASES, DELAYS, Roles, between, hear_each_other, silent
 from tests.network.hosts import CLIENT
+from tests.process.chaos import SESSION_MS
 
 ROLES = Roles(
     owner="broker-2",
@@ -17,19 +18,27 @@ ROLES = Roles(
 )
 
 
-def test_there_are_twenty_and_each_has_a_name_of_its_own() -> None:
-    assert len(CASES) == len(BY_NAME) == 20
+def test_there_are_twenty_and_those_of_delay_and_each_has_a_name_of_its_own() -> None:
+    assert len(CASES) == 20
+    assert len(BY_NAME) == len(CASES) + len(DELAYS)
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_a_case_loses_packets_of_real_links_in_both_phases_of_the_owner(name: str) -> None:
     for roles in (ROLES, Roles(**{**vars(ROLES), "brokers": ("broker-1", "broker-2")})):
-        loss = BY_NAME[name].loss(roles)
-        assert loss
-        for (sender, receiver), share in loss.items():
+        loss, late = BY_NAME[name].loss(roles), BY_NAME[name].late(roles)
+        assert bool(loss) != bool(late), "either lost or late"
+        for sender, receiver in (*loss, *late):
             assert sender != receiver
             assert {sender, receiver} <= set(roles.everybody)
-            assert 0 < share <= 1
+        assert all(0 < share <= 1 for share in loss.values())
+        assert all(0 < one.ms >= one.jitter_ms >= 0 for one in late.values())
+
+
+def test_metadata_comes_later_than_a_session_ends() -> None:
+    late = BY_NAME["late-metadata"].late(ROLES)
+    assert {*late} == {*between([ROLES.owner], ROLES.zookeepers)}
+    assert all(one.ms > SESSION_MS for one in late.values())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ SLEEPERS = "86399.7717"
 """What nobody else sleeps for."""
 PROGRAM = textwrap.dedent(
     """
-    import asyncio, socket, subprocess, sys
+    import asyncio, socket, subprocess, sys, time
+    from tests.network.delays import Lateness
     from tests.network.hosts import CLIENT, Hosts, enter_sandbox
 
     enter_sandbox("", ())
@@ -59,13 +60,34 @@ PROGRAM = textwrap.dedent(
         return any(goes(here, there) for _ in range(60))
 
     assert all(at_last(reaches, *link) for link in (("a", "b"), ("b", "a"), (CLIENT, "a")))
-    asyncio.run(hosts.lose({("a", "b"): 1.0}))
+    asyncio.run(hosts.impair({("a", "b"): 1.0}))
     assert not heard("a", "b") and at_last(heard, "b", "a")
     assert not reaches("a", "b") and not reaches("b", "a") and at_last(reaches, CLIENT, "b")
-    asyncio.run(hosts.lose({("b", "a"): 1.0}))
+    asyncio.run(hosts.impair({("b", "a"): 1.0}))
     assert at_last(heard, "a", "b") and not heard("b", "a")
-    asyncio.run(hosts.lose({}))
+    asyncio.run(hosts.impair({}))
     assert at_last(reaches, "a", "b") and at_last(reaches, "b", "a")
+    # Late, both of them, and in the order in which they were sent; the other way at once.
+    asyncio.run(hosts.impair({}, {("a", "b"): Lateness(400, 300)}))
+    with hosts.on("a"):
+        by = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with hosts.on("b"):
+        to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    by.bind((hosts.addresses["a"], 7002))
+    to.bind((hosts.addresses["b"], 7002))
+    for one in (by, to):
+        one.settimeout(60)
+    began = time.monotonic()
+    for number in range(100):
+        by.sendto(b"%d" % number, (hosts.addresses["b"], 7002))
+    to.sendto(b"back", (hosts.addresses["a"], 7002))
+    assert by.recv(9) == b"back"
+    assert [int(to.recv(9)) for _ in range(100)] == [*range(100)]
+    assert time.monotonic() - began > 0.4, "a hundred draws, and the latest holds up the rest"
+    asyncio.run(hosts.impair({}, {("b", "a"): Lateness(100)}))
+    assert reaches("a", "b") and reaches("b", "a"), "late, but there"
+    asyncio.run(hosts.impair({}))
+    assert at_last(reaches, "a", "b")
     subprocess.Popen([*hosts.command("a"), "sleep", sys.argv[1]])
     print("well", flush=True)
     sys.stdin.read()

@@ -1,4 +1,7 @@
-"""Six partitions of a real cluster on hosts of its own, under load; `make network-matrix`: all."""
+"""Six partitions of a real cluster on hosts of its own, under load, and one that is only late.
+
+`make network-matrix` has them all.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,11 @@ CELLS = (
     "client-in-minority:steady",
     "zookeeper-leader:take-over",
     "loss-30:steady",
+    "late-metadata:steady",
 )
 
 
-def test_six_partitions(tmp_path: Path) -> None:
+def test_six_partitions_and_a_delay(tmp_path: Path) -> None:
     """No acked message is lost, doubled or reordered, no minority acks, and all comes back."""
     need(check_namespaces, NoNamespaces, "REQUIRE_NETNS")
     need(lambda: (find_java(), find_class_path()), ZooKeeperNotInstalled, "REQUIRE_ZOOKEEPER")
