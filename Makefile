@@ -24,7 +24,7 @@ help:
 	@echo 'make io-errors      EIO and ENOSPC at every call to the disk'
 	@echo 'make containers     a cluster of containers killed, paused, cut off, restarted in turn; needs Docker'
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
-	@echo 'make network-matrix   the network cut in 20 ways, in 3 phases each; root; 30 minutes'
+	@echo 'make network-matrix   the network cut in 20 ways and slow in 4, in 3 phases each; root; 15 minutes'
 	@echo 'make take-over  how long a killed broker is missed, and where the time goes: [ROUNDS=20]'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7] [COMMIT=producer]; needs Java 17'
