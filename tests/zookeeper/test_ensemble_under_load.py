@@ -27,7 +27,7 @@ from tests.process.waiting import DEADLINE_S, everybody_registered, more_acked, 
 from tests.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(400)]
-RATE = 15.0
+RATE = 8.0
 """Low: what waits for a dead broker's partition must not fill its producer meanwhile."""
 
 
