@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -65,6 +66,42 @@ def kubernetes() -> list[dict[str, Any]]:
 
 def workloads() -> list[dict[str, Any]]:
     return [one for one in kubernetes() if one["kind"] in ("StatefulSet", "Deployment")]
+
+
+def compose_schema() -> jsonschema.Draft7Validator:
+    text = (ROOT / "tests/fixtures/compose-spec/compose-spec.json").read_text()
+    return jsonschema.Draft7Validator(json.loads(text))
+
+
+def test_the_file_is_of_the_compose_specification() -> None:
+    found = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+    problems = [
+        f"{error.json_path}: {error.message}" for error in compose_schema().iter_errors(found)
+    ]
+    assert not problems
+
+
+def test_a_word_that_compose_does_not_know_is_found() -> None:
+    found = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+    found["services"]["broker-1"]["depend_on"] = ["zookeeper"]
+    (problem,) = compose_schema().iter_errors(found)
+    assert "depend_on" in problem.message
+
+
+def test_zookeeper_ends_sessions_soon_after_their_timeout_wherever_we_configure_it() -> None:
+    (of_kubernetes,) = (
+        {one["name"]: one.get("value") for one in container["env"]}
+        for workload in workloads()
+        for container in workload["spec"]["template"]["spec"]["containers"]
+        if container["name"] == "zookeeper"
+    )
+    for environment in (services()["zookeeper"]["environment"], of_kubernetes):
+        tick_ms = int(environment["ZOO_TICK_TIME"])
+        extra = dict(one.split("=") for one in environment["ZOO_CFG_EXTRA"].split())
+        assert 1.5 * tick_ms <= 100, "half of what a take-over may take beyond the session"
+        assert int(environment["ZOO_INIT_LIMIT"]) * tick_ms == 10_000
+        assert int(environment["ZOO_SYNC_LIMIT"]) * tick_ms == 4_000
+        assert int(extra["maxSessionTimeout"]) >= ProcessConfig().session_timeout_ms
 
 
 def test_every_variable_is_a_setting() -> None:
