@@ -58,6 +58,8 @@ _HOP_BY_HOP = frozenset(
     )
 )
 """Not passed on: they are of one connection, or of bytes that aiohttp has already unpacked."""
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""Refused, or not a word for `peer_connect_timeout_ms`: nothing was sent."""
 _NOT_COPIED_BACK = _HOP_BY_HOP | {"date", "server"} - {"content-encoding"}
 
 Result = TypeVar("Result")
@@ -227,7 +229,7 @@ class Peers:
         try:
             async with self._open(owner, method, path, body, sent, wait_s) as response:
                 content = await response.read()
-        except aiohttp.ClientConnectorError as error:
+        except _NOT_CONNECTED as error:
             raise _unreachable(owner, error) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _unknown(owner, error) from error
@@ -254,7 +256,7 @@ class Peers:
             opened = self._open(owner, request.method, request.raw_path, body, headers, wait_s)
             async with opened as response:
                 return await self._pass_back(call, owner, response)
-        except aiohttp.ClientConnectorError as error:
+        except _NOT_CONNECTED as error:
             raise _unreachable(owner, error) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             if request.method in ("GET", "HEAD") or call.route.waits:
