@@ -3,8 +3,8 @@
 The record says which ledgers make up the partition, so whoever changes it decides what is part of
 the log. Promise: a change either took effect on exactly the record that this owner knew, or
 `OwnershipLost` says that somebody else has changed it since. A lost reply is never guessed: the
-record is read again, and ledger ids, which never repeat, tell whether the write was ours. Only
-where closed ledgers lie may others change beside the owner (metadata/offloads.py): it is kept.
+record is read again, and ledger ids, which never repeat, tell whether the write was ours. Jobs may
+change beside the owner where closed ledgers lie, and the compacted view (metadata/offloads.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from broker.chain import Chain
 from broker.errors import BrokerError, TopicNotFound
 from broker.types import PartitionName
-from metadata.offloads import same_but_offloads, with_offloads_of
+from metadata.offloads import same_to_owner, with_jobs_part_of
 from metadata.store import MetadataUnavailable, RecordExists, RecordNotFound, VersionConflict
 from metadata.topics import PartitionRecord, TopicStore
 from protocol.codes import Scope
@@ -100,7 +100,7 @@ class PartitionRecordKeeper:
         with contextlib.suppress(RecordNotFound):
             async with self._turn:
                 found, version = await self._topics.read_partition(*self._name)
-                if same_but_offloads(found, self.value):
+                if same_to_owner(found, self.value):
                     self._version = version
                     self._set(found)
 
@@ -118,19 +118,19 @@ class PartitionRecordKeeper:
             except MetadataUnavailable:
                 unsure = True
             except VersionConflict:
-                pass  # a ledger was offloaded, or a new owner, or our own first write, late
+                pass  # a job changed its part, or a new owner, or our own first write, late
             except RecordNotFound as error:
                 raise OwnershipLost(
                     f"{self._name}: its record was deleted", refused=not unsure
                 ) from error
             found, version = await self._found()
-            if unsure and same_but_offloads(found, wanted):
+            if unsure and same_to_owner(found, wanted):
                 return found, version
-            if not same_but_offloads(found, known):
+            if not same_to_owner(found, known):
                 raise OwnershipLost(
                     f"{self._name}: its record was changed elsewhere", refused=not unsure
                 )
-            wanted = with_offloads_of(wanted, found)
+            wanted = with_jobs_part_of(wanted, found)
 
     async def _found(self) -> tuple[PartitionRecord, int]:
         for tries in itertools.count():

@@ -37,6 +37,7 @@ from broker.types import (
     checked_name,
 )
 from ledger.ledgers import LedgerClient
+from metadata.compactions import compacted_ledgers
 from metadata.offloads import is_only_copy
 from metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from metadata.topics import NamespaceRecord, SubscriptionRecord, TopicRecord, TopicStore
@@ -243,6 +244,7 @@ class Topics:
             ]
             if record.state_ledger is not None:
                 ledger_ids.append(record.state_ledger)
+            ledger_ids += compacted_ledgers(record)
             await asyncio.gather(*(delete_quietly(self._ledgers, one) for one in ledger_ids))
             return
         raise SettingsConflict(f"partition {name} is being changed by its owner; try again")

@@ -8,8 +8,9 @@ read back and compared. `dropped` says that only the object is left, and comes b
 deleted. A crash between any two leaves a state from which the next run goes on.
 
 The owner of a partition changes its record too, by its own compare-and-set. Neither disturbs the
-other: a change of where closed ledgers lie is no change of owner (`same_but_offloads`), and each
-keeps what the other has set (`with_offloads_of`). All but `change_partition` is pure.
+other: where closed ledgers lie, and the compacted view (compactions.py), are no business of the
+owner's (`same_to_owner`), and each keeps what the other has set (`with_jobs_part_of`). All but
+`change_partition` is pure.
 """
 
 from __future__ import annotations
@@ -45,23 +46,24 @@ def is_only_copy(offload: OffloadRecord | None) -> bool:
 # ---------------------------------------------------------------------- two who change one record
 
 
-def without_offloads(record: PartitionRecord) -> PartitionRecord:
-    """The record as if nothing were offloaded."""
-    return replace(record, ledgers=tuple(replace(one, offload=None) for one in record.ledgers))
+def owners_part(record: PartitionRecord) -> PartitionRecord:
+    """What only the owner changes: the record as if no job had touched it."""
+    links = tuple(replace(one, offload=None) for one in record.ledgers)
+    return replace(record, ledgers=links, compaction=None)
 
 
-def same_but_offloads(one: PartitionRecord, other: PartitionRecord) -> bool:
-    """Whether they differ in nothing but where closed ledgers lie. The epoch tells owners apart."""
-    return without_offloads(one) == without_offloads(other)
+def same_to_owner(one: PartitionRecord, other: PartitionRecord) -> bool:
+    """Whether they differ in nothing but what jobs have set. The epoch tells owners apart."""
+    return owners_part(one) == owners_part(other)
 
 
-def with_offloads_of(record: PartitionRecord, newer: PartitionRecord) -> PartitionRecord:
-    """`record`, its ledgers lying where `newer` says."""
+def with_jobs_part_of(record: PartitionRecord, newer: PartitionRecord) -> PartitionRecord:
+    """`record`, its ledgers lying where `newer` says, with the compacted view of that one."""
     known = {link.ledger_id: link.offload for link in newer.ledgers}
     links = tuple(
         replace(link, offload=known.get(link.ledger_id, link.offload)) for link in record.ledgers
     )
-    return replace(record, ledgers=links)
+    return replace(record, ledgers=links, compaction=newer.compaction)
 
 
 # ---------------------------------------------------------------------- the steps, pure
@@ -132,10 +134,10 @@ async def change_partition(
     *,
     timeout_s: float = 30.0,
 ) -> PartitionRecord:
-    """Compare-and-set one of the steps above, each of which may be taken twice.
+    """Compare-and-set one of the steps of a job, each of which may be taken twice.
 
-    Raises `OffloadLost`, `RecordNotFound` when the topic is gone, and `MetadataUnavailable`: it
-    may then have taken place or not, and the next run finds out.
+    Raises what `make` raises, `RecordNotFound` when the topic is gone, and `MetadataUnavailable`:
+    it may then have taken place or not, and the next run finds out.
     """
     try:
         async with asyncio.timeout(timeout_s):

@@ -115,6 +115,49 @@ class PartitionLedger:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactedLedger:
+    """One ledger of a compacted view: messages at their own offsets, with gaps between.
+
+    `tombstone_ms` is the timestamp of its oldest tombstone, −1 when there is none.
+    """
+
+    ledger_id: int
+    first_offset: int
+    last_offset: int
+    count: int
+    bytes: int
+    tombstones: int = 0
+    tombstone_ms: int = -1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredLedger:
+    """A ledger of a view that was replaced at `since_ms`; readers that began before may need it."""
+
+    ledger_id: int
+    since_ms: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRecord:
+    """A partition's compacted view: the newest message of each key below `horizon`.
+
+    `run` names the only run that may publish the next view; None: no run is under way. `retired`
+    are ledgers of earlier views that are still there.
+    """
+
+    horizon: int = 0
+    ledgers: tuple[CompactedLedger, ...] = ()
+    published_ms: int = 0
+    run: str | None = None
+    run_since_ms: int = 0
+    retired: tuple[RetiredLedger, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionRecord:
     """A partition: its ledgers in order, and the ledger that holds its cursors and producers.
 
@@ -127,6 +170,7 @@ class PartitionRecord:
     trimmed_offset: int = 0
     epoch: int = 0
     transactions: Mapping[str, int] = field(default_factory=dict)
+    compaction: CompactionRecord | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -63,6 +63,16 @@ class BatchHeader(NamedTuple):
         """The whole batch, header included."""
         return _LENGTH_FROM + self.batch_length
 
+    @property
+    def next_offset(self) -> int:
+        """The offset after its last record, counted as `base_offset` is."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether its records' offsets have no gaps; a compacted batch's may (record_batch.md)."""
+        return self.last_offset_delta + 1 == self.record_count
+
 
 def read_header(data: Buffer, start: int = 0) -> BatchHeader:
     """The header at `start`, checked for form but not for checksum. Raises `InvalidBatch`."""
@@ -78,10 +88,11 @@ def read_header(data: Buffer, start: int = 0) -> BatchHeader:
     return found
 
 
-def check_batch(data: Buffer, start: int = 0) -> BatchHeader:
+def check_batch(data: Buffer, start: int = 0, *, gaps: bool = False) -> BatchHeader:
     """Check the whole batch at `start`: length, counts, checksum. Raises `InvalidBatch`.
 
-    Bytes after the batch are not looked at; see `split_batches`.
+    `gaps`: it may be a compacted one, whose records' offsets are not dense. Bytes after the batch
+    are not looked at; see `split_batches`.
     """
     found = read_header(data, start)
     end = start + found.total_bytes
@@ -89,7 +100,8 @@ def check_batch(data: Buffer, start: int = 0) -> BatchHeader:
         raise InvalidBatch(
             f"record batch claims {found.total_bytes} bytes, only {len(data) - start} are there"
         )
-    if found.record_count < 1 or found.last_offset_delta != found.record_count - 1:
+    least = found.last_offset_delta - (found.record_count - 1)
+    if found.record_count < 1 or least < 0 or (least and not gaps):
         raise InvalidBatch(
             f"record batch counts {found.record_count} records but its last offset delta is "
             f"{found.last_offset_delta}; it must be count - 1"

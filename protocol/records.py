@@ -28,6 +28,7 @@ from protocol.batch import (
     BatchHeader,
     InvalidBatch,
     read_header,
+    with_base_offset,
 )
 from protocol.compression import Compression, compression_of, unpack
 from protocol.entry import Buffer
@@ -78,10 +79,31 @@ def build_batch(
     return bytes(builder.build())
 
 
+def build_gapped_batch(
+    records: Iterable[Record], base_offset: int, *, compression: int = Compression.NONE
+) -> bytes:
+    """A whole batch whose records have the offsets `base_offset + offset_delta`: with gaps.
+
+    For compacted ledgers alone; nobody may publish one. The deltas must ascend. Raises
+    `InvalidBatch` when there are no records, `UnsupportedCompression`.
+    """
+    kind = compression_of(compression)
+    builder = DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)
+    last = -1
+    for key, value, headers, timestamp_ms, delta in records:
+        assert delta > last
+        last = delta
+        builder.append(delta, timestamp_ms, key, value, list(headers) if headers else _NO_HEADERS)
+    if last < 0:
+        raise InvalidBatch("a record batch has at least one record, got none")
+    return with_base_offset(bytes(builder.build()), base_offset)
+
+
 def read_records(batch: Buffer) -> Iterator[Record]:
     """The records of one whole batch, which `batch.check_batch` has passed, in order.
 
-    A record's `offset_delta` is its position: `check_batch` vouches that the header says the same.
+    A record's `offset_delta` is its position: `check_batch` vouches that the header says the same,
+    unless gaps were allowed for; then `open_batch` tells.
     Raises `InvalidBatch` where the records are not what header and lengths promise, and
     `UnsupportedCompression`; never anything else.
     """

@@ -173,7 +173,7 @@ def meta_line(found: StoredMeta) -> Line:
 def _batch(payload: memoryview) -> tuple[dict[str, object], str] | None:
     """What a record batch says of itself: for JSON and for a person. None when it is none."""
     try:
-        head = check_batch(payload)
+        head = check_batch(payload, gaps=True)
     except InvalidBatch:
         return None
     packed = head.attributes & ATTRIBUTE_COMPRESSION

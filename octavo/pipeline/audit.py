@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from ledger.errors import LedgerNotFound
 from ledger.quorum import Quorum
 from metadata.bookies import BookieRegistry
+from metadata.compactions import RUN_KEY, compacted_ledgers
 from metadata.ledgers import LedgerMetadata
 from metadata.offloads import is_only_copy
 from octavo.pipeline.outcome import Finding, Outcome
@@ -103,6 +105,7 @@ async def _look(service: str, now_ms: int) -> _Seen:
         ids = await cluster.ledgers.list()
         ledgers = await _records(cluster, ids)
         named: dict[int, str] = {}
+        runs: set[bytes] = set()
         partitions = 0
         for topic, numbers in (await cluster.partitions(Selection(pattern=".*"))).items():
             for number in numbers:
@@ -113,10 +116,15 @@ async def _look(service: str, now_ms: int) -> _Seen:
                         named[link.ledger_id] = f"{topic}/{number}"
                 if record.state_ledger is not None:
                     named[record.state_ledger] = f"{topic}/{number}"
+                named.update(dict.fromkeys(compacted_ledgers(record), f"{topic}/{number}"))
+                if record.compaction is not None and record.compaction.run is not None:
+                    runs.add(record.compaction.run.encode())
         # Read after the partitions: what they name was there before.
         missing = [name for name in named if name not in ledgers]
         ledgers.update(await _records(cluster, missing))
-        findings = metadata_findings(ledgers, named, bookies, now_ms)
+        # A run's ledgers are named when it publishes: until then they are no orphans.
+        waiting = {i for i, one in ledgers.items() if one.custom.get(RUN_KEY) in runs}
+        findings = metadata_findings(ledgers, named, bookies, now_ms, waiting)
         return _Seen([ledgers[one] for one in sorted(ledgers)], bookies, partitions, findings)
 
 
@@ -131,9 +139,14 @@ async def _records(cluster: Cluster, ids: list[int]) -> dict[int, LedgerMetadata
 
 
 def metadata_findings(
-    ledgers: dict[int, LedgerMetadata], named: dict[int, str], bookies: set[str], now_ms: int
+    ledgers: dict[int, LedgerMetadata],
+    named: dict[int, str],
+    bookies: set[str],
+    now_ms: int,
+    waiting: Collection[int] = (),
 ) -> list[Finding]:
-    """What records say of each other. `named`: by ledger, the partition that has it."""
+    """What records say of each other. `named`: by ledger, the partition that has it; `waiting`:
+    those that a job under way has made and has not published yet."""
     found = [
         Finding("ledger-missing", where, f"ledger {ledger_id} is named, but has no record")
         for ledger_id, where in sorted(named.items())
@@ -142,7 +155,8 @@ def metadata_findings(
     for ledger_id, metadata in sorted(ledgers.items()):
         partition = metadata.custom.get("octavo.partition")
         young = now_ms - metadata.created_ms < _YOUNG_MS
-        if partition is not None and ledger_id not in named and not young:
+        known = ledger_id in named or ledger_id in waiting
+        if partition is not None and not known and not young:
             of = partition.decode(errors="replace")
             what = f"made for partition {of}, which does not name it"
             found.append(Finding("ledger-orphaned", f"ledger {ledger_id}", what))

@@ -1,9 +1,11 @@
-"""`gc`: the ledgers that tasks of the Spark sink have left behind are given up.
+"""`gc`: the ledgers that tasks of the Spark sink and of compactions have left behind are given up.
 
 A task that died, or whose twin was faster, leaves private ledgers that no commit will ever name.
 They are told by their own metadata and deleted by way of the broker, which keeps whatever a
 partition has and refuses what it has given up to any later commit (octavo/spark/orphans.py). So
-the time of grace only spares work that is under way. This job needs no Spark session.
+the time of grace only spares work that is under way. Ledgers of compactions that no record names,
+and those of views that were replaced long ago, go too (compact_orphans.py). This job needs no Spark
+session.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from octavo.pipeline.compact_orphans import collect_compacted
 from octavo.pipeline.outcome import Outcome
 from octavo.spark.orphans import collect_orphans
 
@@ -23,11 +26,16 @@ def gc(service: str, say: Callable[[str], None], *, grace_ms: int, dry_run: bool
         say(f"batch {one.batch} of {one.transaction}: {told}")
     looked_at = sum(len(one.looked_at) for one in found)
     deleted = sum(len(one.deleted) for one in found)
+    compacted = asyncio.run(collect_compacted(service, grace_ms=grace_ms, dry_run=dry_run))
+    for left in compacted:
+        say(f"ledger {left.ledger_id} of {left.partition}: {left.why}")
     outcome = Outcome("gc")
     outcome.summary = {
         "batches": len(found),
         "ledgers": looked_at,
         "ledgers_deleted": deleted,
+        "compacted_ledgers": len(compacted),
+        "compacted_ledgers_deleted": 0 if dry_run else len(compacted),
         "grace_ms": grace_ms,
         "dry_run": dry_run,
     }

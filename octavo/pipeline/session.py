@@ -44,7 +44,7 @@ class SparkOptions:
 
 def check_packages() -> None:
     """Raises `SparkMissing`."""
-    for name in ("pyspark", "pyarrow"):
+    for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
             raise SparkMissing(f"jobs need {name}, which is not here: pip install 'octavo[spark]'")
 

@@ -26,6 +26,7 @@ from ledger.offloaded import OffloadedReader, open_offloaded
 from ledger.options import LedgerOptions
 from ledger.reader import LedgerReader
 from metadata.bookies import encode_service_info
+from metadata.compactions import compacted_ledgers
 from metadata.ledger_codec import encode_ledger_metadata
 from metadata.ledger_ids import ledger_path
 from metadata.ledgers import LEDGERS_ROOT
@@ -164,6 +165,7 @@ class Cluster:
                     with contextlib.suppress(RecordNotFound):
                         record, _ = await self.topics.read_partition(namespace, topic, number)
                         found.update(link.ledger_id for link in record.ledgers)
+                        found.update(compacted_ledgers(record))
         return found
 
     async def broker_urls(self) -> list[str]:
@@ -296,9 +298,7 @@ class Cluster:
         if start > 0 and isinstance(reader, OffloadedReader):
             first = await reader.entry_holding(start)
         elif start > 0:
-            found = await first_entry(
-                reader, last, lambda header: header.base_offset + header.record_count > start
-            )
+            found = await first_entry(reader, last, lambda header: header.next_offset > start)
             if found is None:
                 raise DataLost(
                     f"ledger {piece.ledger_id} of topic {piece.topic} partition {piece.partition} "
@@ -309,7 +309,7 @@ class Cluster:
             async for batch in batches:
                 yield batch
                 header = read_header(batch[-1].payload)
-                if piece.base + header.base_offset + header.record_count >= piece.end:
+                if piece.base + header.next_offset >= piece.end:
                     return
 
 

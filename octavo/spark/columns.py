@@ -6,7 +6,8 @@ taken apart by the compiled codec of aiokafka, column by column, only for the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -118,6 +119,23 @@ class StoredBatch(NamedTuple):
     header: BatchHeader
     data: bytes
 
+    @property
+    def next_offset(self) -> int:
+        """The offset in the partition that follows it."""
+        return self.base + self.header.last_offset_delta + 1
+
+    def numbered(self) -> tuple[Sequence[int], list[Any]]:
+        """Offsets in the partition, and the records that have them."""
+        records = list(open_batch(self.data))
+        return self.offsets(records, 0), records
+
+    def offsets(self, records: list[Any], first: int) -> Sequence[int]:
+        """Of some of its records, the first of which is its `first`th."""
+        if self.header.is_dense:
+            return range(self.base + first, self.base + first + len(records))
+        shift = self.base - self.header.base_offset
+        return [shift + one.offset for one in records]
+
 
 class ArrowBuilder:
     """Gathers messages until there are enough for an Arrow batch."""
@@ -130,11 +148,18 @@ class ArrowBuilder:
 
     def add(self, batch: StoredBatch, start: int, end: int) -> None:
         """The messages of the batch that lie in offsets `start` to `end` (not in it)."""
-        first = max(0, start - batch.base)
-        last = min(batch.header.record_count, end - batch.base)
-        if first >= last:
-            return
-        records = list(open_batch(batch.data))[first:last]
+        if batch.header.is_dense:
+            first = max(0, start - batch.base)
+            last = min(batch.header.record_count, end - batch.base)
+            if first >= last:
+                return
+            records = list(open_batch(batch.data))[first:last]
+        else:
+            offsets, every = batch.numbered()
+            first, last = bisect_left(offsets, start), bisect_left(offsets, end)
+            if first >= last:
+                return
+            records = every[first:last]
         for name, column in self._lists.items():
             column.extend(_FILL[name](batch, records, first))
         self.rows += last - first
@@ -167,9 +192,7 @@ _FILL: dict[str, Callable[[StoredBatch, list[Any], int], Iterable[Any]]] = {
     "value": lambda _, records, __: [one.value for one in records],
     "topic": lambda batch, records, __: [batch.topic] * len(records),
     "partition": lambda batch, records, __: [batch.partition] * len(records),
-    "offset": lambda batch, records, first: range(
-        batch.base + first, batch.base + first + len(records)
-    ),
+    "offset": lambda batch, records, first: batch.offsets(records, first),
     "timestamp": lambda _, records, __: [one.timestamp for one in records],
     "timestampType": lambda batch, records, __: (
         [int(bool(batch.header.attributes & _APPEND_TIME))] * len(records)

@@ -69,6 +69,7 @@ class SourceOptions:
     headers: bool
     metadata: bool
     read_from: str
+    compacted: bool = False
 
 
 _KNOWN = (
@@ -77,7 +78,7 @@ _KNOWN = (
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
     "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition", "columns",
-    "includeHeaders", "includeMetadata", "readFrom",
+    "includeHeaders", "includeMetadata", "readFrom", "readCompacted",
 )  # fmt: skip
 SPARKS_OWN = ("path", "checkpointlocation", "queryname")
 """Spark adds these on its own."""
@@ -110,10 +111,21 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
             "option readFrom=broker needs a broker's URL as service (http://127.0.0.1:8080), "
             f"not {read.text('service')}"
         )
+    starting = _bound(read, "starting", LATEST if streaming else EARLIEST)
+    compacted = read.flag("readCompacted", default=False)
+    if compacted and starting != Bound(offset=EARLIEST):
+        raise InvalidOption(
+            "option readCompacted=true reads each topic from its beginning: set startingOffsets to "
+            "earliest, and nothing else that says where to start"
+        )
+    if compacted and read_from == "broker":
+        raise InvalidOption(
+            "option readCompacted=true reads from the bookies: it does not go with readFrom=broker"
+        )
     return SourceOptions(
         service=read.text("service") or "",
         selection=_selection(read),
-        starting=_bound(read, "starting", LATEST if streaming else EARLIEST),
+        starting=starting,
         ending=_bound(read, "ending", LATEST),
         latest_if_late=read.choice(
             "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
@@ -131,6 +143,7 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         headers=read.flag("includeHeaders", default=False),
         metadata=read.flag("includeMetadata", default=False),
         read_from=read_from,
+        compacted=compacted,
     )
 
 

@@ -6,7 +6,9 @@ What is decided is in splits.py, pure; here it is asked of the cluster.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from metadata.topics import PartitionRecord
 from octavo.spark.cluster import Cluster
 from octavo.spark.options import EARLIEST, LATEST, Bound, InvalidOption, SourceOptions
 from octavo.spark.reading import Split
@@ -15,18 +17,52 @@ from octavo.spark.splits import (
     View,
     bytes_per_row,
     checked_range,
+    compacted_pieces,
     pieces,
     shared_out,
 )
 
 
-async def views_of(cluster: Cluster, wanted: Mapping[str, list[int]]) -> list[View]:
-    """All these partitions as they are now."""
-    return [
-        await cluster.view(topic, partition)
-        for topic, partitions in sorted(wanted.items())
-        for partition in partitions
-    ]
+async def views_of(
+    cluster: Cluster, wanted: Mapping[str, list[int]], *, compacted: bool = False
+) -> list[View]:
+    """All these partitions as they are now; `compacted`: with their compacted views."""
+    found = []
+    for topic, partitions in sorted(wanted.items()):
+        for partition in partitions:
+            record = await cluster.record(topic, partition)
+            view = await cluster.view_of(topic, partition, record)
+            found.append(with_compacted(view, record) if compacted else view)
+    return found
+
+
+def with_compacted(view: View, record: PartitionRecord) -> View:
+    """The same, its compacted view taken for all below the horizon, if there is one."""
+    compaction = record.compaction
+    if compaction is None or not compaction.published_ms:
+        return view
+    return replace(view, compacted=compaction)
+
+
+def refuse_amid_compacted(views: list[View], end: Offsets) -> None:
+    """Raises `InvalidOption` for a batch query that would end within a compacted view."""
+    for view in views:
+        horizon = view.compacted.horizon if view.compacted is not None else 0
+        if end[view.name] < horizon:
+            raise InvalidOption(
+                f"topic {view.topic} partition {view.partition} is compacted up to offset "
+                f"{horizon}: what was the newest of its keys at {end[view.name]} is not known any "
+                "more. With readCompacted=true end behind that, or at latest"
+            )
+
+
+def compacted_at_once(begin: Offsets, end: Offsets, views: list[View]) -> Offsets:
+    """How far a micro-batch has to go at the least: over the whole view that it begins with."""
+    found = dict.fromkeys(end, 0)
+    for view in views:
+        if view.compacted is not None and begin.get(view.name, 0) == 0 and view.name in end:
+            found[view.name] = min(view.compacted.horizon, end[view.name])
+    return found
 
 
 async def resolved(
@@ -51,7 +87,7 @@ async def resolved(
         if offset is None or offset == LATEST:
             offset = view.end
         elif offset == EARLIEST:
-            offset = view.earliest
+            offset = view.beginning
         found[view.name] = offset
     return found
 
@@ -78,9 +114,13 @@ async def planned(
     wanted = []
     row_bytes: dict[int, float] = {}
     for view in views:
-        first, last = checked_range(
-            view, start.get(view.name, 0), end[view.name], fail=options.fail_on_data_loss
-        )
+        first, last = start.get(view.name, 0), end[view.name]
+        if view.compacted is not None and first == 0:
+            # A compacted view is for who has seen nothing yet. Whoever is amid the topic goes on
+            # with the messages themselves: of what a view leaves out he may not have the newest.
+            wanted += compacted_pieces(view, last)
+            first = min(last, view.compacted.horizon)
+        first, last = checked_range(view, first, last, fail=options.fail_on_data_loss)
         wanted += pieces(view, first, last)
         row_bytes.update(bytes_per_row(view))
     shared = shared_out(

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from ledger.errors import LedgerError, OffloadDamaged
+from ledger.errors import LedgerError, LedgerNotFound, OffloadDamaged
 from metadata.frozen import FrozenStore
 from octavo.loop_thread import LoopThread
 from octavo.spark.cluster import Cluster, connected
@@ -61,7 +61,7 @@ class SplitReader:
         thread = LoopThread("octavo-spark")
         builder = ArrowBuilder(self._names)
         try:
-            for piece, batches in thread.iterate(self._batches(split)):
+            for piece, batches in thread.iterate(self.stored(split)):
                 for batch in batches:
                     builder.add(batch, piece.start, piece.end)
                     if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
@@ -71,7 +71,8 @@ class SplitReader:
         finally:
             thread.stop()
 
-    async def _batches(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
+    async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
+        """The batches that hold the split's pieces, as they are stored, about a megabyte a time."""
         cluster = Cluster(FrozenStore(split.records, self._service))
         await cluster.start()
         try:
@@ -115,17 +116,32 @@ class SplitReader:
     ) -> tuple[Cluster, list[Piece]]:
         """The rest of a piece by the metadata of now. Raises `DataLost`."""
         async with connected(self._service, self._from) as service:
-            view = await service.view(at.topic, at.partition)
-            try:
-                start, end = checked_range(view, at.start, at.end, fail=self._fail)
-            except DataLost as lost:
-                raise lost from error
-            again = pieces(view, start, end)
+            if at.compacted:
+                again = [await _still_there(service, at, error)]
+            else:
+                view = await service.view(at.topic, at.partition)
+                try:
+                    start, end = checked_range(view, at.start, at.end, fail=self._fail)
+                except DataLost as lost:
+                    raise lost from error
+                again = pieces(view, start, end)
             records = await service.records_for(one.ledger_id for one in (*again, *rest))
         await old.close()
         cluster = Cluster(FrozenStore(records, self._service))
         await cluster.start()
         return cluster, [*again, *rest]
+
+
+async def _still_there(service: Cluster, at: Piece, error: Exception) -> Piece:
+    """A piece of a compacted view, which no other view can stand in for. Raises `DataLost`."""
+    try:
+        await service.ledgers.metadata(at.ledger_id)
+    except LedgerNotFound:
+        raise DataLost(
+            f"topic {at.topic} partition {at.partition}: the compacted view that this query reads "
+            "was replaced by a newer one, and its ledgers are deleted; read it again"
+        ) from error
+    return at
 
 
 def _stored(piece: Piece, entry: Entry) -> StoredBatch:
@@ -142,4 +158,4 @@ def _stored(piece: Piece, entry: Entry) -> StoredBatch:
 
 
 def _after(piece: Piece, batch: StoredBatch) -> int:
-    return min(piece.end, batch.base + batch.header.record_count)
+    return min(piece.end, batch.next_offset)

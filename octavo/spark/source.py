@@ -32,7 +32,13 @@ from octavo.loop_thread import LoopThread
 from octavo.spark.cluster import connected
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import SourceOptions, source_options
-from octavo.spark.planning import planned, resolved, views_of
+from octavo.spark.planning import (
+    compacted_at_once,
+    planned,
+    refuse_amid_compacted,
+    resolved,
+    views_of,
+)
 from octavo.spark.reading import Split, SplitReader
 from octavo.spark.sink import OctavoStreamWriter, OctavoWriter, batch_writer, stream_writer
 from octavo.spark.splits import (
@@ -99,9 +105,11 @@ class OctavoReader(DataSourceReader):
     async def _plan(self) -> list[Split]:
         options = self._options
         async with connected(options.service, options.read_from) as cluster:
-            views = await views_of(cluster, await cluster.partitions(options.selection))
+            wanted = await cluster.partitions(options.selection)
+            views = await views_of(cluster, wanted, compacted=options.compacted)
             start = await resolved(cluster, views, options.starting, options.latest_if_late)
             end = await resolved(cluster, views, options.ending, late_is_latest=True)
+            refuse_amid_compacted(views, end)
             return await planned(cluster, options, views, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,7 +160,11 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A micro-batch never ends before it begins, whatever a bookie has told meanwhile.
         end = {name: max(offset, begin.get(name, 0)) for name, offset in end.items()}
         if not isinstance(limit, ReadAllAvailable):
-            end = self._admit(begin, end, views)
+            # A compacted view is read at once: what was left of it might be another one by then.
+            least = compacted_at_once(begin, end, views)
+            end = {
+                name: max(to, least[name]) for name, to in self._admit(begin, end, views).items()
+            }
         return to_json(end)
 
     def _admit(self, begin: Offsets, end: Offsets, views: list[View]) -> Offsets:
@@ -222,9 +234,8 @@ class _Driver:
         return self._thread.call(self._views())
 
     async def _views(self) -> list[View]:
-        return await views_of(
-            self._cluster, await self._cluster.partitions(self._options.selection)
-        )
+        wanted = await self._cluster.partitions(self._options.selection)
+        return await views_of(self._cluster, wanted, compacted=self._options.compacted)
 
     def first_offsets(self) -> Offsets:
         return self._thread.call(self._first_offsets())
@@ -241,5 +252,5 @@ class _Driver:
         wanted: dict[str, list[int]] = {}
         for topic, partition in sorted(end):
             wanted.setdefault(topic, []).append(partition)
-        views = await views_of(self._cluster, wanted)
+        views = await views_of(self._cluster, wanted, compacted=self._options.compacted)
         return await planned(self._cluster, self._options, views, start, end)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from metadata.offloads import is_only_copy, is_readable
-from metadata.topics import OffloadRecord
+from metadata.topics import CompactionRecord, OffloadRecord
 from protocol.codes import OctavoError
 
 Name = tuple[str, int]
@@ -56,6 +56,8 @@ class View:
     partition: int
     spans: tuple[Span, ...]
     trimmed_to: int = 0
+    compacted: CompactionRecord | None = None
+    """The view to read in place of all below its horizon; None: the messages themselves."""
 
     @property
     def name(self) -> Name:
@@ -68,9 +70,16 @@ class View:
         return self.spans[0].base if self.spans else self.trimmed_to
 
     @property
+    def beginning(self) -> int:
+        """Where a query that reads all of it begins: a compacted view may have older messages."""
+        return self.earliest if self.compacted is None else 0
+
+    @property
     def end(self) -> int:
         """One past the last confirmed message."""
-        return self.spans[-1].end if self.spans else self.trimmed_to
+        end = self.spans[-1].end if self.spans else self.trimmed_to
+        # What was compacted was confirmed, whatever the bookies tell of the open ledger now.
+        return end if self.compacted is None else max(end, self.compacted.horizon)
 
 
 class Piece(NamedTuple):
@@ -86,6 +95,8 @@ class Piece(NamedTuple):
     start: int
     end: int
     offload: OffloadRecord | None = None
+    compacted: bool = False
+    """Of a compacted view: only some of these offsets are there."""
 
 
 def copy_to_read(offload: OffloadRecord | None, read_from: str) -> OffloadRecord | None:
@@ -155,15 +166,31 @@ def pieces(view: View, start: int, end: int) -> list[Piece]:
     ]
 
 
+def compacted_pieces(view: View, end: int) -> list[Piece]:
+    """What of the compacted view lies below `end`, ledger by ledger."""
+    assert view.compacted is not None
+    return [
+        Piece(
+            view.topic, view.partition, one.ledger_id, one.first_offset, one.first_offset,
+            min(one.last_offset + 1, end), compacted=True,
+        )
+        for one in view.compacted.ledgers
+        if one.first_offset < end
+    ]  # fmt: skip
+
+
 def bytes_per_row(view: View) -> dict[int, float]:
-    """By ledger: the mean payload of a message; of an open one a guess from those before it."""
+    """By ledger: the mean payload of an offset; of an open one a guess from those before it."""
     known = [span for span in view.spans if span.bytes]
     rows = sum(span.end - span.base for span in known)
     guess = sum(span.bytes for span in known) / rows if rows else _MESSAGE_BYTES_GUESS
-    return {
+    found = {
         span.ledger_id: span.bytes / (span.end - span.base) if span.bytes else guess
         for span in view.spans
     }
+    for one in view.compacted.ledgers if view.compacted is not None else ():
+        found[one.ledger_id] = one.bytes / (one.last_offset + 1 - one.first_offset)
+    return found
 
 
 def bytes_per_row_of(view: View) -> float:

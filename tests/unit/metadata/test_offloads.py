@@ -21,8 +21,8 @@ from metadata.offloads import (
     given_up,
     is_only_copy,
     is_readable,
-    same_but_offloads,
-    with_offloads_of,
+    same_to_owner,
+    with_jobs_part_of,
 )
 from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
 from metadata.topics import OffloadRecord, PartitionLedger, PartitionRecord
@@ -90,14 +90,14 @@ def record_of(links: list[tuple[int, Any]]) -> PartitionRecord:
 @given(records, records)
 def test_a_change_of_places_is_kept_and_is_no_other_change(one: Any, other: Any) -> None:
     mine, found = record_of(one), record_of(other)
-    merged = with_offloads_of(mine, found)
-    assert same_but_offloads(merged, mine)
+    merged = with_jobs_part_of(mine, found)
+    assert same_to_owner(merged, mine)
     places = dict(other)
     for link, (ledger_id, own) in zip(merged.ledgers, one, strict=True):
         assert link.offload == places.get(ledger_id, own)
-    assert same_but_offloads(mine, found) == ([i for i, _ in one] == [i for i, _ in other])
-    assert not same_but_offloads(mine, replace(mine, epoch=1)), "another owner"
-    assert not same_but_offloads(mine, replace(mine, trimmed_offset=1))
+    assert same_to_owner(mine, found) == ([i for i, _ in one] == [i for i, _ in other])
+    assert not same_to_owner(mine, replace(mine, epoch=1)), "another owner"
+    assert not same_to_owner(mine, replace(mine, trimmed_offset=1))
 
 
 class Topics:

@@ -1,0 +1,61 @@
+"""`octavo pipeline compact`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from octavo.cli.options import AsJson, Data
+from octavo.cli.pipeline_run import Conf, Every, Job, Master, Topics, Url, Where, carry_out
+
+
+def compact(
+    topics: Topics = None,
+    tombstones_s: Annotated[
+        float,
+        typer.Option(min=0, help="Keep a tombstone until it is so old.", show_default="a day"),
+    ] = 86_400.0,
+    drop_keyless: Annotated[
+        bool, typer.Option("--drop-keyless", help="Leave out messages without a key.")
+    ] = False,
+    grace_s: Annotated[
+        float,
+        typer.Option(min=0, help="Keep a view so long after its successor.", show_default="a day"),
+    ] = 86_400.0,
+    bytes_per_s: Annotated[
+        int | None, typer.Option(min=1, help="Read no faster, all tasks together.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would stay; write nothing.")
+    ] = False,
+    every: Every = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the newest message of each key, as a view beside the topic; the topic stays as it is.
+
+    \b
+    Examples:
+      octavo pipeline compact accounts
+      octavo pipeline compact --all --tombstones-s 604800 --bytes-per-s 50000000 --json
+    """
+
+    def job() -> Job:
+        from octavo.pipeline.compact import CompactOptions, compact
+        from octavo.pipeline.compact_rules import CompactPolicy
+        from octavo.pipeline.runner import selection_of
+
+        policy = CompactPolicy(
+            tombstones_ms=round(tombstones_s * 1000),
+            grace_ms=round(grace_s * 1000),
+            keyless=not drop_keyless,
+        )
+        options = CompactOptions(selection_of(topics, every=every), policy, bytes_per_s, dry_run)
+        return partial(compact, options=options)
+
+    carry_out("compact", job, Where(url, data, master, conf), as_json=as_json)
