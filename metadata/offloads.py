@@ -82,7 +82,8 @@ def begun(record: PartitionRecord, ledger_id: int, offload: OffloadRecord) -> Pa
 def finished(record: PartitionRecord, ledger_id: int, whole: OffloadRecord) -> PartitionRecord:
     """Step 2: the copy was read back and is whole. Raises `OffloadLost`."""
     found = _link(record, ledger_id).offload
-    if found == whole:
+    if found is not None and found.uuid == whole.uuid and is_readable(found):
+        # Our own write, whose answer was lost; somebody may have dropped the ledger since.
         return record
     if found is None or found.uuid != whole.uuid or found.state != COPYING:
         raise OffloadLost(f"ledger {ledger_id}: somebody else has begun to copy it anew")

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import time
 from typing import Any, NamedTuple
 
 from ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
@@ -53,14 +52,19 @@ def stem_of(ledger_id: int, uuid: str) -> str:
 
 
 def copy_in_task(task: CopyTask) -> Copied:
-    """In a Spark task. Never raises for what may go wrong with one ledger: others go on."""
+    """In a Spark task."""
+    return asyncio.run(copy(task))
+
+
+async def copy(task: CopyTask) -> Copied:
+    """Never raises for what may go wrong with one ledger: others go on."""
     # Each try has a name of its own: one that Spark gave up may still write.
     url = joined(task.folder, f"{task.stem}-{secrets.token_hex(4)}.parquet")
     try:
-        written = asyncio.run(_copy(task, url))
+        written = await _copy(task, url)
     except (OctavoError, OSError) as error:
         with contextlib.suppress(OSError, OctavoError):
-            remove(url)
+            await asyncio.to_thread(remove, url)
         return Copied(task, url, None, str(error) or type(error).__name__)
     return Copied(task, url, written)
 
@@ -81,14 +85,15 @@ async def _write(cluster: Cluster, task: CopyTask, url: str) -> Written:
     if not reader.is_closed or reader.last_add_confirmed + 1 != task.about.entries:
         raise LedgerError(f"ledger {task.about.ledger_id} is not as it was when it was planned")
     files, path = file_system(url)
-    started_s, done = time.monotonic(), 0
+    now_s = asyncio.get_running_loop().time
+    started_s, done = now_s(), 0
     with writing(url, files, path) as file:
         writer = ObjectWriter(file, task.about)
         async with contextlib.aclosing(reader.batches(0, task.about.entries - 1)) as batches:
             async for batch in batches:
                 await asyncio.to_thread(writer.add, batch)
                 done += sum(len(entry.payload) for entry in batch)
-                await asyncio.sleep(pause_s(done, time.monotonic() - started_s, task.bytes_per_s))
+                await asyncio.sleep(pause_s(done, now_s() - started_s, task.bytes_per_s))
         return await asyncio.to_thread(writer.close)
 
 

@@ -2,23 +2,29 @@
 
 LedgerChaining: only the owner of the current epoch changes the chain; a new owner raises the epoch;
 all links but the last are closed, in the record and in the ledger's own; nothing that a record
-names is deleted; only what every subscription has acked is trimmed.
+names is deleted; only what every subscription has acked is trimmed. What comes by a splice, and
+where closed ledgers lie, is for splice_audit.py and offload_audit.py to judge.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 from broker.types import PartitionName
-from metadata.topic_records import PartitionLedger, PartitionRecord, decode_record
+from metadata.offloads import same_but_offloads
+from metadata.topic_records import PartitionLedger, PartitionRecord, TopicRecord, decode_record
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
+from tests.sim.offload_audit import OffloadAudit
+from tests.sim.splice_audit import SpliceAudit
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
 
 _PARTITION = re.compile(r"/octavo/topics/([^/]+)/([^/]+)/partitions/(\d+)$")
+_TOPIC = re.compile(r"/octavo/topics/([^/]+)/([^/]+)$")
 
 
 class Owned:
@@ -41,6 +47,8 @@ class ChainAudit:
         self._ledgers = ledgers
         self._trace = trace
         self._fail = fail
+        self.splices: SpliceAudit | None = None
+        self.offloads: OffloadAudit | None = None
 
     def changed(self, change: Change) -> None:
         """For the observers of the metadata store."""
@@ -48,15 +56,31 @@ class ChainAudit:
             if change.value is None:
                 self._check_not_named()
             return
+        if self.splices is not None and _TOPIC.match(change.path):
+            self.splices.topic_is_gone = (
+                change.value is None
+                or decode_record(TopicRecord, change.path, change.value).deleting
+            )
         found = _PARTITION.match(change.path)
-        if found is None or not change.value:
+        if found is None or change.value == b"":
             return
         name = PartitionName(found[1], found[2], int(found[3]))
+        if change.value is None:
+            gone = self.owned.pop(name, None)
+            if gone is not None and self.offloads is not None:
+                self.offloads.partition_gone(gone.record.ledgers)
+            return
         record = decode_record(PartitionRecord, change.path, change.value)
         known = self.owned.setdefault(name, Owned())
         what = f"{name} by {change.by}: {_short(known.record)} → {_short(record)}"
         self._check_epoch(known, record, change, what)
-        self._check_links(known.record.ledgers, record.ledgers, what)
+        for link, following in pairwise(record.ledgers):
+            if link.count is None or link.base_offset + link.count != following.base_offset:
+                self._fail(f"S9 a link does not begin where the last one ends: {what}")
+        alone = self._without_splice(name, known, record, what)
+        self._check_links(known.record.ledgers, alone, what)
+        if self.offloads is not None:
+            self.offloads.links_changed(name, known.record.ledgers, record.ledgers, what)
         if record.trimmed_offset != known.record.trimmed_offset:
             self._trimmed(name, known.record, record, what)
         if record.state_ledger != known.record.state_ledger and known.record.epoch == record.epoch:
@@ -73,20 +97,39 @@ class ChainAudit:
             known.owner = change.store
         elif record.epoch != old:
             self._fail(f"S9 the epoch jumps: {what}")
-        elif record.epoch and change.store != known.owner:
+        elif (
+            record.epoch
+            and change.store != known.owner
+            and not (self.offloads is not None and same_but_offloads(known.record, record))
+        ):
             self._fail(f"S9 somebody else than the owner of epoch {old} changes the chain: {what}")
+
+    def _without_splice(
+        self, name: PartitionName, known: Owned, record: PartitionRecord, what: str
+    ) -> tuple[PartitionLedger, ...]:
+        """The links but those that a splice has just brought, which are judged by themselves."""
+        before = {link.ledger_id for link in known.record.ledgers}
+        added = [link for link in record.ledgers[:-1] if link.ledger_id not in before]
+        if self.splices is None or not added:
+            return record.ledgers
+        at = record.ledgers.index(added[0])
+        if list(record.ledgers[at:-1]) != added or record.ledgers[-1].ledger_id in before:
+            self._fail(f"X2 not between the ledger that was open and a new one: {what}")
+        self.splices.spliced(name, added, record, what)
+        return (*record.ledgers[:at], record.ledgers[-1])
 
     def _check_links(
         self, old: tuple[PartitionLedger, ...], new: tuple[PartitionLedger, ...], what: str
     ) -> None:
-        for link, following in pairwise(new):
-            if link.count is None or link.base_offset + link.count != following.base_offset:
-                self._fail(f"S9 a link does not begin where the last one ends: {what}")
         kept = [link for link in old if any(link.ledger_id == n.ledger_id for n in new)]
         known = {link.ledger_id: link for link in kept}
         for link in new:
             before = known.get(link.ledger_id)
-            if before is not None and before.count is not None and before != link:
+            if (
+                before is not None
+                and before.count is not None
+                and before != self._closed(link, before)
+            ):
                 self._fail(f"S9 a closed link was changed: {what}")
             if before is not None and before.base_offset != link.base_offset:
                 self._fail(f"S9 a link was moved: {what}")
@@ -99,6 +142,10 @@ class ChainAudit:
         if added and old:
             self._check_closed(old[-1], new, what)
             self._trace.probe("topic.ledger_added")
+
+    def _closed(self, link: PartitionLedger, before: PartitionLedger) -> PartitionLedger:
+        """The link without what others judge."""
+        return link if self.offloads is None else replace(link, offload=before.offload)
 
     def _check_closed(
         self, last: PartitionLedger, new: tuple[PartitionLedger, ...], what: str
@@ -128,13 +175,19 @@ class ChainAudit:
     def _check_not_named(self) -> None:
         for name, known in self.owned.items():
             record = known.record
-            wanted = [link.ledger_id for link in record.ledgers]
-            if record.state_ledger is not None:
-                wanted.append(record.state_ledger)
-            for ledger_id in wanted:
-                history = self._ledgers.ledgers.get(ledger_id)
-                if history is not None and history.deleted:
-                    self._fail(f"P46 ledger {ledger_id} of {name} was deleted: {_short(record)}")
+            for link in record.ledgers:
+                if self._is_deleted(link.ledger_id) and not (
+                    self.offloads is not None and self.offloads.may_be_deleted(link)
+                ):
+                    self._fail(
+                        f"P46 ledger {link.ledger_id} of {name} was deleted: {_short(record)}"
+                    )
+            if record.state_ledger is not None and self._is_deleted(record.state_ledger):
+                self._fail(f"P46 state ledger of {name} was deleted: {_short(record)}")
+
+    def _is_deleted(self, ledger_id: int) -> bool:
+        history = self._ledgers.ledgers.get(ledger_id)
+        return history is not None and history.deleted
 
 
 def _short(record: PartitionRecord) -> str:

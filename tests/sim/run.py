@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from ledger import recovering
@@ -88,7 +88,10 @@ class Simulation:
         """All phases, or as far as the first violation."""
         try:
             try:
-                with self._tiny_read_ahead():
+                with (
+                    self._tiny_read_ahead(),
+                    self.topics.installed() if self.topics else nullcontext(),
+                ):
                     self._phases()
             except SimStuck as stuck:
                 self.audit.fail(f"S8 {stuck}")

@@ -28,7 +28,8 @@ class Message:
     value: str
     producer: str
     place: tuple[int, int]
-    """Epoch and sequence of a producer that numbers its messages; number of the call otherwise."""
+    """Epoch and sequence of a producer that numbers its messages. Others: −1, number of the call;
+    those that come by a splice: −2."""
     floor: int
     """The highest offset that was acked when it was first sent: it stands behind that."""
     offset: int = -1
@@ -122,6 +123,15 @@ class LogHistory:
             if message.offset >= 0:
                 self._fail(f"S9 {self._at(message)} was refused: not stored")
 
+    def fails(self, what: str) -> None:
+        """Somebody who reads it found something else than a log."""
+        self._fail(f"S9 {self.name}: {what}")
+
+    def stands(self, values: Sequence[str], first_offset: int, who: str) -> None:
+        """They are part of the log from now on, nobody having been told."""
+        for offset, value in enumerate(values, first_offset):
+            self._see(offset, value, who)
+
     def _at(self, message: Message) -> str:
         return f"{self.name} offset {message.offset} {message.value!r}"
 
@@ -151,7 +161,7 @@ class LogHistory:
         """What the checkers of histories say, which know nothing of this simulator."""
         if not self.trimmed:
             self.history.add_done("judge", Call.DRAIN, str(self.name))
-        plain = [m.send for m in self.sent.values() if m.send is not None and m.place[0] < 0]
+        plain = [m.send for m in self.sent.values() if m.send is not None and m.place[0] == -1]
         twice = frozenset(send.process for send in plain if self.repeats_allowed)
         for problem in check_topics(self.history, at_least_once=twice, dense=True):
             self._fail(f"S9 {self.name}, of the history: {problem}")
@@ -173,7 +183,7 @@ class LogHistory:
         if message.refused:
             self._fail(f"S9 {self.name} offset {offset}: {value!r} was refused, and is here")
         if message.offset >= 0:
-            if not (self.repeats_allowed and message.place[0] < 0):
+            if not (self.repeats_allowed and message.place[0] == -1):
                 self._fail(f"S9 twice: {self._at(message)} stands at {offset}, too ({who})")
             return
         message.offset = offset

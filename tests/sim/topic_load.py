@@ -9,6 +9,7 @@ request, an ack as it is. A plain publish is never repeated: nobody could tell i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from broker.errors import (
@@ -62,6 +63,8 @@ class TopicLoad:
         self.audit = audit
         self.over = False
         self.clients: list[TopicClient] = []
+        self.others: Callable[[], list[TopicClient]] = list
+        """Clients of other kinds, which begin after these."""
         self.producers: dict[tuple[str, int], list[tuple[list[str], int, int]]] = {}
         """(producer, partition) → its batches acked last: values, epoch, sequence."""
         self._numbers = self._requests = 0
@@ -80,8 +83,9 @@ class TopicLoad:
             ],
         ]
         for name, life in lives:
-            client = TopicClient(self, name, life)  # type: ignore[arg-type]
-            self.clients.append(client)
+            self.clients.append(TopicClient(self, name, life))  # type: ignore[arg-type]
+        self.clients += self.others()
+        for client in self.clients:
             client.start()
 
     @property
@@ -90,15 +94,20 @@ class TopicLoad:
         return all(client.is_done or not client.is_alive for client in self.clients)
 
     @property
-    def _full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether nothing new is to be sent any more."""
         return self.over or self._numbers >= self.options.messages_max
+
+    def take_numbers(self, count: int) -> int:
+        """The first of so many numbers for messages, each given once."""
+        self._numbers += count
+        return self._numbers - count
 
     # ------------------------------------------------------------------ publishing
 
     def _values(self, client: TopicClient) -> list[str]:
         count = client.rng.randint(1, self.options.batch_max)
-        self._numbers += count
-        first = self._numbers - count
+        first = self.take_numbers(count)
         return [f"{client.name}.{client.run}-{first + n}" for n in range(count)]
 
     def batch(self, client: TopicClient, values: list[str], *sequence: int) -> bytes:
@@ -119,7 +128,7 @@ class TopicLoad:
         epoch, sequence = client.run - 1, 0
         producer_id = int(client.name[1:])
         under_way: list[asyncio.Task[None]] = []
-        while not self._full:
+        while not self.is_full:
             values = self._values(client)
             log.sends(values, client.name, epoch, sequence)
             batch = self.batch(client, values, producer_id, epoch, sequence)
@@ -172,7 +181,7 @@ class TopicLoad:
 
     async def _publish_plain(self, client: TopicClient) -> None:
         """Publishes without sequences, sometimes only if it is at the end."""
-        while not self._full:
+        while not self.is_full:
             name = client.rng.choice(self.partitions)
             log = self.audit.logs[name]
             values = self._values(client)

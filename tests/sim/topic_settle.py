@@ -19,6 +19,7 @@ from broker.types import PartitionName, Published, SubscriptionInfo, TopicName
 from ledger.ledgers import LedgerClient
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
+from tests.sim.tool_judge import ToolJudge
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_client import EXPECTED, TopicClient
 from tests.sim.topic_load import TopicLoad
@@ -46,6 +47,8 @@ class TopicJudge:
         self.options = options
         self.audit = audit
         self.topic = topic
+        self.tools: ToolJudge | None = None
+        """Of Spark's side, when the seed has it."""
         self.settled = False
         self._ready: Callable[[], None] = lambda: None
 
@@ -94,6 +97,8 @@ class TopicJudge:
     async def _settle(self, client: TopicClient) -> None:
         while not self.load.is_done:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
+        if self.tools is not None:
+            await self.tools.finish()
         ends: dict[PartitionName, int] = {}
         for name in self.load.partitions:
             ends[name] = end = await self._read_all(client, name)
@@ -105,6 +110,8 @@ class TopicJudge:
         for broker in self.brokers.values():
             broker.kill()
             broker.start()
+        if self.tools is not None:
+            await self.tools.offload_all(client)
         for name in self.load.partitions:
             end = await self._read_all(client, name)
             if end < ends[name]:  # what a dead client had sent may still have come
@@ -112,6 +119,8 @@ class TopicJudge:
             for sub in self.options.subscriptions:
                 await self._drain(client, name, sub)
             self.audit.logs[name].second_opinion()
+        if self.tools is not None:
+            await self.tools.check(client, self._at_any)
         self.settled = True
 
     async def _read_all(self, client: TopicClient, name: PartitionName) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from broker.types import TopicName
-from tests.sim import topic_options
+from tests.sim import tool_options, topic_options
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.options import SimOptions
+from tests.sim.tool_judge import ToolJudge
+from tests.sim.tools import Tools
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_faults import TopicNemesis
 from tests.sim.topic_load import TopicLoad
@@ -67,9 +70,24 @@ class Topics:
         self.load = TopicLoad(cluster, self.brokers, partitions, self.options, self.audit)
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
         self.judge = TopicJudge(cluster, self.brokers, self.load, self.options, self.audit, topic)
+        self.tools = self._tools()
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
+
+    def _tools(self) -> Tools | None:
+        """Spark's side, in a share of the seeds."""
+        options = tool_options.draw(self.cluster.loop.stream("tool options"))
+        if not options.are_there:
+            return None
+        self.cluster.events.add("tool options", options)
+        tools = Tools(self.cluster, self.brokers, options)
+        self.judge.tools = ToolJudge(tools, self.load, self.chains, self.judge.topic)
+        return tools
+
+    def installed(self) -> AbstractContextManager[None]:
+        """While this is entered, Spark's side runs in this seed."""
+        return nullcontext() if self.tools is None else self.tools.installed()
 
     def start(self) -> None:
         for broker in self.brokers.values():
@@ -84,6 +102,8 @@ class Topics:
     def heal(self) -> None:
         self.nemesis.heal()
         self.load.over = True
+        if self.tools is not None:
+            self.tools.objects.fails_p = 0.0
         for client in self.load.clients:
             if client.process is not None:
                 client.process.resume()

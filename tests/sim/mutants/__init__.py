@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.sim.mutants import bookie_bugs, garbage_bugs, recovery_bugs, topic_bugs, writer_bugs
+from tests.sim.mutants import (
+    bookie_bugs,
+    garbage_bugs,
+    recovery_bugs,
+    tool_bugs,
+    topic_bugs,
+    writer_bugs,
+)
 from tests.sim.mutants.planting import Absent, EditCameLoose, Mutant, planted_edits
 
 __all__ = ["ABSENT", "MUTANTS", "Absent", "EditCameLoose", "Mutant", "planted"]
@@ -20,6 +27,7 @@ _ALL = (
     *bookie_bugs.MUTANTS,
     *garbage_bugs.MUTANTS,
     *topic_bugs.MUTANTS,
+    *tool_bugs.MUTANTS,
 )
 
 MUTANTS: dict[str, Mutant] = {

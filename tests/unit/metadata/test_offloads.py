@@ -47,6 +47,9 @@ def test_the_way_of_a_ledger() -> None:
     only = dropped(whole, 1, "a", 77)
     assert only.ledgers[0].offload == replace(WHOLE, state=DROPPED, since_ms=77)
     assert dropped(only, 1, "a", 78) == only
+    # Its answer was lost, and the ledger dropped since: to say that it failed would be believed,
+    # and the object, now the only copy, removed.
+    assert finished(only, 1, WHOLE) == only
     assert given_up(begun(RECORD, 1, COPY), 1, "a") == RECORD == given_up(RECORD, 1, "a")
     readable = [is_readable(one.ledgers[0].offload) for one in (RECORD, copying, whole, only)]
     assert readable == [False, False, True, True]

@@ -1,0 +1,133 @@
+"""Planted bugs of the ledger splice and of the offload."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "commit-not-keyed-by-the-batch",
+        0,
+        "transaction.py (once)",
+        "a batch is committed again when it is written again",
+        """After an outcome that stayed unknown Spark writes the batch again, to new ledgers, and
+        commits it under the same number. The edit takes the same number for a newer batch: the
+        rows are there twice.""",
+        "X1 (a batch is committed once)",
+        "a query that repeats a batch which is committed already",
+        (
+            Edit(
+                "broker.transaction:standing",
+                "if batch <= record.batch:",
+                "if batch < record.batch:",
+            ),
+        ),
+    ),
+    Mutant(
+        "complete-though-a-partition-failed",
+        0,
+        "transaction.py (all or nothing)",
+        "a transaction is complete though a partition does not have its part",
+        """The commit is answered, and the record says complete, when the owners were asked,
+        whatever they said. From then on nobody owes the part to the partition that failed: it
+        shows nothing of the batch, the others all. The edit passes over their errors.""",
+        "X3 (complete means everywhere)",
+        "a take-over or a lost call while parts are taken in",
+        (
+            Edit(
+                "broker.transactions:Transactions._finish",
+                "            if isinstance(result, OctavoError):\n",
+                "            if isinstance(result, OctavoError):\n                continue\n"
+                "            if isinstance(result, OctavoError):\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "abort-deletes-what-is-owed",
+        0,
+        "transaction.py (giving up)",
+        "an abort deletes private ledgers that are committed",
+        """A driver that does not know whether its commit took place aborts; who collects orphans
+        does the same from outside. Between the commit and the splice no partition names the
+        ledgers yet. The edit looks only at the partitions: a committed ledger is deleted, and its
+        partition can never take it in.""",
+        "X4 (what is committed is not deleted)",
+        "an abort, or a collection of orphans, between commit and splice",
+        (
+            Edit(
+                "broker.transactions:Transactions._is_needed",
+                "        if not record.complete and ",
+                "        if False and ",
+            ),
+        ),
+    ),
+    Mutant(
+        "spliced-without-a-mark",
+        0,
+        "transaction.py (once)",
+        "a partition does not keep which batch it took in",
+        """The answer of a splice is lost, the commit is made again: the owner, which may be another
+        one by now, must know that it has the part. The edit lets it keep nothing.""",
+        "X2 (a partition takes in a part once)",
+        "a commit that is repeated before it is complete",
+        (
+            Edit(
+                "broker.transaction:marking",
+                "    return {**kept, mark: batch}",
+                "    return kept",
+            ),
+        ),
+    ),
+    Mutant(
+        "bookies-dropped-before-the-record",
+        0,
+        "offloads.py",
+        "the bookies' copies are dropped before the record says so",
+        """Whoever reads by the record then finds neither: it still sends readers to the bookies,
+        and a run that dies in between leaves it so. The edit deletes the ledger first.""",
+        "X8, P46 (what a record names is there)",
+        "any drop",
+        (
+            Edit(
+                "octavo.pipeline.offload:drop_ledger",
+                "    await change_partition(\n",
+                "    await cluster.ledgers.delete(drop.ledger_id)\n    await change_partition(\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "old-copy-finishes",
+        0,
+        "offloads.py (uuid)",
+        "a copy that was begun anew is finished by the run before",
+        """A run that was taken for dead comes back and enters its object, which the new run has
+        removed. The edit does not look whose copy the record waits for.""",
+        "X6, X7 (an object that a record names is there)",
+        "two runs at once, or one whose predecessor's last call is late",
+        (
+            Edit(
+                "metadata.offloads:finished",
+                "found.uuid != whole.uuid or ",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "owner-forgets-what-was-offloaded",
+        0,
+        "partition_record.py",
+        "an owner that writes its record takes back where ledgers lie",
+        """Both change the record by compare-and-set. The owner that lost one looks what has
+        changed, and must keep it. The edit writes its own view again: the record of an object is
+        gone, whose ledger the bookies may have dropped.""",
+        "X6 (offloaded stays offloaded)",
+        "a roll-over or a trim while a copy is entered",
+        (
+            Edit(
+                "broker.partition_record:PartitionRecordKeeper._put",
+                "            wanted = with_offloads_of(wanted, found)\n",
+                "            continue\n",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,146 @@
+"""The referee of the offload: where closed ledgers lie, and that they lie there.
+
+    X6  a copy goes none → copying → offloaded → dropped, and back only from copying; its uuid
+        stays; nobody but the owner changes anything else
+    X7  an object that a record names holds what was sent, byte for byte, and is not removed
+    X8  a ledger that a partition names is deleted only when its record says dropped
+    S8  in the end there are no objects and no intents but those that records name
+
+It reads the Parquet by itself, not by the code that serves it to readers.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+
+import pyarrow.parquet as pq
+
+from broker.types import PartitionName
+from metadata.offloads import COPYING, DROPPED, OFFLOADED, is_only_copy, is_readable
+from metadata.topic_records import OffloadRecord, PartitionLedger
+from metadata.topics import OFFLOADS_ROOT
+from tests.sim.ledger_audit import LedgerAudit
+from tests.sim.metadata_tree import Change
+from tests.sim.object_store import SimObjects
+from tests.sim.trace import Trace
+
+_NEXT = {None: (COPYING,), COPYING: (None, COPYING, OFFLOADED), OFFLOADED: (DROPPED,), DROPPED: ()}
+
+
+class OffloadAudit:
+    """All offloaded ledgers of one seed."""
+
+    def __init__(
+        self,
+        objects: SimObjects,
+        ledgers: LedgerAudit,
+        trace: Trace,
+        fail: Callable[[str], None],
+    ) -> None:
+        self.named: dict[str, int] = {}
+        """Path of an object that a record names as a copy → its ledger."""
+        self.intents: dict[str, None] = {}
+        self._deleted: dict[int, None] = {}
+        self._objects = objects
+        self._ledgers = ledgers
+        self._trace = trace
+        self._fail = fail
+        objects.on_removed.append(self._removed)
+
+    def intent_changed(self, change: Change) -> None:
+        """For the observers of the metadata store."""
+        uuid = change.path.removeprefix(OFFLOADS_ROOT + "/")
+        if uuid == change.path:
+            return
+        if change.value is None:
+            self.intents.pop(uuid, None)
+        else:
+            self.intents[uuid] = None
+
+    def links_changed(
+        self,
+        name: PartitionName,
+        old: Iterable[PartitionLedger],
+        new: Iterable[PartitionLedger],
+        what: str,
+    ) -> None:
+        """A partition's record has other links, or they lie elsewhere."""
+        before = {link.ledger_id: link.offload for link in old}
+        after = {link.ledger_id: link for link in new}
+        for ledger_id, offload in before.items():
+            if ledger_id not in after and offload is not None and is_readable(offload):
+                self.named.pop(_path(offload), None)
+        for ledger_id, link in after.items():
+            was = before.get(ledger_id)
+            if was != link.offload:
+                self._step(name, link, was, what)
+
+    def _step(
+        self, name: PartitionName, link: PartitionLedger, was: OffloadRecord | None, what: str
+    ) -> None:
+        now = link.offload
+        state, next_state = was and was.state, now and now.state
+        told = f"{name} ledger {link.ledger_id}: {was} → {now}: {what}"
+        if next_state not in _NEXT[state]:
+            self._fail(f"X6 {state} → {next_state}: {told}")
+        if link.count is None:
+            self._fail(f"X6 an open ledger: {told}")
+        if now is None:
+            self._trace.probe("offload.given_up")
+            return
+        if was is not None and now.state != COPYING and was.uuid != now.uuid:
+            self._fail(f"X6 another copy than the one that was made: {told}")
+        if was is not None and now.state == COPYING:
+            self._trace.probe("offload.begun_anew")
+        self._trace.probe(f"offload.{now.state}")
+        if is_readable(now):
+            self.named[_path(now)] = link.ledger_id
+            self._check_object(link.ledger_id, now, told)
+
+    def _check_object(self, ledger_id: int, offload: OffloadRecord, told: str) -> None:
+        data = self._objects.bytes_of(offload.url)
+        history = self._ledgers.ledgers[ledger_id]
+        if data is None or len(data) != offload.bytes:
+            size = None if data is None else len(data)
+            self._fail(f"X7 the object has {size} bytes, not {offload.bytes}: {told}")
+            return
+        rows = pq.read_table(io.BytesIO(data), columns=["entry", "payload"], use_threads=False)
+        found = list(zip(*(rows.column(n).to_pylist() for n in range(2)), strict=True))
+        sent = list(enumerate(history.sent[: history.record.last_entry + 1]))
+        if found != sent:
+            self._fail(f"X7 {len(found)} entries, not the {len(sent)} that were sent: {told}")
+
+    def _removed(self, path: str) -> None:
+        if path in self.named:
+            self._fail(f"X7 {path} was removed, the record of ledger {self.named[path]} names it")
+
+    def may_be_deleted(self, link: PartitionLedger) -> bool:
+        """Whether the bookies' copies of a ledger that a record names may be gone."""
+        if link.offload is None or not is_only_copy(link.offload):
+            return False
+        if link.ledger_id not in self._deleted:
+            self._deleted[link.ledger_id] = None
+            self._check_object(link.ledger_id, link.offload, "its ledger is deleted")
+            self._trace.probe("offload.bookies_dropped")
+        return True
+
+    def partition_gone(self, links: Iterable[PartitionLedger]) -> None:
+        """Its topic is deleted: what it named may go."""
+        for link in links:
+            if link.offload is not None and is_readable(link.offload):
+                self.named.pop(_path(link.offload), None)
+
+    def check_whole(self, uuids: Iterable[str]) -> None:
+        """All is over and tidied up. `uuids`: the copies that records name."""
+        left = [path for path in self._objects.objects if path not in self.named]
+        gone = [path for path in self.named if path not in self._objects.objects]
+        if left or gone:
+            self._fail(f"S8 objects that no record names: {left}; named and not there: {gone}")
+        other = set(self.intents) ^ set(uuids)
+        if other:
+            self._fail(f"S8 intents without a copy, or copies without an intent: {sorted(other)}")
+
+
+def _path(offload: OffloadRecord) -> str:
+    return offload.url.partition("://")[2]

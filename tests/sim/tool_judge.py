@@ -1,0 +1,143 @@
+"""After the faults: what Spark's side owes. For `topic_settle.py`.
+
+Every commit that was decided is finished by the brokers alone; orphans are collected and nothing
+else is; a last run moves every closed ledger out of the bookies, from where the whole log is read
+again; what no record names is gone; a topic that is deleted takes all of it with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from broker.errors import TopicNotFound
+from broker.transaction import KIND, KIND_KEY
+from broker.types import TopicName
+from metadata.offloads import is_only_copy
+from tests.sim.chain_audit import ChainAudit
+from tests.sim.offload_audit import OffloadAudit
+from tests.sim.offload_load import EVERYTHING, OffloadLoad
+from tests.sim.sink_load import SinkLoad
+from tests.sim.splice_audit import SpliceAudit
+from tests.sim.tools import Tools
+from tests.sim.topic_client import EXPECTED, TopicClient
+from tests.sim.topic_load import TopicLoad
+
+_PAUSE_S = 0.05
+_FINISHED_S_MAX = 25.0
+"""A broker finishes what others left after ten seconds, or a broker's next life."""
+_LONG_AGO_MS = -(10**9)
+
+AtAny = Callable[[TopicClient, Callable[..., Awaitable[Any]]], Awaitable[Any]]
+
+
+class ToolJudge:
+    """Of one seed."""
+
+    def __init__(self, tools: Tools, load: TopicLoad, chains: ChainAudit, topic: TopicName) -> None:
+        cluster = tools.cluster
+        self.cluster = cluster
+        self.options = tools.options
+        self.load = load
+        self.topic = topic
+        self.tools = tools
+        self.chains = chains
+        told = cluster.trace, cluster.audit.fail
+        self.splices = SpliceAudit(load.audit, cluster.audit, cluster.events, *told)
+        self.offloads = OffloadAudit(tools.objects, cluster.audit, *told)
+        chains.splices, chains.offloads = self.splices, self.offloads
+        cluster.metadata.observers += [
+            self.splices.changed,
+            self.offloads.intent_changed,
+            self._ledger_changed,
+        ]
+        self.sink = SinkLoad(load, tools, self.splices)
+        self.offload = OffloadLoad(load, tools)
+        load.others = lambda: [*self.sink.clients(), *self.offload.clients()]
+
+    def _ledger_changed(self, change: Any) -> None:
+        ledger_id = self.cluster._ledger_id(change.path) if change.value is None else None
+        if ledger_id is not None:
+            self.splices.ledger_deleted(ledger_id)
+
+    async def finish(self) -> None:
+        """Until every transaction is complete and every orphan gone."""
+        loop = self.cluster.loop
+        healed_s = loop.time()
+        while self.splices.unfinished:
+            if loop.time() - healed_s > _FINISHED_S_MAX:
+                self._fail(f"S8 nobody finishes {self.splices.unfinished}")
+                return
+            await asyncio.sleep(_PAUSE_S)
+        await self._until_done(lambda: self.sink.collect(_LONG_AGO_MS))
+
+    async def offload_all(self, client: TopicClient) -> None:
+        """Every closed ledger, out of the bookies."""
+        if self.options.offloaders:
+            await self._until_done(lambda: self.offload.run(EVERYTHING))
+            await self._until_done(lambda: self._read_all(client))
+
+    async def check(self, client: TopicClient, at_any: AtAny) -> None:
+        """The end of all."""
+        await self._until_done(lambda: self.sink.collect(_LONG_AGO_MS))
+        self.splices.check_whole(self._left())
+        await self._until_done(self.offload.tidy)
+        links = [link for owned in self.chains.owned.values() for link in owned.record.ledgers]
+        self.offloads.check_whole(link.offload.uuid for link in links if link.offload is not None)
+        if self.options.deletes_topic:
+            await self._delete(client, at_any)
+
+    async def _delete(self, client: TopicClient, at_any: AtAny) -> None:
+        links = [link for owned in self.chains.owned.values() for link in owned.record.ledgers]
+        self.cluster.trace.probe("topic.deleted")
+
+        async def delete(broker: Any) -> None:
+            try:
+                await broker.delete_topic(self.topic)
+            except TopicNotFound:
+                pass  # the call before had no answer
+
+        await at_any(client, delete)
+        await self._until_done(self.offload.tidy)
+        self.offloads.check_whole(())
+        for link in links:
+            history = self.cluster.audit.ledgers[link.ledger_id]
+            if not history.deleted and not is_only_copy(link.offload):
+                self._fail(f"S8 ledger {link.ledger_id} of {self.topic} outlives its topic")
+
+    async def _read_all(self, client: TopicClient) -> None:
+        read_from = "offload" if self.options.read_from == "offload" else "auto"
+        async with self.tools.connected(read_from=read_from) as cluster:
+            for name in self.load.partitions:
+                await self.offload.read(client, cluster, name)
+
+    def _left(self) -> list[int]:
+        """Private ledgers that are there and that no partition names."""
+        named = {
+            link.ledger_id for owned in self.chains.owned.values() for link in owned.record.ledgers
+        }
+        return [
+            ledger_id
+            for ledger_id, history in self.cluster.audit.ledgers.items()
+            if not history.deleted
+            and history.record.custom.get(KIND_KEY) == KIND
+            and ledger_id not in named
+        ]
+
+    async def _until_done(self, work: Callable[[], Awaitable[Any]]) -> None:
+        """Nothing is wrong any more; what is still settling may cost some attempts."""
+        loop = self.cluster.loop
+        began_s = loop.time()
+        while True:
+            try:
+                await work()
+                return
+            except EXPECTED as error:
+                if loop.time() - began_s > _FINISHED_S_MAX:
+                    self._fail(f"S8 it does not come to its end: {error!r}")
+                    return
+                await asyncio.sleep(_PAUSE_S)
+
+    def _fail(self, what: str) -> None:
+        self.cluster.audit.fail(what)

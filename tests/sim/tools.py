@@ -1,0 +1,223 @@
+"""Spark's side of Octavo without Spark: the seams at which its production code is held in a seed.
+
+Real are the private ledgers, the driver's commit and abort, the collection of orphans, each step
+of an offload and the Parquet of its objects, and the source's reads. What is replaced while a seed
+runs is what they reach the world by: HTTP (`commit._ask`), the connection to the cluster, clocks
+and chance, where objects lie (object_store.py). Spark's processes are one process here; what Spark
+does between these calls is in sink_load.py and offload_load.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+import broker.transactions
+import ledger.object_store
+import ledger.offload_format
+import octavo.pipeline.offload
+import octavo.pipeline.offload_copy
+import octavo.spark.commit
+import octavo.spark.orphans
+from broker.api_transactions import AbortBody, CommitBody, _show
+from broker.broker import Broker
+from broker.problems import Problem, problem_of
+from broker.types import PartitionName
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from metadata.frozen import FrozenStore
+from metadata.store import MetadataStore
+from metadata.topics import TopicStore
+from octavo.spark.cluster import Cluster
+from octavo.spark.commit import SinkFailed
+from protocol.codes import OctavoError
+from tests.sim import cluster as sim_cluster
+from tests.sim.brokers import SimBroker, watch_ledgers
+from tests.sim.object_store import SimObjects
+from tests.sim.process import Process, current_process
+from tests.sim.tool_options import ToolOptions
+
+SERVICE = "sim://cluster"
+FOLDER = "sim://objects"
+_ANSWER_S = 3.0
+_AGAIN_S = 0.05
+
+
+class ToolCluster(Cluster):
+    """`octavo.spark.cluster.Cluster` with a ledger client of the simulator."""
+
+    def __init__(self, store: MetadataStore, ledgers: LedgerClient, read_from: str) -> None:
+        self._read_from = read_from
+        self.store = store
+        self.topics = TopicStore(store)
+        self.ledgers = ledgers
+        self._open = {}
+
+    async def close(self) -> None:
+        # As when the process ends: a store that is away keeps nobody.
+        with contextlib.suppress(OctavoError):
+            await super().close()
+
+
+class Tools:
+    """What the tools' processes have instead of the world."""
+
+    def __init__(
+        self, cluster: sim_cluster.Cluster, brokers: dict[str, SimBroker], options: ToolOptions
+    ) -> None:
+        self.cluster = cluster
+        self.brokers = brokers
+        self.options = options
+        self.objects = SimObjects(cluster.loop, options.objects_fail_p)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """While this is entered, the tools run in this seed."""
+        kept: list[tuple[Any, str, Any]] = []
+        mute = SimpleNamespace(warning=lambda *_: None)
+        identifiers = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=_token(16)))
+        for module, name, value in (
+            (broker.transactions, "_SWEEP_AFTER_MS", self.options.sweep_after_ms),
+            (ledger.object_store, "file_system", self.objects.file_system),
+            (ledger.offload_format, "GROUP_ENTRIES_MAX", self.options.group_entries_max),
+            (octavo.pipeline.offload, "connected", self.connected),
+            (octavo.pipeline.offload, "uuids", identifiers),
+            (octavo.pipeline.offload, "wall_clock_ms", _clock_ms),
+            (octavo.pipeline.offload_copy, "Cluster", self._frozen),
+            (octavo.pipeline.offload_copy, "file_system", self.objects.file_system),
+            (octavo.pipeline.offload_copy, "secrets", SimpleNamespace(token_hex=_token)),
+            (octavo.spark.commit, "_ask", self._ask),
+            (octavo.spark.commit, "_log", mute),
+            (octavo.spark.orphans, "connected", self.connected),
+            (octavo.spark.orphans, "wall_clock_ms", _clock_ms),
+        ):
+            kept.append((module, name, getattr(module, name)))
+            setattr(module, name, value)
+        try:
+            yield
+        finally:
+            for module, name, value in kept:
+                setattr(module, name, value)
+
+    # ------------------------------------------------------------------ the cluster
+
+    @contextlib.asynccontextmanager
+    async def connected(
+        self, service: str = SERVICE, read_from: str = "auto"
+    ) -> AsyncIterator[ToolCluster]:
+        """As `octavo.spark.cluster.connected`, for the process that asks."""
+        assert service == SERVICE
+        process = _here()
+        made = self._made(self.cluster.metadata_store(process), process, read_from)
+        try:
+            await made.start()
+            yield made
+        finally:
+            await made.close()
+
+    def _frozen(self, store: FrozenStore) -> ToolCluster:
+        return self._made(store, _here(), "auto")
+
+    def _made(self, store: MetadataStore, process: Process, read_from: str) -> ToolCluster:
+        ledgers = LedgerClient(
+            store,
+            rng=process.rng,
+            options=LedgerOptions(**self.cluster.options.client),
+            clock=process.clock_ms,
+        )
+        watch_ledgers(ledgers, self.cluster.audit, process.name)
+        return ToolCluster(store, ledgers, read_from)
+
+    # ------------------------------------------------------------------ HTTP
+
+    async def _ask(self, service: str, call: str, body: Any, timeout_ms: int) -> dict[str, Any]:
+        """`octavo.spark.commit._ask`: any broker, again and again, until the time is over."""
+        assert service == SERVICE
+        process = _here()
+        transaction, _, batch, what = call.split("/")
+        assert what in ("commit", "abort")
+        handle = self._commit if what == "commit" else self._abort
+        loop = self.cluster.loop
+        end_s = loop.time() + timeout_ms / 1000
+        why = "no broker is there"
+        while loop.time() < end_s:
+            name = process.rng.choice(list(self.brokers))
+            work = partial(handle, self.brokers[name], transaction, int(batch), body)
+            timeout_s = min(_ANSWER_S, end_s - loop.time())
+            try:
+                answer = await self.cluster.network.call(process, name, work, timeout_s)
+            except Problem as problem:
+                self.cluster.trace.probe(f"transaction.answer.{problem.code}")
+                if not problem.can_retry:
+                    raise SinkFailed(problem.detail) from problem
+                why = problem.detail
+            except (OSError, TimeoutError) as error:
+                why = str(error) or type(error).__name__
+            else:
+                assert isinstance(answer, dict)
+                return answer
+            await asyncio.sleep(process.rng.expovariate(1 / _AGAIN_S))
+        self.cluster.trace.probe("transaction.outcome_unknown")
+        raise SinkFailed(f"not known to be done within {timeout_ms / 1000:g} s: {why}")
+
+    async def _commit(
+        self, at: SimBroker, transaction: str, batch: int, body: Any
+    ) -> dict[str, Any]:
+        """What `broker.api_transactions.commit` does."""
+
+        async def work(found: Broker) -> dict[str, Any]:
+            offers = [part.offer() for part in msgspec.convert(body, CommitBody).parts]
+            done = await found.transactions.commit(
+                transaction, batch, offers, partial(self._splice, at)
+            )
+            shown = _show(transaction, done.record, done.offsets)
+            return {**shown, "complete": True, "repeated": done.repeated}
+
+        return await _answered(at, work)
+
+    async def _abort(
+        self, at: SimBroker, transaction: str, batch: int, body: Any
+    ) -> dict[str, Any]:
+        async def work(found: Broker) -> dict[str, Any]:
+            ids = msgspec.convert(body, AbortBody).ledgers
+            return {"ledgers": await found.transactions.abort(transaction, batch, ids)}
+
+        return await _answered(at, work)
+
+    async def _splice(
+        self, at: SimBroker, name: PartitionName, transaction: str, batch: int
+    ) -> int | None:
+        """At the partition's owner, as `broker.proxy.ask_partition`."""
+        try:
+            offset: int | None = await at.at_owner(name, lambda p: p.splice(transaction, batch))
+        except (OSError, TimeoutError) as error:
+            raise Problem(504, "outcome-unknown", f"{name}: {error!r}", retryable=True) from error
+        return offset
+
+
+async def _answered(at: SimBroker, work: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = await at.with_broker(work)
+    except Exception as error:
+        raise problem_of(error) from error
+    return found
+
+
+def _here() -> Process:
+    process = current_process()
+    assert process is not None, "tools run in a process"
+    return process
+
+
+def _token(size: int) -> str:
+    return f"{_here().rng.getrandbits(8 * size):0{2 * size}x}"
+
+
+def _clock_ms() -> int:
+    return _here().clock_ms()
