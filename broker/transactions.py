@@ -42,7 +42,8 @@ _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 16
 _AT_ONCE = 64
 _SWEEP_AFTER_MS = 10_000
-"""A younger one is left to whoever commits it."""
+"""What has been seen unfinished for a shorter time is left to whoever commits it. By this broker's
+own measure: by the record's time and a clock that is set back it could be hours."""
 KEPT_MS = 7 * 24 * 3600 * 1000
 """How long a completed batch is remembered after its id was last used: a repeat that comes later
 is taken for new."""
@@ -81,6 +82,8 @@ class Transactions:
         self._records = records
         self._ledgers = ledgers
         self._clock = clock
+        self._unfinished: dict[str, tuple[int, float]] = {}
+        """By transaction: the version of its record, and since when it is known here."""
 
     async def newest(self, transaction: str) -> TransactionRecord:
         """What its record says; batch -1 when there is none."""
@@ -179,7 +182,10 @@ class Transactions:
 
         An error waits for the next time.
         """
-        for transaction in await self._store.list():
+        found = await self._store.list()
+        for forgotten in self._unfinished.keys() - set(found):
+            del self._unfinished[forgotten]
+        for transaction in found:
             try:
                 await self._sweep(transaction, local)
             except OctavoError as error:
@@ -189,12 +195,16 @@ class Transactions:
         self, transaction: str, local: Callable[[PartitionName], Awaitable[Partition | None]]
     ) -> None:
         record, version = await self._store.read(transaction)
-        age_ms = self._clock() - record.changed_ms
         if record.complete:
-            if age_ms > KEPT_MS and version >= 0:
+            self._unfinished.pop(transaction, None)
+            if self._clock() - record.changed_ms > KEPT_MS and version >= 0:
                 await self._store.delete(transaction, version)
             return
-        if age_ms < _SWEEP_AFTER_MS:
+        now_s = asyncio.get_running_loop().time()
+        known = self._unfinished.get(transaction)
+        if known is None or known[0] != version:
+            known = self._unfinished[transaction] = version, now_s
+        if now_s - known[1] < _SWEEP_AFTER_MS / 1000:
             return
         done = True
         for part in record.parts:

@@ -370,8 +370,9 @@ async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
 
 
 async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
-    brokers: BrokerCluster,
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("broker.transactions._SWEEP_AFTER_MS", 50)
     running = await brokers.start("A", trim_interval_ms=50)
     zero = await make_topic(running.broker, partitions=2)
     one = TOPIC.partition(1)
@@ -388,14 +389,14 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
         await transactions.commit("q", 0, offers, half)
     assert (first.next_offset, second.next_offset) == (2, 0)
     assert not (await transactions.newest("q")).complete
-    brokers.clock.now_ms += 60_000
-    async with asyncio.timeout(10):
+    brokers.clock.now_ms -= 3_600_000  # set back: nobody may wait until it has caught up
+    async with asyncio.timeout(60):
         while not (await transactions.newest("q")).complete:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert await values(second) == ["s0-0", "s0-1"]
     assert first.next_offset == 2
     brokers.clock.now_ms += 8 * 24 * 3600 * 1000
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await transactions.newest("q")).batch >= 0:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 

@@ -33,6 +33,10 @@ SITUATIONS = (
     *("bookie.loss_accepted.CookieRefused", "bookie.loss_accepted.JournalDamaged"),
     *("bookie.scrubbed", "bookie.found_damage", "judge.damage_was_known"),
     "bookie.unknown_in_limbo",
+    *("transaction.spliced", "transaction.given_up", "transaction.lost_to_another_attempt"),
+    *("transaction.outcome_unknown", "sink.repeated", "sink.orphan_collected"),
+    *("offload.offloaded", "offload.begun_anew", "offload.bookies_dropped"),
+    *("offload.read_from_object", "topic.deleted"),
 )
 """Probes that some thousand seeds must reach: where one is not, the simulator has gone blind."""
 

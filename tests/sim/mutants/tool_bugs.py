@@ -36,9 +36,9 @@ MUTANTS = (
         (
             Edit(
                 "broker.transactions:Transactions._finish",
-                "            if isinstance(result, OctavoError):\n",
-                "            if isinstance(result, OctavoError):\n                continue\n"
-                "            if isinstance(result, OctavoError):\n",
+                "if isinstance(result, OctavoError):\n",
+                "if isinstance(result, OctavoError):\n            continue\n"
+                "        if isinstance(result, OctavoError):\n",
             ),
         ),
     ),
@@ -56,8 +56,8 @@ MUTANTS = (
         (
             Edit(
                 "broker.transactions:Transactions._is_needed",
-                "        if not record.complete and ",
-                "        if False and ",
+                "if not record.complete and ",
+                "if False and ",
             ),
         ),
     ),
@@ -90,8 +90,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.pipeline.offload:drop_ledger",
-                "    await change_partition(\n",
-                "    await cluster.ledgers.delete(drop.ledger_id)\n    await change_partition(\n",
+                "await change_partition(\n",
+                "await cluster.ledgers.delete(drop.ledger_id)\n    await change_partition(\n",
             ),
         ),
     ),
@@ -125,8 +125,8 @@ MUTANTS = (
         (
             Edit(
                 "broker.partition_record:PartitionRecordKeeper._put",
-                "            wanted = with_offloads_of(wanted, found)\n",
-                "            continue\n",
+                "wanted = with_offloads_of(wanted, found)\n",
+                "continue\n",
             ),
         ),
     ),
