@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ledger import recovering
 from tests.sim import options as sim_options
+from tests.sim import tool_options
 from tests.sim.cluster import Cluster
 from tests.sim.events import Events
 from tests.sim.guard import forbid_real_world
@@ -28,7 +29,7 @@ from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
 from tests.sim.quiet import bugs, quiet
-from tests.sim.topics import Topics, has_topics, with_workload
+from tests.sim.topics import Topics, has_topics, with_tools, with_workload
 from tests.sim.trace import Trace
 
 START_S_MAX = 20.0
@@ -74,14 +75,16 @@ class Simulation:
         self.trace = Trace()
         self.loop = SimLoop(seed, trace=self.trace)
         options = sim_options.draw(seed, profile, self.loop.stream("options"))
-        self.options = with_workload(options, profile, self.loop.stream("workload").random())
+        options = with_workload(options, profile, self.loop.stream("workload").random())
+        tools = tool_options.draw(self.loop.stream("tool options"))
+        self.options = with_tools(options, tools)
         self.events = Events(self.loop.time, verbose=verbose)
         self.events.add("options", self.options)
         self.cluster = Cluster(self.loop, self.options, self.events)
         self.audit = self.cluster.audit
         self.load = LedgerLoad(self.cluster)
         self.nemesis = Nemesis(self.cluster, self.load)
-        self.topics = Topics(self.cluster) if has_topics(self.options) else None
+        self.topics = Topics(self.cluster, tools) if has_topics(self.options) else None
         self.judge = Judge(self.cluster, self.load, self.nemesis.atlas.must_close)
 
     def run(self) -> SeedResult:

@@ -44,6 +44,8 @@ class ToolOptions:
     read_from: str = "auto"
 
     deletes_topic: bool = False
+    safety_s: float = 0.0
+    """How long faults are on, at least."""
 
     @property
     def are_there(self) -> bool:
@@ -75,4 +77,5 @@ def draw(rng: random.Random) -> ToolOptions:
         ledger_readers=rng.choice((0, 1)) * (offload or sink),
         read_from=rng.choice(("auto", "auto", "offload", "bookies")),
         deletes_topic=rng.random() < 0.4,
+        safety_s=rng.choice((1.0, 1.5, 2.5)),
     )

@@ -2,14 +2,13 @@
 
 Real are the private ledgers, the driver's commit and abort, the collection of orphans, each step
 of an offload and the Parquet of its objects, and the source's reads. What is replaced while a seed
-runs is what they reach the world by: HTTP (`commit._ask`), the connection to the cluster, clocks
-and chance, where objects lie (object_store.py). Spark's processes are one process here; what Spark
-does between these calls is in sink_load.py and offload_load.py.
+runs is what they reach the world by: HTTP (`_Brokers._ask_one`), the connection to the cluster,
+clocks and chance, where objects lie (object_store.py). Spark's processes are one process here; what
+Spark does between these calls is in sink_load.py and offload_load.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -35,7 +34,7 @@ from metadata.frozen import FrozenStore
 from metadata.store import MetadataStore
 from metadata.topics import TopicStore
 from octavo.spark.cluster import Cluster
-from octavo.spark.commit import SinkFailed
+from octavo.spark.commit import SinkFailed, _Brokers
 from protocol.codes import OctavoError
 from tests.sim import cluster as sim_cluster
 from tests.sim.brokers import SimBroker, watch_ledgers
@@ -47,6 +46,7 @@ SERVICE = "sim://cluster"
 FOLDER = "sim://objects"
 _ANSWER_S = 3.0
 _AGAIN_S = 0.05
+_NO_HTTP = SimpleNamespace(ClientSession=contextlib.nullcontext)
 
 
 class ToolCluster(Cluster):
@@ -92,7 +92,10 @@ class Tools:
             (octavo.pipeline.offload_copy, "Cluster", self._frozen),
             (octavo.pipeline.offload_copy, "file_system", self.objects.file_system),
             (octavo.pipeline.offload_copy, "secrets", SimpleNamespace(token_hex=_token)),
-            (octavo.spark.commit, "_ask", self._ask),
+            (octavo.spark.commit, "_Brokers", partial(_SimBrokers, self)),
+            (octavo.spark.commit, "_PAUSE_S", _AGAIN_S),
+            (octavo.spark.commit, "_urls", self._urls),
+            (octavo.spark.commit, "aiohttp", _NO_HTTP),
             (octavo.spark.commit, "_log", mute),
             (octavo.spark.orphans, "connected", self.connected),
             (octavo.spark.orphans, "wall_clock_ms", _clock_ms),
@@ -136,45 +139,31 @@ class Tools:
 
     # ------------------------------------------------------------------ HTTP
 
-    async def _ask(self, service: str, call: str, body: Any, timeout_ms: int) -> dict[str, Any]:
-        """`octavo.spark.commit._ask`: any broker, again and again, until the time is over."""
+    async def _urls(self, service: str) -> list[str]:
+        """`octavo.spark.commit._urls`: the brokers, in any order."""
         assert service == SERVICE
-        process = _here()
-        transaction, _, batch, what = call.split("/")
-        assert what in ("commit", "abort")
-        handle = self._commit if what == "commit" else self._abort
-        loop = self.cluster.loop
-        end_s = loop.time() + timeout_ms / 1000
-        why = "no broker is there"
-        while loop.time() < end_s:
-            name = process.rng.choice(list(self.brokers))
-            work = partial(handle, self.brokers[name], transaction, int(batch), body)
-            timeout_s = min(_ANSWER_S, end_s - loop.time())
-            try:
-                answer = await self.cluster.network.call(process, name, work, timeout_s)
-            except Problem as problem:
-                self.cluster.trace.probe(f"transaction.answer.{problem.code}")
-                if not problem.can_retry:
-                    raise SinkFailed(problem.detail) from problem
-                why = problem.detail
-            except (OSError, TimeoutError) as error:
-                why = str(error) or type(error).__name__
-            else:
-                assert isinstance(answer, dict)
-                return answer
-            await asyncio.sleep(process.rng.expovariate(1 / _AGAIN_S))
-        self.cluster.trace.probe("transaction.outcome_unknown")
-        raise SinkFailed(f"not known to be done within {timeout_ms / 1000:g} s: {why}")
+        names = list(self.brokers)
+        _here().rng.shuffle(names)
+        return [f"sim://{name}" for name in names]
+
+    async def post(self, url: str, data: bytes) -> dict[str, Any]:
+        """`POST` to a broker: its answer. Raises `Problem`, `OSError`, `TimeoutError`."""
+        name, *_, transaction, _, batch, what = url.removeprefix("sim://").split("/")
+        handle = {"commit": self._commit, "abort": self._abort}[what]
+        work = partial(handle, self.brokers[name], transaction, int(batch), data)
+        answer: dict[str, Any] = await self.cluster.network.call(_here(), name, work, _ANSWER_S)
+        return answer
 
     async def _commit(
-        self, at: SimBroker, transaction: str, batch: int, body: Any
+        self, at: SimBroker, transaction: str, batch: int, body: bytes
     ) -> dict[str, Any]:
         """What `broker.api_transactions.commit` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
-            offers = [part.offer() for part in msgspec.convert(body, CommitBody).parts]
+            asked = msgspec.json.decode(body, type=CommitBody)
+            offers = [part.offer() for part in asked.parts]
             done = await found.transactions.commit(
-                transaction, batch, offers, partial(self._splice, at)
+                transaction, batch, offers, partial(self._splice, at), published=asked.published
             )
             shown = _show(transaction, done.record, done.offsets)
             return {**shown, "complete": True, "repeated": done.repeated}
@@ -182,10 +171,10 @@ class Tools:
         return await _answered(at, work)
 
     async def _abort(
-        self, at: SimBroker, transaction: str, batch: int, body: Any
+        self, at: SimBroker, transaction: str, batch: int, body: bytes
     ) -> dict[str, Any]:
         async def work(found: Broker) -> dict[str, Any]:
-            ids = msgspec.convert(body, AbortBody).ledgers
+            ids = msgspec.json.decode(body, type=AbortBody).ledgers
             return {"ledgers": await found.transactions.abort(transaction, batch, ids)}
 
         return await _answered(at, work)
@@ -199,6 +188,28 @@ class Tools:
         except (OSError, TimeoutError) as error:
             raise Problem(504, "outcome-unknown", f"{name}: {error!r}", retryable=True) from error
         return offset
+
+
+class _SimBrokers(_Brokers):
+    """The driver's calls, over the simulated network."""
+
+    def __init__(self, tools: Tools, service: str, _: object) -> None:
+        self._tools = tools
+        self._service = service
+        self.why = "no broker is there"
+
+    async def _ask_one(self, url: str, data: bytes, content_type: str) -> dict[str, Any] | None:
+        try:
+            return await self._tools.post(url, data)
+        except Problem as problem:
+            self._tools.cluster.trace.probe(f"transaction.answer.{problem.code}")
+            self.why = problem.detail
+            if not problem.can_retry:
+                raise SinkFailed(self.why) from problem
+        except OSError as error:
+            self._tools.cluster.trace.probe("transaction.no_answer")
+            self.why = f"{url}: {error or type(error).__name__}"
+        return None
 
 
 async def _answered(at: SimBroker, work: Any) -> dict[str, Any]:

@@ -6,13 +6,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from broker.types import TopicName
-from tests.sim import tool_options, topic_options
+from tests.sim import topic_options
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.options import SimOptions
 from tests.sim.tool_judge import ToolJudge
+from tests.sim.tool_options import ToolOptions
 from tests.sim.tools import Tools
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_faults import TopicNemesis
@@ -46,10 +47,17 @@ def has_topics(options: SimOptions) -> bool:
     return options.profile in ("topic", "both")
 
 
+def with_tools(options: SimOptions, drawn: ToolOptions) -> SimOptions:
+    """Spark's side takes its time: what is too short for a batch shows nothing of it."""
+    if not (has_topics(options) and drawn.are_there):
+        return options
+    return replace(options, safety_s=max(options.safety_s, drawn.safety_s))
+
+
 class Topics:
     """All of it. `start` in the safety phase, then `heal`, `settle` until `settled`, `stop`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, tool_options: ToolOptions) -> None:
         loop = cluster.loop
         self.cluster = cluster
         left = cluster.options.bookies - cluster.options.damage_max
@@ -70,14 +78,13 @@ class Topics:
         self.load = TopicLoad(cluster, self.brokers, partitions, self.options, self.audit)
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
         self.judge = TopicJudge(cluster, self.brokers, self.load, self.options, self.audit, topic)
-        self.tools = self._tools()
+        self.tools = self._tools(tool_options)
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
 
-    def _tools(self) -> Tools | None:
+    def _tools(self, options: ToolOptions) -> Tools | None:
         """Spark's side, in a share of the seeds."""
-        options = tool_options.draw(self.cluster.loop.stream("tool options"))
         if not options.are_there:
             return None
         self.cluster.events.add("tool options", options)
