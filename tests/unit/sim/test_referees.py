@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.sim.chain_audit import ChainAudit
 from tests.sim.events import Events
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
+from tests.sim.splice_audit import SpliceAudit
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
 
@@ -122,6 +124,11 @@ class Story:
         return self
 
     # Topics
+
+    def with_splices(self) -> Story:
+        """With a referee of splices that minds nothing: test_tool_referees.py tells of it."""
+        self.chains.splices = Mock(spec=SpliceAudit)
+        return self
 
     def chain(self, *links: PartitionLedger, store: int = 1, **fields: Any) -> Story:
         record = PartitionRecord(ledgers=links, **({"epoch": 1} | fields))
@@ -262,7 +269,14 @@ STORIES: dict[str, Callable[[Story], object]] = {
     "S9 the chain goes back": lambda s: s.change().close(-1).chain(link(1, 5)).chain(link(2, 3)),
     "S9 what was trimmed": lambda s: s.chain(trimmed_offset=3).chain(trimmed_offset=2),
     "P46 ledger 1 of": lambda s: s.change().chain(link(1, 0)).deleted(1),
+    "P46 state ledger": lambda s: s.change().chain(link(2, 0), state_ledger=1).deleted(1),
+    "X2 not between": lambda s: (
+        s.with_splices()
+        .chain(link(1, 0, 2), link(2, 2))
+        .chain(link(1, 0, 2), link(3, 2, 1), link(2, 3))
+    ),
     # Topics
+    "S9 public/t/0: it goes on elsewhere": lambda s: s.tell("fails", "it goes on elsewhere"),
     "S9 public/t/0 offset 0 'a' was refused": lambda s: (
         s.send("a").read(0, "a").tell("refused", ["a"])
     ),
