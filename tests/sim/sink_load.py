@@ -121,8 +121,7 @@ class SinkLoad:
         for one in done:
             if not isinstance(one, BaseException):
                 for ledger, values in one:
-                    name = PartitionName(*ledger.topic.split("/"), ledger.partition)
-                    attempt.parts.setdefault(name, {})[ledger.ledger_id] = values
+                    attempt.parts.setdefault(_name(ledger), {})[ledger.ledger_id] = values
                     written.append(ledger)
         if any(isinstance(one, BaseException) for one in done):
             self._probe("task_failed")
@@ -145,8 +144,7 @@ class SinkLoad:
             self._probe("twin")
             await self._run(client, cluster, attempt, f"{number}.twin", rows)
         written = await self._run(client, cluster, attempt, str(number), rows)
-        found = zip(written, rows.values(), strict=True)
-        return [(one, [value for batch in batches for value in batch]) for one, batches in found]
+        return [(one, [value for batch in rows[_name(one)] for value in batch]) for one in written]
 
     async def _run(
         self,
@@ -161,10 +159,16 @@ class SinkLoad:
         )
         try:
             async with asyncio.timeout(_WRITE_S):
-                for name, batches in rows.items():
-                    target = Target(str(name.topic_name), name.partition)
-                    for values in batches:
-                        await ledgers.write([(target, self.load.batch(client, values))])
+                await ledgers.write(
+                    [
+                        (
+                            Target(str(name.topic_name), name.partition),
+                            self.load.batch(client, values),
+                        )
+                        for name, batches in rows.items()
+                        for values in batches
+                    ]
+                )
                 return await ledgers.close()
         except EXPECTED:
             await ledgers.discard()
@@ -197,3 +201,7 @@ class SinkLoad:
             for _ in one.deleted:
                 self._probe("orphan_collected")
         return sum(len(one.looked_at) for one in found)
+
+
+def _name(written: Written) -> PartitionName:
+    return PartitionName(*written.topic.split("/"), written.partition)
