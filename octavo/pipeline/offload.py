@@ -270,10 +270,17 @@ async def finish(cluster: Cluster, one: Copied) -> bool:
             )
             return True
     except (OffloadLost, RecordNotFound):
-        await remove_copy(topics, about.uuid)
+        await _remove_copied(topics, one)
         raise
-    await remove_copy(topics, about.uuid)
+    await _remove_copied(topics, one)
     return False
+
+
+async def _remove_copied(topics: TopicStore, one: Copied) -> None:
+    """Nobody needs it. A run that began the copy anew may have removed the intent before the object
+    was there: whoever made that is the last who knows of it."""
+    await asyncio.to_thread(remove_all, one.task.folder, one.task.stem)
+    await remove_copy(topics, one.task.about.uuid)
 
 
 async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:

@@ -40,6 +40,7 @@ class Attempt:
     number: int
     parts: dict[PartitionName, dict[int, list[str]]] = field(default_factory=dict)
     is_offered: bool = False
+    is_refused: bool = False
 
     def __str__(self) -> str:
         return f"{self.transaction} batch {self.batch} attempt {self.number}"
@@ -107,7 +108,8 @@ class SpliceAudit:
                 for ledger, values in part.items():
                     base = self.base_of.get(ledger, -1)
                     self._topics.logs[name].acked(values, base, duplicate=False)
-        elif winner is not attempt:
+        elif winner is not attempt and not attempt.is_refused:
+            attempt.is_refused = True
             self._trace.probe("transaction.lost_to_another_attempt")
             for name, part in attempt.parts.items():
                 self._topics.logs[name].refused([v for values in part.values() for v in values])
