@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from broker.types import PartitionName
-from metadata.offloads import same_but_offloads
+from metadata.offloads import same_to_owner
 from metadata.topic_records import PartitionLedger, PartitionRecord, TopicRecord, decode_record
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
@@ -100,7 +100,7 @@ class ChainAudit:
         elif (
             record.epoch
             and change.store != known.owner
-            and not (self.offloads is not None and same_but_offloads(known.record, record))
+            and not (self.offloads is not None and same_to_owner(known.record, record))
         ):
             self._fail(f"S9 somebody else than the owner of epoch {old} changes the chain: {what}")
 

@@ -125,7 +125,7 @@ MUTANTS = (
         (
             Edit(
                 "broker.partition_record:PartitionRecordKeeper._put",
-                "wanted = with_offloads_of(wanted, found)\n",
+                "wanted = with_jobs_part_of(wanted, found)\n",
                 "continue\n",
             ),
         ),
