@@ -232,7 +232,8 @@ class Bookies:
 
     async def start(self) -> None:
         """Learn who is there. Raises `MetadataUnavailable`."""
-        self._watch = self._registry.watch(self.refresh)
+        if self._watch is None:
+            self._watch = self._registry.watch(self.refresh)
         self._take(await self._registry.available())
 
     async def close(self) -> None:

@@ -217,11 +217,18 @@ class CopyKeeper:
                 raise
             except OctavoError as error:
                 self._leave(ledger_id, str(error))
-        self.status.walks += 1
-        self.status.unfinished = dict(self._reasons)
         unsure = any(self._own.is_unsure(ledger_id) for ledger_id in self._reasons)
         if 0 <= bound == self._own.unsure_through and not unsure and not open_in_limbo:
+            await self._end_limbo(bound)
+        self.status.walks += 1
+        self.status.unfinished = dict(self._reasons)
+
+    async def _end_limbo(self, bound: int) -> None:
+        try:
             await self._own.end_limbo()
+        except OctavoError as error:
+            self._leave(bound, f"the limbo could not be ended: {error}")
+        else:
             log.info("limbo_over", bookie=self._me, unsure_through=bound)
 
     def _leave(self, ledger_id: int, why: str) -> None:

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import structlog
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -20,7 +21,9 @@ from ledger.copies import Range
 from ledger.keeper import CopyKeeper, KeeperOptions, KeeperStatus
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
-from metadata.store import MetadataStore
+from metadata.store import MetadataError, MetadataStore
+
+log = structlog.get_logger()
 
 _START_S = 10.0
 """The first walk waits for so long: a cluster that starts as a whole has its bookies up by then."""
@@ -77,14 +80,14 @@ async def kept_copies(
     *,
     rng: random.Random,
     clock: Callable[[], int] | None = None,
+    options: LedgerOptions | None = None,
 ) -> AsyncIterator[CopyKeeper | None]:
     """Keep the copies of a started node for as long as this lasts; None when it is told not to."""
     config = node.config
     if not config.keep_copies:
         yield None
         return
-    client = LedgerClient(store, rng=rng, options=LedgerOptions(), clock=clock)
-    await client.start()
+    client = LedgerClient(store, rng=rng, options=options or LedgerOptions(), clock=clock)
     keeper = CopyKeeper(
         client,
         NodeCopies(node),
@@ -100,7 +103,17 @@ async def kept_copies(
 
     async def keep() -> None:
         await asyncio.sleep(min(_START_S, config.copies_retry_ms / 1000))
-        await keeper.run()
+        while True:
+            try:
+                await client.start()
+                await keeper.run()
+            except MetadataError as error:
+                log.warning("copies_not_looked_at", bookie=node.bookie_id, reason=str(error))
+            except Exception as error:  # a bookie that serves goes on serving, and says so
+                log.error(
+                    "copies_failed", bookie=node.bookie_id, reason=repr(error), exc_info=error
+                )
+            await asyncio.sleep(config.copies_retry_ms / 1000)
 
     node.server.requests.fetch_copies = keeper.walk_now
     task = asyncio.create_task(keep(), name="copies")

@@ -51,7 +51,9 @@ def main() -> int:
     run = commands.add_parser("run", help="one seed, with its trace hash")
     run.add_argument("seed", type=int)
     run.add_argument("--verbose", action="store_true", help="every fault and protocol event")
-    run.add_argument("--profile", default=None, help="ledger, topic, both or beyond; else drawn")
+    run.add_argument(
+        "--profile", default=None, help="ledger, topic, both, beyond or copies; else drawn"
+    )
     run.add_argument("--mutant", default=None, help="with this planted bug")
     many = commands.add_parser("many", help="many seeds, with what they came by")
     many.add_argument("count", type=int)

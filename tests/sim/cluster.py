@@ -21,6 +21,7 @@ from bookie.mark import Mark, MarkRefused, Position, read_mark
 from bookie.node import BookieNode, BookieStartTimeout
 from bookie.pressure import Pressure
 from bookie.storage import Done, Storage
+from ledger.keeper import CopyKeeper
 from metadata.store import MetadataUnavailable
 from protocol.codes import (
     Code,
@@ -31,6 +32,7 @@ from protocol.codes import (
     UnknownState,
 )
 from tests.sim.clocks import Clocks
+from tests.sim.copies import KEEPER, keeping
 from tests.sim.disk import SimDisk
 from tests.sim.events import Events
 from tests.sim.garbage_audit import watch_garbage
@@ -79,6 +81,7 @@ class SimBookie:
         """Nobody restarts it at present."""
         self.accepts_loss = False
         """It is started with --accept-loss until it serves again."""
+        self.keeper: CopyKeeper | None = None
         self._mark: Mark | None = None
         self._failed_starts = 0
         self._first_file = self._first_mark = 0
@@ -96,6 +99,7 @@ class SimBookie:
             ledger_directories=self.cluster.options.ledger_directories,
             accept_data_loss=self.accepts_loss,
             **self.limits,
+            **(KEEPER if self.cluster.options.keeps_copies else {}),
         )
 
     # Life and death
@@ -145,6 +149,10 @@ class SimBookie:
         """What one life of the storage came by."""
         probe = self.cluster.trace.probe
         self._check_damage(storage)
+        if self.keeper is not None:
+            probe("copies.fetched", self.keeper.status.copied_entries)
+            probe("copies.adopted", self.keeper.status.adopted)
+            self.keeper = None
         if self.node is not None and self.node.collector is not None:
             done = self.node.collector.status.total
             probe("bookie.log_rewritten", done.copied_bytes)
@@ -210,7 +218,8 @@ class SimBookie:
         self.accepts_loss = False
         self._check_reopened(node.storage)
         try:
-            await node.failed
+            async with keeping(self, node, store, process):
+                await node.failed
         except Exception as error:
             cluster.trace.probe(f"bookie.failed.{type(error).__name__}")
             self.serving = False

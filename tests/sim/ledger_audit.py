@@ -18,6 +18,7 @@ from ledger.quorum import Quorum
 from metadata.ledger_codec import decode_ledger_metadata
 from metadata.ledgers import LedgerMetadata, LedgerState
 from tests.sim.events import Events
+from tests.sim.moves import bookies_of, is_move, move_problems
 
 _NEXT = {
     LedgerState.OPEN: (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED),
@@ -45,6 +46,8 @@ class LedgerHistory:
     late: dict[str, set[int]] = field(default_factory=dict)
     """Bookie → entries that it stored for the writer after that."""
     deleted: bool = False
+    former: set[str] = field(default_factory=set)
+    """Bookies whose copies have moved to others."""
     denied: dict[str, int] = field(default_factory=dict)
     """Bookie → the lowest entry that it denied to a recovery."""
     quorum: Quorum = field(init=False)
@@ -95,6 +98,8 @@ class LedgerAudit:
         """Bookies whose disk lost something that was durable, through no fault of theirs."""
         self.lost: dict[str, dict[int, None]] = {}
         """Bookie → ledgers of which it had promised something when it lost a disk."""
+        self.let_go: dict[str, dict[int, None]] = defaultdict(dict)
+        """Bookie → ledgers that it had promised something of, lost, and holds no more by right."""
         self.failure: str | None = None
 
     def fail(self, what: str) -> None:
@@ -128,6 +133,12 @@ class LedgerAudit:
         what = f"ledger {ledger_id} version {version} by {by}: {_short(old)} → {_short(record)}"
         self.check(version == history.version + 1, f"S7 versions are not linear: {what}")
         self.check(not history.deleted, f"P46 changed after deletion: {what}")
+        if old.fragments != record.fragments and is_move(old, record):
+            for problem in move_problems(history, record, self.held):
+                self.fail(f"{problem}: {what}")
+            history.former |= bookies_of(old) - bookies_of(record)
+            history.record, history.version = record, version
+            return
         self.check(not history.is_closed, f"P2 a closed record was changed: {what}")
         self.check(record.state in _NEXT.get(old.state, ()), f"P12 state went back: {what}")
         self._check_fragments(history, record, what)
@@ -295,7 +306,7 @@ class LedgerAudit:
             missing = entries - covered(storage, ledger_id)
             if missing:
                 self.fail(f"P38 bookie {bookie} lost ledger {ledger_id} entries {sorted(missing)}")
-        dropped = {**self.dropped[bookie], **lost}
+        dropped = {**self.dropped[bookie], **lost, **self.let_go[bookie]}
         for ledger_id in [found for found in self.fenced[bookie] if found not in dropped]:
             state = storage._states.get(ledger_id)
             if state is None or not (state.fenced or state.deleted):
@@ -327,6 +338,14 @@ class LedgerAudit:
         ]
         self.check(not sure, f"P42 bookie {bookie} lost its disk and is sure of ledgers {sure}")
 
+    def whole_again(self, bookie: str, ledger_id: int, held: set[int], *, named: bool) -> None:
+        """A bookie that had lost a ledger is sure of it: it has what is there now, and keeps it."""
+        self.lost.get(bookie, {}).pop(ledger_id, None)
+        self.held[bookie][ledger_id] = held
+        self.lacs[bookie].pop(ledger_id, None)
+        if not named:
+            self.let_go[bookie][ledger_id] = None
+
     def must_keep(self, bookie: str, ledger_id: int | None = None) -> bool:
         """Whether a bookie has all it promised; one that lost a disk, of ledgers since then."""
         if self.damaged.get(bookie) == "wiped":
@@ -348,7 +367,7 @@ class LedgerAudit:
         history = self.ledgers[ledger_id]
         if not (history.is_closed or history.deleted):
             wanted = history.write_set(entry_id)
-            if bookie not in wanted:
+            if bookie not in wanted and bookie not in history.former:
                 what = f"P31 ledger {ledger_id} entry {entry_id} was looked for on {bookie}"
                 self.fail(f"{what}, the record names {wanted}")
 

@@ -17,6 +17,7 @@ from ledger.errors import LedgerNotFound
 from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from protocol.entry import HEADER
 from tests.sim.cluster import Cluster, SimBookie
+from tests.sim.copies import whole
 from tests.sim.garbage_audit import left_over
 from tests.sim.ledger_audit import LedgerHistory, covered
 from tests.sim.ledger_load import PASSWORD, LedgerLoad
@@ -27,6 +28,7 @@ _LAST_ENTRIES = 3
 _WRITES_AGAIN_S_MAX = 10.0
 _CLEAN_S_MAX = 15.0
 _READS_AGAIN_S_MAX = 10.0
+_WHOLE_S_MAX = 20.0
 
 
 class LedgerImage(NamedTuple):
@@ -80,6 +82,8 @@ class Judge:
         for history in list(self.audit_of.ledgers.values()):
             await self._read_all(client, history)
         await self._writable()
+        if self.cluster.options.keeps_copies and not self.cluster.options.beyond:
+            await self._whole()
         await self._clean()
         self.settled = True
 
@@ -93,6 +97,16 @@ class Judge:
                     self.audit_of.fail(f"S8 {bookie.name} has room and is read-only still")
                     return
                 await asyncio.sleep(_PAUSE_S)
+
+    async def _whole(self) -> None:
+        """Lost copies come back."""
+        loop = self.cluster.loop
+        healed_s = loop.time()
+        while missing := whole(self.cluster.bookies, self.audit_of.ledgers.values()):
+            if loop.time() - healed_s > _WHOLE_S_MAX:
+                self.audit_of.fail(f"S8 {_WHOLE_S_MAX} s after: {missing}")
+                return
+            await asyncio.sleep(_PAUSE_S)
 
     async def _clean(self) -> None:
         """What was deleted leaves the disks of every bookie that lost nothing."""

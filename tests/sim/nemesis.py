@@ -48,6 +48,7 @@ class Nemesis:
             "power_loss_of_all": self._power_loss_of_all,
             "restart": self._restart,
             "pause": self._pause,
+            "leaves": self._leaves,
             "crash_client": self._crash_client,
             "cut": self._cut,
             "cut_one_way": self._cut_one_way,
@@ -78,7 +79,7 @@ class Nemesis:
         network = self.cluster.network.options
         for name, value in options.network.items():
             setattr(network, name, value)
-        if options.profile != "ledger":
+        if options.profile not in ("ledger", "copies"):
             # Leases of messages are short here: a slower network gives all of them again, for ever.
             network.latency_s = min(network.latency_s, 0.002)
         for kind, mean_s in options.faults.items():
@@ -211,6 +212,20 @@ class Nemesis:
             bookie.limits = self.cluster.options.other_limits(self.rng).bookie
         bookie.stop()
         return bookie.name
+
+    def _leaves(self) -> str:
+        """In good order, and for longer than a lost bookie is waited for."""
+        bookie, s = self._bookie(), self.rng.uniform(0.5, 2.5)
+        if not bookie.serving:
+            return ""
+        bookie.held_down = True
+        bookie.stop()
+        self._later(s, self._comes_back, bookie)
+        return f"{bookie.name} for {s:.3f} s"
+
+    def _comes_back(self, bookie: SimBookie) -> None:
+        bookie.held_down = False
+        bookie.start()
 
     def _pause(self) -> str:
         s = self._some_s()

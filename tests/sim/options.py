@@ -87,6 +87,8 @@ class SimOptions:
     disk_bytes: int = 2_000_000
     journal_directories: tuple[str, ...] = ("/j",)
     ledger_directories: tuple[str, ...] = ("/l",)
+    keeps_copies: bool = False
+    """Whether bookies fetch the copies that they lack: profile `copies`."""
     accepts_loss: bool = False
     """Whether an operator starts a bookie with --accept-loss once it refuses what it lost."""
     bookie: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +110,7 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
     drawn = rng.random()  # also when it is not asked: a profile by name draws what it draws alone
     beyond = profile == "beyond" or (profile is None and drawn < 0.06)
     survive = min(qa for _, _, qa in quorums) - 1
-    return SimOptions(
+    options = SimOptions(
         seed=seed,
         profile=profile or ("beyond" if beyond else "ledger"),
         bookies=bookies,
@@ -134,6 +136,24 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         network=_network(rng),
         journal_directories=rng.choice((("/j",), ("/j",), ("/j", "/j2"), ("/j", "/j2", "/j3"))),
         accepts_loss=rng.random() < 0.6,
+    )
+    return _with_keepers(options, rng) if profile == "copies" else options
+
+
+def _with_keepers(options: SimOptions, rng: random.Random) -> SimOptions:
+    """Time to lose copies and to fetch them, and more often a bookie too many."""
+    bookies = rng.choice((3, 4, 4, 5))
+    quorums = tuple(quorum for quorum in QUORUMS[bookies] if quorum[2] >= 2)
+    faults = {**options.faults, "damage": rng.choice((0.6, 1.5)), "leaves": rng.choice((0.8, 2.0))}
+    return replace(
+        options,
+        bookies=bookies,
+        quorums=tuple(rng.choice(quorums) for _ in range(2)),
+        damage_max=1,
+        safety_s=rng.choice((1.5, 3.0)),
+        faults=faults,
+        ledgers=rng.choice((2, 4)),
+        keeps_copies=True,
     )
 
 

@@ -16,6 +16,7 @@ from tests.sim.__main__ import explain
 from tests.sim.run import run_seed
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
+COPIES_SEEDS = int(os.environ.get("SIM_COPIES_SEEDS", "120"))
 _SHARD = 60
 _HASHED = 30
 _HERE = Path(__file__).parent
@@ -34,6 +35,14 @@ def kept_seeds() -> Iterator[tuple[int, str]]:
 def test_no_seed_fails(first: int) -> None:
     for seed in range(first, min(first + _SHARD, SEEDS)):
         result = run_seed(seed)
+        assert result.failure is None, explain(result)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(0, COPIES_SEEDS, _SHARD // 2))
+def test_no_seed_fails_whose_bookies_keep_their_copies(first: int) -> None:
+    for seed in range(first, min(first + _SHARD // 2, COPIES_SEEDS)):
+        result = run_seed(seed, profile="copies")
         assert result.failure is None, explain(result)
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from tests.sim.mutants import (
     bookie_bugs,
+    copy_bugs,
     garbage_bugs,
     recovery_bugs,
     tool_bugs,
@@ -25,6 +26,7 @@ _ALL = (
     *recovery_bugs.MUTANTS,
     *writer_bugs.MUTANTS,
     *bookie_bugs.MUTANTS,
+    *copy_bugs.MUTANTS,
     *garbage_bugs.MUTANTS,
     *topic_bugs.MUTANTS,
     *tool_bugs.MUTANTS,
@@ -40,8 +42,7 @@ ABSENT = (
         13,
         "BookKeeper #4668",
         "an admin's recovery races the collection of surplus copies",
-        "There is neither an auditor nor re-replication yet, hence no surplus copy and nothing "
-        "that collects it: issue 5.",
+        "Surplus copies stay until their ledger is deleted: nothing collects them.",
     ),
 )
 """Of the canon, what has no code to be planted in yet."""

@@ -31,7 +31,7 @@ python -m tests.sim run SEED --verbose --mutant ack-before-fsync     # how it co
 
 Each bug is a few words of one production function, replaced in place and taken back exactly
 (`tests/sim/mutants/*_bugs.py`; the story of each stands there, with the edit). An edit that no
-longer fits the code is an error. CI runs the six that are found fastest
+longer fits the code is an error. CI runs those that are found fastest
 (`tests/sim/test_mutants.py`) and holds all edits against the code (`tests/unit/sim`).
 Numbers are those of the canon of 25; bugs without a number come from the ledger protocol's own list
 and from BookKeeper's newest.

@@ -46,6 +46,8 @@ class Mutant:
     found_by: str
     """The workload and the faults that bring it to light."""
     edits: Sequence[Edit]
+    profile: str | None = None
+    """What the seeds are to be; drawn by each seed when it does not matter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,11 +58,12 @@ def run_block(name: str, start: int, stop: int) -> Block:
     from tests.sim.run import run_seed
 
     unclean: list[int] = []
+    profile = MUTANTS[name].profile
     for seed in range(start, stop):
-        failure = run_seed(seed, mutant=name).failure
+        failure = run_seed(seed, mutant=name, profile=profile).failure
         if failure is None:
             continue
-        if run_seed(seed).failure is None:
+        if run_seed(seed, profile=profile).failure is None:
             return Block(seed + 1, seed, failure, tuple(unclean))
         unclean.append(seed)
     return Block(stop, None, "", tuple(unclean))
