@@ -190,7 +190,15 @@ STORIES: dict[str, Callable[[Story], object]] = {
     "P2 a closed record was changed": lambda s: s.change().close(-1).change(custom={"a": b"b"}),
     "P12 state went back": lambda s: s.change().change(state=RECOVERY).change(state=OPEN),
     "P32 an older fragment": lambda s: (
+        s.written(2)
+        .change(fragments=TWO)
+        .change(state=RECOVERY, fragments=(Fragment(0, ("b1", "b2", "b5")), NEW))
+    ),
+    "P53 b5 takes over without entries [0, 1]": lambda s: (
         s.written(2).change(fragments=TWO).change(fragments=(Fragment(0, ("b1", "b2", "b5")), NEW))
+    ),
+    "P54 1 fragments changed, of which 2": lambda s: (
+        s.written(2).change(fragments=TWO).change(fragments=(Fragment(0, ("b1", "b4", "b5")), NEW))
     ),
     "P10 fragments were moved": lambda s: (
         s.written(2).change(fragments=TWO).change(fragments=(TWO[0], Fragment(1, NEW.bookies)))
