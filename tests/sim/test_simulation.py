@@ -16,7 +16,7 @@ from tests.sim.__main__ import explain
 from tests.sim.run import run_seed
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
-COPIES_SEEDS = int(os.environ.get("SIM_COPIES_SEEDS", "120"))
+COPIES_SEEDS = int(os.environ.get("SIM_COPIES_SEEDS", "90"))
 _SHARD = 60
 _HASHED = 30
 _HERE = Path(__file__).parent
