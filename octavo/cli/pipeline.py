@@ -14,6 +14,7 @@ import typer
 
 from octavo.cli.options import AsJson, BadOption, Data
 from octavo.cli.pipeline_compact import compact
+from octavo.cli.pipeline_kafka import ingest_kafka
 from octavo.cli.pipeline_run import Conf, DryRun, Every, Job, Master, Topics, Url, Where, carry_out
 from octavo.cli.pipeline_write import gc, ingest, replay
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 
 app.command()(ingest)
+app.command()(ingest_kafka)
 app.command()(replay)
 app.command()(compact)
 app.command()(gc)

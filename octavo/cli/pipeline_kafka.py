@@ -1,0 +1,77 @@
+"""`octavo pipeline ingest-kafka`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from octavo.cli.options import AsJson, Data
+from octavo.cli.pipeline_run import Conf, DryRun, Job, Master, Url, Where, carry_out, named_values
+
+
+def ingest_kafka(
+    sources: Annotated[
+        str, typer.Argument(metavar="TOPICS", help="Kafka's topics; several with commas.")
+    ],
+    servers: Annotated[
+        str, typer.Option("--servers", help="Kafka's brokers: host:port, several with commas.")
+    ],
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", help="Where it notes how far it is; also hdfs:, s3a:.")
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", help="All into this one. Default: the topic of the same name."),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(help="Where a new checkpoint begins: earliest, latest, or JSON as Kafka's."),
+    ] = "earliest",
+    every_s: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Go on until interrupted, a batch every so often."),
+    ] = None,
+    rows_per_batch: Annotated[int, typer.Option(min=1, help="At most.")] = 1_000_000,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kafka",
+            metavar="NAME=VALUE",
+            help="An option of the connector, or of Kafka's client (kafka.…); may be repeated.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    data: Data = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Kafka's topics into Octavo's, each message once: a repeated run adds what is new.
+
+    \b
+    Needs Spark's Kafka connector: --conf spark.jars.packages=…, see docs/pipeline/ingest.md.
+    Examples:
+      octavo pipeline ingest-kafka orders --servers kafka:9092 --checkpoint /data/orders.ckpt
+      octavo pipeline ingest-kafka a,b --servers kafka:9092 --checkpoint s3a://x/c --every-s 10
+    """
+
+    def job() -> Job:
+        from octavo.pipeline.ingest_kafka import KafkaOptions, ingest_kafka
+
+        options = KafkaOptions(
+            sources=tuple(name.strip() for name in sources.split(",")),
+            servers=servers,
+            checkpoint=checkpoint,
+            topic=topic,
+            start=start,
+            every_s=every_s,
+            rows_per_batch=rows_per_batch,
+            settings=named_values("--kafka", setting),
+            dry_run=dry_run,
+        )
+        return partial(ingest_kafka, options=options)
+
+    carry_out("ingest-kafka", job, Where(url, data, master, conf), as_json=as_json)
