@@ -73,9 +73,9 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
 
     from octavo.spark import register
 
-    running = SparkSession.getActiveSession()
+    running = _is_running()
     builder = SparkSession.builder.appName(f"octavo {job}")
-    if running is None and not submitted:
+    if not running and not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(options.master or _LOCAL).config("spark.ui.enabled", "false")
         builder = builder.config("spark.log.level", "ERROR")
@@ -94,5 +94,13 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        if running is None:
+        if not running:
             spark.stop()
+
+
+def _is_running() -> bool:
+    """Whether this process has a session. One that another thread made is active only there."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None or bool(SparkContext._active_spark_context)
