@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from broker.entry_index import EntryIndex
 from broker.errors import MessageNotFound, OffsetTrimmed, PartitionUnavailable
@@ -27,6 +28,7 @@ from protocol.batch import BatchHeader, read_header, with_base_offset
 from protocol.codes import NoSuchEntry
 from protocol.records import read_records
 
+T = TypeVar("T")
 AnyReader = LedgerReader | OffloadedReader
 CHUNK_BYTES = 1024 * 1024
 """What is read ahead at a time."""
@@ -155,8 +157,12 @@ class LogReader:
 
     async def header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
         """The header of one entry, as it is stored: its base offset is relative to the ledger."""
-        (entry,) = await (await self._closed_reader(link)).read(entry_id, entry_id)
-        return read_header(entry.payload)
+
+        async def read(reader: AnyReader) -> BatchHeader:
+            (entry,) = await reader.read(entry_id, entry_id)
+            return read_header(entry.payload)
+
+        return await self._where_it_lies(link, await self._closed_reader(link), read)
 
     async def headers_from(
         self, link: PartitionLedger, first_entry: int
@@ -165,8 +171,12 @@ class LogReader:
         last = await self._last_entry_of(link)
         if first_entry > last:
             return []
-        entries = (await self._reader(link)).entries(first_entry, last)
-        return [(entry.entry_id, read_header(entry.payload)) async for entry in entries]
+
+        async def read(reader: AnyReader) -> list[tuple[int, BatchHeader]]:
+            entries = reader.entries(first_entry, last)
+            return [(entry.entry_id, read_header(entry.payload)) async for entry in entries]
+
+        return await self._where_it_lies(link, await self._reader(link), read)
 
     async def entry_of(self, link: PartitionLedger, offset: int) -> int:
         """The entry of this ledger that contains the absolute `offset`."""
@@ -270,13 +280,7 @@ class LogReader:
         reader = await self._reader(link)
         if last > reader.last_add_confirmed:
             await self._catch_up(reader, last)
-        try:
-            entries = await reader.read(first, last)
-        except (LedgerNotFound, NoSuchEntry):
-            moved = await self._moved(link)
-            if moved is None:
-                raise
-            entries = await (await self._reader(moved)).read(first, last)
+        entries = await self._where_it_lies(link, reader, lambda one: one.read(first, last))
         found = []
         for entry in entries:
             header = read_header(entry.payload)
@@ -285,6 +289,18 @@ class LogReader:
             data = with_base_offset(entry.payload, base)
             found.append(StoredBatch(base, link.ledger_id, entry.entry_id, served, data))
         return found
+
+    async def _where_it_lies(
+        self, link: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]
+    ) -> T:
+        """What `read` finds: again, elsewhere, when the bookies have given the ledger up."""
+        try:
+            return await read(reader)
+        except (LedgerNotFound, NoSuchEntry):
+            moved = await self._moved(link)
+            if moved is None:
+                raise
+            return await read(await self._reader(moved))
 
     async def _catch_up(self, reader: AnyReader, entry_id: int) -> None:
         """The owner knows more than the bookies said so far; they learn it within moments."""

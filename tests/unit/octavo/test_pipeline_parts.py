@@ -122,6 +122,6 @@ def test_every_job_has_an_example_and_a_page() -> None:
     pages = Path(__file__).resolve().parents[3] / "docs" / "pipeline"
     for command in app.registered_commands:
         assert command.callback is not None
-        name = command.name or command.callback.__name__
+        name = command.name or command.callback.__name__.replace("_", "-")
         assert f"octavo pipeline {name}" in (command.callback.__doc__ or "")
         assert f"octavo pipeline {name}" in (pages / f"{name}.md").read_text()
