@@ -19,6 +19,7 @@ walk finds. What nobody has is told, never made up, and the record stays as it i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -126,63 +127,69 @@ class CopyKeeper:
         self._options = options or KeeperOptions()
         self.status = KeeperStatus()
         self._loop = asyncio.get_running_loop()
+        self._there: set[str] = set()
         self._absent_since: dict[str, float] = {}
         self._waited_for: dict[int, float] = {}
-        self._due = asyncio.Event()
+        self._due = False
+        self._woken = asyncio.Event()
         self._reasons: dict[int, str] = {}
 
     # ------------------------------------------------------------------ when
 
     def walk_now(self) -> None:
         """Look at all ledgers soon, whatever the interval."""
-        self._due.set()
+        self._due = True
+        self._woken.set()
 
     async def run(self) -> None:
         """Walk, now and again; ends by being cancelled."""
         stop = self._client.bookies.on_change(self._bookies_changed)
         try:
             while True:
-                self._due.clear()
+                self._due = False
+                began = self._loop.time()
                 try:
                     await self.walk()
                 except MetadataError as error:
                     log.warning("copies_not_looked_at", bookie=self._me, reason=str(error))
                     self._reasons = {-1: str(error)}
-                try:
-                    async with asyncio.timeout(self._pause_s()):
-                        await self._due.wait()
-                except TimeoutError:
-                    pass
+                await self._until_due(began)
         finally:
             stop()
 
+    async def _until_due(self, began: float) -> None:
+        """Until somebody asks, a bookie was lost since the walk `began`, or the pause is over."""
+        options = self._options
+        pause_s = options.retry_s if self._reasons else options.interval_s
+        next_walk = self._loop.time() + pause_s
+        while not self._due:
+            losses = (since + options.lost_bookie_s for since in self._absent_since.values())
+            due = min([next_walk, *(loss for loss in losses if loss > began)])
+            if self._loop.time() >= due:
+                return
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._woken.wait()
+
     def _bookies_changed(self) -> None:
         """One that came may take what had nowhere to go; one that left is lost some time later."""
-        known = self._note_absent(self._absent_since)
-        if known or self.status.unfinished:
-            self._due.set()
+        there = set(self._client.bookies.available)
+        back = there & self._absent_since.keys()
+        self._note_absent(self._there)
+        self._there = there
+        if back or self.status.unfinished:
+            self._due = True
+        self._woken.set()
 
-    def _note_absent(self, named: Iterable[str]) -> bool:
-        """Keep since when each is not registered; whether one came back."""
+    def _note_absent(self, known: Iterable[str]) -> None:
+        """Keep since when each of these, and of those before, is not registered."""
         there = self._client.bookies.available
-        back = [bookie for bookie in self._absent_since if bookie in there]
-        for bookie in back:
-            del self._absent_since[bookie]
         now = self._loop.time()
-        for bookie in named:
-            if bookie not in there:
-                self._absent_since.setdefault(bookie, now)
-        return bool(back)
-
-    def _pause_s(self) -> float:
-        options = self._options
-        pauses = [options.retry_s if self._reasons else options.interval_s]
-        now = self._loop.time()
-        for since in self._absent_since.values():
-            left_s = since + options.lost_bookie_s - now
-            if left_s > 0:
-                pauses.append(left_s)
-        return max(0.01, min(pauses))
+        since = self._absent_since
+        self._absent_since = {
+            bookie: since.get(bookie, now) for bookie in (*since, *known) if bookie not in there
+        }
 
     def _lost(self) -> set[str]:
         now = self._loop.time()
@@ -194,11 +201,13 @@ class CopyKeeper:
     async def walk(self) -> None:
         """Look at every ledger once. Raises `MetadataUnavailable`, `SessionExpired`."""
         await self._client.bookies.reload()
+        self._there = set(self._client.bookies.available)
         self._reasons = {}
         bound = self._own.unsure_through
         open_in_limbo = False
         ids = await self._client.list()
-        self._waited_for = {k: since for k, since in self._waited_for.items() if k in set(ids)}
+        for gone in self._waited_for.keys() - set(ids):
+            del self._waited_for[gone]
         for ledger_id in ids:
             try:
                 metadata, _ = await read_record(

@@ -255,6 +255,24 @@ async def test_nobody_can_take_it_and_then_somebody_comes(cluster: Cluster) -> N
     assert await short_copies(cluster, metadata) == []
 
 
+async def test_a_bookie_that_leaves_between_two_walks_is_lost_in_time(cluster: Cluster) -> None:
+    """The next walk is due tomorrow; nobody but the registry tells that a bookie is gone."""
+    client = await cluster.client(1)
+    ledger_id = (await written(client, 10)).ledger_id
+    await cluster.start_bookie("b4")
+    keeper = await keeper_of(cluster, "b4", lost_bookie_s=0.5)
+    running = asyncio.create_task(keeper.run())
+    try:
+        await until(lambda: keeper.status.walks > 0, 60)
+        await cluster.stop_bookie("b1")
+        await until(lambda: keeper.status.adopted, 60)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert "b1" not in (await client.metadata(ledger_id)).fragments[0].bookies
+
+
 async def test_a_damaged_copy_is_replaced(cluster: Cluster) -> None:
     """A bit turned on the disk: found by a read, fetched again, and served by this bookie."""
     client = await cluster.client(1)
