@@ -7,7 +7,7 @@
 The ephemeral record is the truth about who should serve; that nobody else's writes succeed is the
 ledgers' business (fencing). When a broker vanishes, each survivor takes at once the partitions for
 which it is now preferred; a partition that nobody asked for so far stays unowned. Lookups are kept
-in memory and dropped by a watch.
+in memory under a watch (remembered.py).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from broker.errors import (
 from broker.members import Members, decode_broker
 from broker.partition import Partition, PartitionState
 from broker.partition_record import OwnershipLost
+from broker.remembered import Remembered
 from broker.surroundings import Surroundings
 from broker.topics import Topics
 from broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
@@ -46,23 +47,20 @@ _NOWHERE = PartitionName("", "", -1)
 
 
 class _Lookup:
-    """Who owns a partition, as last read. `known` is False when it must be read again."""
+    """Who owns a partition, as last read."""
 
-    __slots__ = ("changed", "changes", "known", "owner", "turn", "watch")
+    __slots__ = ("changed", "changes", "owner", "watch")
 
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        """Held while it is being read: whoever asks meanwhile waits for the answer."""
+    def __init__(self, owner: Remembered[BrokerInfo | None]) -> None:
+        self.owner = owner
         self.changes = 0
         self.changed = asyncio.Event()
         """Set at the next change, and then replaced."""
-        self.known = False
-        self.owner: BrokerInfo | None = None
         self.watch: Watch | None = None
 
-    def forget(self) -> None:
+    def alarm(self) -> None:
         """Whoever waits for another owner looks again."""
-        self.known = False
+        self.owner.alarm()
         self.changes += 1
         self.changed.set()
         self.changed = asyncio.Event()
@@ -92,7 +90,7 @@ class Owners:
         records: TopicStore,
         ownership: Ownership,
         members: Members,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._around = around
         self._config = config
@@ -131,7 +129,7 @@ class Owners:
         settings = await self._check_exists(name)
         local = self._local.get(name)
         if local is None:
-            owner = await self._look_up(name)
+            owner = await self._lookup(name).owner.value()
             if owner is not None and owner.broker_id != self._members.own.broker_id:
                 return Owner(owner.broker_id, owner.url, False)
             if self._stopping:
@@ -321,36 +319,32 @@ class Owners:
 
     # Lookups
 
-    async def _look_up(self, name: PartitionName) -> BrokerInfo | None:
+    def _lookup(self, name: PartitionName) -> _Lookup:
         lookup = self._lookups.get(name)
         if lookup is None:
-            lookup = self._lookups[name] = _Lookup()
             path = owner_path(*name)
+
+            async def read() -> BrokerInfo | None:
+                value = await self._ownership.owner(path)
+                return None if value is None else decode_broker(value)
+
+            lookup = self._lookups[name] = _Lookup(Remembered(read, self._spawn))
             lookup.watch = self._ownership.watch(path, lambda: self._owner_changed(name))
-        async with lookup.turn:
-            if not lookup.known:
-                lookup.known = True  # an alarm during the read makes it unknown again
-                try:
-                    value = await self._ownership.owner(owner_path(*name))
-                except BaseException:
-                    lookup.known = False
-                    raise
-                lookup.owner = None if value is None else decode_broker(value)
-            return lookup.owner
+        return lookup
 
     def _forget_lookup(self, name: PartitionName) -> None:
         lookup = self._lookups.pop(name)
-        lookup.forget()
+        lookup.alarm()
         if lookup.watch is not None:
             lookup.watch.cancel()
 
     def _note_owner(self, name: PartitionName, owner: BrokerInfo | None) -> None:
         lookup = self._lookups.get(name)
         if lookup is not None:
-            lookup.owner = owner
+            lookup.owner.note(owner)
 
     def _owner_changed(self, name: PartitionName) -> None:
-        self._lookups[name].forget()
+        self._lookups[name].alarm()
         if not self._stopping:
             self._spawn(self._take_if_free(name, used=True))
 
@@ -361,7 +355,7 @@ class Owners:
                 await self._verify_own(name)
             elif (
                 self._members.preferred(name).broker_id == self._members.own.broker_id
-                and await self._look_up(name) is None
+                and await self._lookup(name).owner.newest() is None
             ):
                 settings = await self._check_exists(name)
                 if used or (await self._records.read_partition(*name))[0].ledgers:

@@ -1,8 +1,8 @@
 """Namespaces, topics and subscriptions as this broker knows them: records, cached, kept by watches.
 
 The topic's record is the truth; the records of its partitions are made by their first owner. A
-lookup costs nothing once the record is in memory; a watch drops it when it changes. Every change
-is a compare-and-set, so two brokers that change a topic at once cannot both win unseen.
+lookup costs nothing once the record is in memory; a watch tells when it changes (remembered.py).
+Every change is a compare-and-set: of two brokers that change a topic at once one is told to look.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
+from broker.remembered import Remembered
 from broker.state_log import delete_quietly
 from broker.types import (
     DEFAULT_NAMESPACE,
@@ -46,24 +47,30 @@ from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 8
+_STALE_SUBSCRIPTIONS_MAX = 1_000
+"""Of a topic with more in memory, those that nobody asked for since the last alarm are dropped."""
 _SETTING_NAMES = tuple(field.name for field in fields(TopicSettings))
 _PARTITIONS_KEY = "partitions"
 """In a subscription's record: how many partitions the topic had when it was made."""
 
 
 class _Known:
-    """A topic in memory. `info` is None when it must be read again."""
+    """A topic in memory."""
 
-    __slots__ = ("changes", "created_ms", "info", "subscriptions", "watches")
+    __slots__ = ("info", "subscriptions", "watches")
 
-    def __init__(self) -> None:
-        self.info: TopicInfo | None = None
-        self.created_ms: int | None = None
-        """Of the topic last seen: a namesake made later is another one."""
-        self.changes = 0
-        """Counts alarms: what was read before one is not kept."""
-        self.subscriptions: dict[str, SubscriptionInfo] = {}
+    def __init__(self, info: Remembered[TopicInfo]) -> None:
+        self.info = info
+        self.subscriptions: dict[str, Remembered[SubscriptionInfo]] = {}
         self.watches: list[Watch] = []
+
+    def subscriptions_changed(self) -> None:
+        """One was made, deleted, or something may have been missed."""
+        if len(self.subscriptions) > _STALE_SUBSCRIPTIONS_MAX:
+            kept = {name: one for name, one in self.subscriptions.items() if not one.stale}
+            self.subscriptions = kept
+        for one in self.subscriptions.values():
+            one.alarm()
 
 
 class Topics:
@@ -74,7 +81,7 @@ class Topics:
         records: TopicStore,
         ledgers: LedgerClient,
         clock: Callable[[], int],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_deleted: Callable[[TopicName], None],
     ) -> None:
         self._records = records
@@ -148,27 +155,24 @@ class Topics:
 
     async def get(self, name: TopicName) -> TopicInfo:
         """The topic, from memory if possible. Raises `TopicNotFound`."""
-        known = self._watch(name)
-        if known.info is not None:
-            return known.info
-        changes = known.changes
+        known = self._known.get(name)
+        if known is not None and (fresh := known.info.fresh) is not None:
+            return fresh
+        return await self._found(name, newest=False)
+
+    async def _found(self, name: TopicName, *, newest: bool) -> TopicInfo:
+        info = self._watch(name).info
         try:
-            info = await self._read(name)
+            return await (info.newest() if newest else info.value())
         except TopicNotFound:
             self._drop(name)
             raise
-        if changes == known.changes:
-            known.info = info
-            before, known.created_ms = known.created_ms, info.created_ms
-            if before not in (None, info.created_ms):
-                # Deleted and made again between two looks: what is open here was the old one's.
-                self._on_deleted(name)
-        return info
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
         """The newest settings in memory."""
         known = self._known.get(name)
-        return fallback if known is None or known.info is None else known.info.settings
+        last = None if known is None else known.info.last
+        return fallback if last is None else last.settings
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """See `Broker.update_topic`."""
@@ -188,7 +192,7 @@ class Topics:
             with contextlib.suppress(VersionConflict):
                 await self._records.write_topic(*name, replace(record, settings=stored), version)
                 self._changed(name)
-                return await self.get(name)
+                return await self._found(name, newest=True)
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName) -> None:
@@ -278,14 +282,18 @@ class Topics:
     async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
         """The subscription, from memory if possible. Raises `SubscriptionNotFound`."""
         known = self._known.get(topic)
-        if known is not None and name in known.subscriptions:
-            return known.subscriptions[name]
-        await self.get(topic)
-        info = await self._read_subscription(topic, checked_name("subscription", name))
-        known = self._known.get(topic)
-        if known is not None and known.watches:
-            known.subscriptions[name] = info
-        return info
+        found = None if known is None else known.subscriptions.get(name)
+        if known is None or found is None:
+            await self.get(topic)
+            checked_name("subscription", name)
+            known = self._watch(topic)
+            new = Remembered(lambda: self._read_subscription(topic, name), self._spawn)
+            found = known.subscriptions.setdefault(name, new)
+        try:
+            return await found.value()
+        except SubscriptionNotFound:
+            known.subscriptions.pop(name, None)
+            raise
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
         """See `Broker.list_subscriptions`."""
@@ -330,28 +338,41 @@ class Topics:
             raise _no_topic(name)
         return TopicInfo(name, _settings(record.settings), record.created_ms)
 
+    def _reading_of(self, name: TopicName) -> Callable[[], Coroutine[Any, Any, TopicInfo]]:
+        """Reads the topic and notices a namesake."""
+        before: TopicInfo | None = None
+
+        async def read() -> TopicInfo:
+            nonlocal before
+            info = await self._read(name)
+            known, before = before, info
+            if known is not None and known.created_ms != info.created_ms:
+                # Deleted and made again between two looks: what is open here was the old one's.
+                self._on_deleted(name)
+            return info
+
+        return read
+
     def _watch(self, name: TopicName) -> _Known:
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = _Known()
-            watched = known
+            known = self._known[name] = _Known(Remembered(self._reading_of(name), self._spawn))
             known.watches = [
                 self._records.watch_topic(*name, lambda: self._changed(name)),
-                self._records.watch_subscriptions(*name, watched.subscriptions.clear),
+                self._records.watch_subscriptions(*name, known.subscriptions_changed),
             ]
         return known
 
     def _changed(self, name: TopicName) -> None:
         known = self._known.get(name)
         if known is not None:
-            known.info = None
-            known.changes += 1
+            known.info.alarm()
             self._spawn(self._reread(name))
 
     async def _reread(self, name: TopicName) -> None:
         """Settings that changed reach the partitions that are open here; so does a deletion."""
         try:
-            await self.get(name)
+            await self._found(name, newest=True)
         except TopicNotFound:
             self._on_deleted(name)
         except OctavoError as error:

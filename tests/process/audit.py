@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,18 @@ def errors_in_logs(folder: Path) -> list[str]:
         for line in path.read_text().splitlines()
         if not line.startswith("{") or "Traceback" in line
     ]
+
+
+def last_warnings(folder: Path, count: int = 60) -> list[str]:
+    """What the processes complained about last, in the order of time."""
+    lines = [
+        (found.get("ts", ""), f"{path.stem}: {line}")
+        for path in (folder / "logs").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+        if line.startswith("{") and line.endswith("}")
+        if (found := json.loads(line)).get("level") != "info"
+    ]
+    return [text for _, text in sorted(lines)[-count:]]
 
 
 Copies = dict[int, dict[str, bytes]]

@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 from octavo import AsyncClient
 from octavo.standalone.supervisor import Plan, Supervisor
 from tests.kit.history import Call
-from tests.process.audit import errors_in_logs, ledger_problems, problems, stored, texts
+from tests.process.audit import (
+    errors_in_logs,
+    last_warnings,
+    ledger_problems,
+    problems,
+    stored,
+    texts,
+)
 from tests.process.users import (
     SUBSCRIPTION,
     TOPIC,
@@ -238,6 +245,7 @@ async def run_round(
         wrong += errors_in_logs(folder)
     except BaseException as error:
         error.add_note("faults so far:\n  " + "\n  ".join(breaker.log))
+        error.add_note("last warnings:\n  " + "\n  ".join(last_warnings(folder)))
         raise
     finally:
         await supervisor.stop()
