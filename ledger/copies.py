@@ -35,11 +35,6 @@ class Stretch:
         return self.fragment.first_entry
 
 
-def quorum_of(metadata: LedgerMetadata) -> Quorum:
-    """E, Qw and Qa of a ledger."""
-    return Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-
-
 def stretches(metadata: LedgerMetadata) -> list[Stretch]:
     """What of the ledger can be copied, ascending."""
     ends = [fragment.first_entry - 1 for fragment in metadata.fragments[1:]]

@@ -15,9 +15,10 @@ import structlog
 
 from ledger.bookies import Bookie, Lane
 from ledger.connection import BookieConnection
-from ledger.copies import Range, quorum_of
+from ledger.copies import Range
 from ledger.errors import BookieUnavailable, ReadFailed
 from ledger.opened import opener_for
+from ledger.quorum import quorum_of
 from ledger.race import AllFailed, Answer, Race
 from metadata.ledgers import Fragment, LedgerMetadata
 from protocol.codes import Code, DigestMismatch, OctavoError, ProtocolError, error_for

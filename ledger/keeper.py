@@ -33,12 +33,12 @@ from ledger.copies import (
     missing,
     moved,
     names,
-    quorum_of,
     stretches,
     tail_of,
 )
 from ledger.copying import Copying
 from ledger.errors import LedgerNotFound, ReadFailed
+from ledger.quorum import quorum_of
 from ledger.records import ChangeWritten, change_record, read_record
 from metadata.bookies import BookieInfo
 from metadata.ledgers import LedgerMetadata, LedgerState

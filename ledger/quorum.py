@@ -17,6 +17,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metadata.ledgers import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,11 @@ class Quorum:
             sum(position in positions for position in self.write_set(start)) >= count
             for start in range(self.ensemble_size)
         )
+
+
+def quorum_of(metadata: LedgerMetadata) -> Quorum:
+    """E, Qw and Qa of a ledger."""
+    return Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
 
 
 class Acks:

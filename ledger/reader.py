@@ -21,7 +21,7 @@ import structlog
 from ledger.entry_source import EntrySource
 from ledger.errors import BookieUnavailable, LedgerError, ReadFailed
 from ledger.opened import opener_for
-from ledger.quorum import Quorum
+from ledger.quorum import quorum_of
 from ledger.race import AllFailed, Answer, Race
 from ledger.records import read_record
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
@@ -55,7 +55,7 @@ class LedgerReader(EntrySource):
         self._client = client
         self._options = client.options
         self._loop = asyncio.get_running_loop()
-        self._quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._quorum = quorum_of(metadata)
         self._opened = opener_for(metadata)
         self._metadata = metadata
         self._version = version

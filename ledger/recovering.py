@@ -42,7 +42,7 @@ from ledger.actions import (
     WritingAction,
 )
 from ledger.errors import BookieUnavailable, RecoveryFailed
-from ledger.quorum import Quorum
+from ledger.quorum import quorum_of
 from ledger.writing import Writing
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from protocol.codes import OctavoError, Unauthorized
@@ -131,7 +131,7 @@ class Recovering:
         assert metadata.ledger_id == self.ledger_id
         self._reset()
         self._metadata, self._version = metadata, version
-        self._quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._quorum = quorum_of(metadata)
         if metadata.state is LedgerState.CLOSED:
             self.state = State.DONE
             return [Done(metadata, version, adopted=True)]

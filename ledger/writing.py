@@ -37,7 +37,7 @@ from ledger.actions import (
     WritingAction,
 )
 from ledger.errors import LedgerFenced, NotEnoughBookies, WriteRefused
-from ledger.quorum import Acks, Quorum
+from ledger.quorum import Acks, quorum_of
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from protocol.codes import OctavoError
 
@@ -88,7 +88,7 @@ class Writing:
     ) -> None:
         self.metadata = metadata
         self.version = version
-        self.quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self.quorum = quorum_of(metadata)
         self.state = State.OPEN
         self.lac = last_add_confirmed
         self.lap = last_add_confirmed

@@ -18,8 +18,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from ledger.copies import missing, names
 from ledger.errors import LedgerNotFound
-from ledger.quorum import Quorum
+from ledger.quorum import quorum_of
 from metadata.bookies import BookieRegistry
 from metadata.compactions import RUN_KEY, compacted_ledgers
 from metadata.ledgers import LedgerMetadata
@@ -120,8 +121,7 @@ async def _look(service: str, now_ms: int) -> _Seen:
                 if record.compaction is not None and record.compaction.run is not None:
                     runs.add(record.compaction.run.encode())
         # Read after the partitions: what they name was there before.
-        missing = [name for name in named if name not in ledgers]
-        ledgers.update(await _records(cluster, missing))
+        ledgers.update(await _records(cluster, [name for name in named if name not in ledgers]))
         # A run's ledgers are named when it publishes: until then they are no orphans.
         waiting = {i for i, one in ledgers.items() if one.custom.get(RUN_KEY) in runs}
         findings = metadata_findings(ledgers, named, bookies, now_ms, waiting)
@@ -160,7 +160,7 @@ def metadata_findings(
             of = partition.decode(errors="replace")
             what = f"made for partition {of}, which does not name it"
             found.append(Finding("ledger-orphaned", f"ledger {ledger_id}", what))
-        gone = {one for fragment in metadata.fragments for one in fragment.bookies} - bookies
+        gone = names(metadata) - bookies
         found += [
             Finding(
                 "bookie-gone",
@@ -195,9 +195,9 @@ async def _work(service: str, cluster: Cluster, parts: list[Part]) -> Found:
 
 async def _ledger(cluster: Cluster, metadata: LedgerMetadata, last: int) -> tuple[Findings, int]:
     findings = Findings()
-    names = sorted({one for fragment in metadata.fragments for one in fragment.bookies})
-    asked = (_ask(cluster, metadata.ledger_id, one) for one in names)
-    answers = dict(zip(names, await asyncio.gather(*asked), strict=True))
+    bookies = sorted(names(metadata))
+    asked = (_ask(cluster, metadata.ledger_id, one) for one in bookies)
+    answers = dict(zip(bookies, await asyncio.gather(*asked), strict=True))
     held = Held(
         {name: runs for name, (runs, _) in answers.items()},
         {name: why for name, (_, why) in answers.items()},
@@ -219,7 +219,7 @@ async def _ask(cluster: Cluster, ledger_id: int, bookie: str) -> tuple[list[Entr
 
 def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]:
     """By bookie: the entries up to `last` that it should hold."""
-    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    quorum = quorum_of(metadata)
     found: dict[str, list[Entries]] = {}
     fragments = metadata.fragments
     for at, fragment in enumerate(fragments):
@@ -228,11 +228,7 @@ def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]
         if end < fragment.first_entry:
             continue
         for position, bookie in enumerate(fragment.bookies):
-            if quorum.everywhere:
-                runs = [(fragment.first_entry, end)]
-            else:
-                entries = range(fragment.first_entry, end + 1)
-                runs = runs_in(one for one in entries if quorum.holds(position, one))
+            runs = missing(quorum, position, fragment.first_entry, end, held=[])
             found.setdefault(bookie, []).extend(runs)
     return found
 
@@ -240,8 +236,8 @@ def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]
 def copies_findings(metadata: LedgerMetadata, last: int, held: Held, findings: Findings) -> int:
     """Hold one ledger's bookies against its record. Returns how many copies are there."""
     where = f"ledger {metadata.ledger_id}"
-    quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-    missing: dict[str, list[Entries]] = {}
+    quorum = quorum_of(metadata)
+    lacking: dict[str, list[Entries]] = {}
     copies = 0
     for bookie, wanted in sorted(wanted_runs(metadata, last).items()):
         runs = held.runs[bookie]
@@ -252,14 +248,14 @@ def copies_findings(metadata: LedgerMetadata, last: int, held: Held, findings: F
         absent = without(wanted, runs)
         copies += count_of(wanted) - count_of(absent)
         if absent:
-            missing[bookie] = absent
+            lacking[bookie] = absent
             what = f"bookie {bookie} lacks {words(absent)}"
             findings.add("copy-missing", where, what, count_of(absent))
     lost = []
-    for entry_id in sorted({one for runs in missing.values() for one in numbers_in(runs)}):
+    for entry_id in sorted({one for runs in lacking.values() for one in numbers_in(runs)}):
         bookies = metadata.fragment_of(entry_id).bookies
         holders = [bookies[position] for position in quorum.write_set(entry_id)]
-        if all(has(missing.get(bookie, []), entry_id) for bookie in holders):
+        if all(has(lacking.get(bookie, []), entry_id) for bookie in holders):
             lost.append(entry_id)
     if lost:
         what = f"no bookie of the write set has {words(runs_in(lost))}"

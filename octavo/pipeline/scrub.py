@@ -23,7 +23,7 @@ from ledger.bookies import settle
 from ledger.connection import BookieConnection
 from ledger.errors import BookieUnavailable
 from ledger.opened import Opener, opener_for
-from ledger.quorum import Quorum
+from ledger.quorum import quorum_of
 from metadata.ledgers import LedgerMetadata
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.runner import BadUsage, Run
@@ -130,7 +130,7 @@ class Copies:
         self._ledgers = cluster.ledgers
         self._metadata = metadata
         self._opened: Opener = opener_for(metadata)
-        self._quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        self._quorum = quorum_of(metadata)
         self.bytes = 0
 
     async def read(self, entries: list[int]) -> dict[int, dict[str, Copy]]:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from bookie.node import BookieNode
-from ledger.copies import missing, quorum_of, stretches
+from ledger.copies import missing, stretches
 from ledger.keeper import CopyKeeper, KeeperOptions
 from ledger.ledgers import LedgerClient
+from ledger.quorum import quorum_of
 from ledger.writer import LedgerWriter
 from metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.process.copies import NodeCopies, kept_copies

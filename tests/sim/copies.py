@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from bookie.node import BookieNode
+from ledger.copies import names
 from ledger.options import LedgerOptions
 from metadata.store import MetadataStore
 from octavo.process.copies import kept_copies
 from tests.sim.ledger_audit import LedgerHistory, covered
-from tests.sim.moves import bookies_of, missing_of
+from tests.sim.moves import missing_of
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _watch(bookie: SimBookie, node: BookieNode) -> None:
             found.ledger_id
             for found in audit.ledgers.values()
             if not found.deleted
-            and name in bookies_of(found.record)
+            and name in names(found.record)
             and storage.limbo.covers(found.ledger_id)
         ]
         # An ensemble may change after the keeper looked: to who was sure of the ledger then.
@@ -109,7 +110,7 @@ def whole(bookies: dict[str, SimBookie], ledgers: Iterable[LedgerHistory]) -> st
                     return f"{name} is gone, {spares} could hold ledger {history.ledger_id}"
         for name, bookie in serving.items():
             assert bookie.node is not None
-            if name in bookies_of(history.record):
+            if name in names(history.record):
                 held = covered(bookie.node.storage, history.ledger_id)
                 missing = missing_of(history, name, held)
                 if missing:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookie.index import MemoryIndex
-from ledger.quorum import Quorum
+from ledger.copies import names
+from ledger.quorum import Quorum, quorum_of
 from metadata.ledger_codec import decode_ledger_metadata
 from metadata.ledgers import LedgerMetadata, LedgerState
 from tests.sim.events import Events
-from tests.sim.moves import bookies_of, is_move, move_problems
+from tests.sim.moves import is_move, move_problems
 
 _NEXT = {
     LedgerState.OPEN: (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED),
@@ -54,7 +55,7 @@ class LedgerHistory:
 
     def __post_init__(self) -> None:
         record = self.record
-        self.quorum = Quorum(record.ensemble_size, record.write_quorum, record.ack_quorum)
+        self.quorum = quorum_of(record)
 
     @property
     def is_closed(self) -> bool:
@@ -136,7 +137,7 @@ class LedgerAudit:
         if old.fragments != record.fragments and is_move(old, record):
             for problem in move_problems(history, record, self.held):
                 self.fail(f"{problem}: {what}")
-            history.former |= bookies_of(old) - bookies_of(record)
+            history.former |= names(old) - names(record)
             history.record, history.version = record, version
             return
         self.check(not history.is_closed, f"P2 a closed record was changed: {what}")

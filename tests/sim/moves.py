@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from tests.sim.ledger_audit import LedgerHistory
 
 
-def bookies_of(record: LedgerMetadata) -> set[str]:
-    return {bookie for fragment in record.fragments for bookie in fragment.bookies}
-
-
 def missing_of(history: LedgerHistory, bookie: str, held: set[int]) -> set[int]:
     """What the record of a closed ledger gives a bookie, and it does not hold."""
     last = history.record.last_entry
