@@ -3,7 +3,8 @@
 One partition at a time: an offset means something only within one. A topic with one partition may
 leave it away; with several, `…/partitions/{n}/messages` is needed, and the refusal says so. What
 comes back is what is durable; nothing new is a 204 with `Next-Offset`. An offset beyond the end is
-416, one that retention has removed 410, each with the offset that would do.
+416, one that retention has removed 410, each with the offset that would do. With `compacted=true`
+messages below the horizon of the partition's compacted view come from that (broker/compacted.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from broker.call import (
     bad_parameter,
     parse_time_ms,
 )
+from broker.compacted import CompactedLog
+from broker.compacted_view import CompactedBatch
 from broker.partition import Partition
 from broker.payloads import MessageOut, encode, message_out
 from broker.problems import Problem
@@ -32,7 +35,7 @@ from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner
 from broker.types import MessageId, PartitionName, StoredBatch, TopicName
 from protocol.batch import InvalidBatch
 from protocol.compression import UnsupportedCompression
-from protocol.records import read_records
+from protocol.records import read_gapped_records, read_records
 
 POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
 ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
@@ -49,16 +52,28 @@ async def read(call: Call) -> web.StreamResponse:
     limit = call.integer("limit", config.read_messages, 1, config.read_messages_max)
     wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
     position = parse_position(call, "from", "earliest")
+    compacted = wants_compacted(call)
 
     async def here(partition: Partition) -> web.StreamResponse:
-        offset = await resolve(partition, position)
-        batches = await partition.read(offset, bytes_max=bytes_max, count_max=limit, wait_s=wait_s)
+        if compacted:
+            view = partition.compacted
+            offset = await resolve(view, position)
+            batches, offset, following = await view.read(
+                offset, bytes_max=bytes_max, count_max=limit, wait_s=wait_s
+            )
+        else:
+            offset = await resolve(partition, position)
+            batches = await partition.read(
+                offset, bytes_max=bytes_max, count_max=limit, wait_s=wait_s
+            )
+            following = batches[-1].next_offset if batches else offset
         if not batches:
-            return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(offset)})
+            return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
         if kind == RECORD_BATCH:
-            return _as_batches(call, batches)
+            return _as_batches(call, batches, following)
         messages = await _open(name.partition, offset, batches, limit)
-        following = messages[-1].offset + 1
+        if messages[-1].offset + 1 < batches[-1].next_offset:
+            following = messages[-1].offset + 1
         call.services.metrics.messages_read.inc(len(messages))
         return _as_text(call, kind, messages, following)
 
@@ -68,18 +83,23 @@ async def read(call: Call) -> web.StreamResponse:
 async def offsets(call: Call) -> web.StreamResponse:
     """`GET …/offsets?at=`: of one partition, or of all."""
     position = parse_position(call, "at", "latest")
+    compacted = wants_compacted(call)
     name = call.partition
     if name is not None:
         number = name.partition
-        return await at_owner(
-            call, name, lambda partition: _reply_offset(call, number, partition, position)
-        )
+
+        async def reply(partition: Partition) -> web.StreamResponse:
+            return call.reply(await _offset(number, partition, position, compacted))
+
+        return await at_owner(call, name, reply)
     topic = call.topic
     info = await call.services.broker.get_topic(topic)
     suffix = f"/offsets?at={_query_text(call.text('at', 'latest'))}"
+    if compacted:
+        suffix += "&compacted=true"
 
     def here(number: int) -> Callable[[Partition], Any]:
-        return lambda partition: _offset(number, partition, position)
+        return lambda partition: _offset(number, partition, position, compacted)
 
     asked = [
         ask_partition(call, topic.partition(number), here(number), "GET", suffix)
@@ -89,14 +109,15 @@ async def offsets(call: Call) -> web.StreamResponse:
     return call.reply({"offsets": [one["offsets"][0] for one in found]})
 
 
-async def _reply_offset(
-    call: Call, number: int, partition: Partition, position: Position
-) -> web.StreamResponse:
-    return call.reply(await _offset(number, partition, position))
+def wants_compacted(call: Call) -> bool:
+    """Whether `compacted=true` is asked for. Raises a 400."""
+    return call.choice("compacted", "false", "true", "false") == "true"
 
 
-async def _offset(number: int, partition: Partition, position: Position) -> dict[str, Any]:
-    offset = await resolve(partition, position)
+async def _offset(
+    number: int, partition: Partition, position: Position, compacted: bool
+) -> dict[str, Any]:
+    offset = await resolve(partition.compacted if compacted else partition, position)
     return {
         "offsets": [
             {
@@ -136,8 +157,8 @@ def parse_position(call: Call, parameter: str, default: str) -> Position:
     return found
 
 
-async def resolve(partition: Partition, position: Position) -> int:
-    """The offset that `position` means in this partition."""
+async def resolve(partition: Partition | CompactedLog, position: Position) -> int:
+    """The offset that `position` means in this partition, or in its compacted view."""
     if isinstance(position, tuple) and not isinstance(position, MessageId):
         return await partition.resolve(time_ms=position[0])
     return await partition.resolve(at=position)
@@ -199,18 +220,22 @@ async def _open(
     rendered = 0
     for batch in batches:
         skip = offset - batch.base_offset
+        # In a batch of a compacted view a record's offset is not told by its position.
+        opened = read_gapped_records if isinstance(batch, CompactedBatch) else read_records
         try:
-            for index, record in enumerate(read_records(batch.data)):
-                if index < skip:
+            for index, record in enumerate(opened(batch.data)):
+                delta = record.offset_delta
+                if delta < skip:
                     continue
                 if len(found) == limit:
                     return found
                 at = MessageId(batch.ledger_id, batch.entry_id, index)
-                found.append(message_out(number, batch.base_offset + index, at, record))
+                found.append(message_out(number, batch.base_offset + delta, at, record))
         except (InvalidBatch, UnsupportedCompression) as error:
             if found:
                 return found  # the next read begins at the batch, and says what is wrong with it
             raise _cannot_open(batch, error) from None
+        offset = batch.next_offset
         if len(found) - rendered > RENDERED_TOGETHER:
             rendered = len(found)
             await asyncio.sleep(0)
@@ -232,9 +257,8 @@ def _headers(call: Call, following: int) -> dict[str, str]:
     return {NEXT_OFFSET_HEADER: str(following), OWNER_HEADER: call.owner_url}
 
 
-def _as_batches(call: Call, batches: list[StoredBatch]) -> web.StreamResponse:
-    following = batches[-1].next_offset
-    call.services.metrics.messages_read.inc(following - batches[0].base_offset)
+def _as_batches(call: Call, batches: list[StoredBatch], following: int) -> web.StreamResponse:
+    call.services.metrics.messages_read.inc(sum(batch.header.record_count for batch in batches))
     body = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
     return web.Response(body=body, content_type=RECORD_BATCH, headers=_headers(call, following))
 

@@ -135,6 +135,16 @@ class MessageNotFound(BrokerError):
     name = "message-not-found"
 
 
+class CompactedViewUnreadable(BrokerError):
+    """A compacted view whose ledgers are gone or damaged; though the record names it (503).
+
+    What it holds is unknown, never nothing.
+    """
+
+    name = "compacted-view-unreadable"
+    retryable = True
+
+
 class BatchTooLong(BrokerError):
     """A batch that does not fit an entry (413)."""
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
+from broker.compacted import CompactedLog
 from broker.errors import (
     BatchTooLong,
     NotOwner,
@@ -88,6 +89,7 @@ class Partition:
         self._log = PartitionLog(
             name, around.ledgers, self._record, around.tail_cache, around.read_ahead
         )
+        self._compacted = CompactedLog(name, around.ledgers, self._record, self._log)
         self._opener = PartitionOpener(
             name, around.config, around.ledgers, self._record, self._log.reader, settings,
             around.clock, around.spawn,
@@ -224,6 +226,12 @@ class Partition:
             return at
         assert at in ("earliest", "latest"), at
         return self.earliest_offset if at == "earliest" else self.next_offset
+
+    @property
+    def compacted(self) -> CompactedLog:
+        """The same partition, read through its compacted view. Raises `NotOwner`."""
+        self._check_open()
+        return self._compacted
 
     # Subscriptions
 
@@ -407,6 +415,7 @@ class Partition:
         if self._state_log is not None:
             await self._state_log.close(drain=drain)
         await self._log.close(self._gone)
+        await self._compacted.close(self._gone)
         if self._publisher is not None:
             await self._publisher.abandon()
 

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 from broker.cache import PartitionTail, TailCache
 from broker.entry_index import EntryIndex
-from broker.errors import NotOwner, OffsetBeyondEnd, OffsetTrimmed
+from broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
 from broker.log_reader import LogReader, ReadAheadBudget
 from broker.partition_record import PartitionRecordKeeper
 from broker.publisher import Publisher
 from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.ledgers import LedgerClient
+from metadata.compactions import compacted_ledgers
 from protocol.batch import InvalidBatch
 from protocol.compression import UnsupportedCompression
 from protocol.records import Record, read_records
@@ -115,7 +116,16 @@ class PartitionLog:
         cached = self.tail.find(message_id.ledger_id, message_id.entry_id)
         if cached is not None and message_id.index < cached.header.record_count:
             return cached.base_offset + message_id.index
-        return (await self.reader.batch_of(message_id)).base_offset + message_id.index
+        try:
+            return (await self.reader.batch_of(message_id)).base_offset + message_id.index
+        except MessageNotFound as error:
+            if message_id.ledger_id in compacted_ledgers(self._record.value):
+                # Its offset may be one that retention has removed: a seek would go elsewhere.
+                raise MessageNotFound(
+                    f"{error}: that is in a compacted view, where only compacted=true looks; "
+                    "go by the message's offset"
+                ) from error
+            raise
 
     def records_of(self, batch: StoredBatch) -> Sequence[Record]:
         """The batch, opened; the newest few stay open, as consumers take a batch in parts.

@@ -136,6 +136,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.PartitionMoving: 503,
     broker_errors.OwnerUnreachable: 503,
     broker_errors.PartitionUnavailable: 503,
+    broker_errors.CompactedViewUnreadable: 503,
     broker_errors.SpliceUnfinished: 503,
     metadata_errors.MetadataUnavailable: 503,
     metadata_errors.SessionExpired: 503,

@@ -98,6 +98,12 @@ _PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of pass
 _WAIT = _query(
     "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
 )
+_COMPACTED = _query(
+    "compacted",
+    "`true`: below the horizon of the partition's compacted view only the messages that it has, "
+    "also those that retention has removed from the topic",
+    {"enum": ["true", "false"], "default": "false"}, "true",
+)  # fmt: skip
 _MESSAGE = {"key": "N14228", "value": {"carrier": "UA", "flight": 1545, "delay": 2}}
 _LINES = (
     '{"key": "N14228", "value": {"flight": 1545}}\n{"key": "N24211", "value": {"flight": 1714}}\n'
@@ -206,7 +212,8 @@ _MESSAGES = (
             tag="messages", summary="Read without a subscription", waits=True,
             description=(
                 "One partition at a time: a topic with several needs it in the path. Record "
-                "batches come whole, so the first may begin before the offset asked for."
+                "batches come whole, so the first may begin before the offset asked for; those of "
+                "a compacted view have gaps between the offsets of their records."
             ),
             parameters=(
                 *_path("namespace", "topic"),
@@ -216,6 +223,7 @@ _MESSAGES = (
                 ),
                 _query("limit", "messages", {"type": "integer", "minimum": 1}, 10),
                 _query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
+                _COMPACTED,
                 _WAIT,
                 _PREFER,
             ),
@@ -244,6 +252,7 @@ _MESSAGES = (
                     "at", "earliest, latest, or an RFC 3339 time",
                     {"type": "string", "default": "latest"}, "latest",
                 ),
+                _COMPACTED,
             ),
             answers=(_ok("One for each partition", "Offsets"),), problems=(404,),
         )

@@ -121,12 +121,15 @@ def check_batch(data: Buffer, start: int = 0, *, gaps: bool = False) -> BatchHea
     return found
 
 
-def split_batches(data: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches that stand back to back in `data`, each checked. Raises `InvalidBatch`."""
+def split_batches(data: Buffer, *, gaps: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches that stand back to back in `data`, each checked. Raises `InvalidBatch`.
+
+    `gaps`: as in `check_batch`.
+    """
     view = memoryview(data)
     start = 0
     while start < len(view):
-        found = check_batch(view, start)
+        found = check_batch(view, start, gaps=gaps)
         yield found, view[start : start + found.total_bytes]
         start += found.total_bytes
 

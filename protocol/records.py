@@ -103,7 +103,7 @@ def read_records(batch: Buffer) -> Iterator[Record]:
     """The records of one whole batch, which `batch.check_batch` has passed, in order.
 
     A record's `offset_delta` is its position: `check_batch` vouches that the header says the same,
-    unless gaps were allowed for; then `open_batch` tells.
+    unless gaps were allowed for; then `read_gapped_records` tells.
     Raises `InvalidBatch` where the records are not what header and lengths promise, and
     `UnsupportedCompression`; never anything else.
     """
@@ -119,6 +119,37 @@ def read_records(batch: Buffer) -> Iterator[Record]:
             position += 1
     except (CorruptRecordException, ValueError) as error:
         raise InvalidBatch(f"record {position} of {found.record_count}: {error}") from error
+
+
+def read_gapped_records(batch: Buffer) -> Iterator[Record]:
+    """The records of one whole batch, each with the `offset_delta` that it says itself.
+
+    For batches of a compacted view, which `check_batch(gaps=True)` or an entry's digest has passed.
+    Raises as `read_records` does, also when the deltas do not ascend to what the header announces.
+    """
+    found = read_header(batch)
+    if found.total_bytes != len(batch):
+        raise InvalidBatch(
+            f"record batch claims {found.total_bytes} bytes, {len(batch)} were given"
+        )
+    position, last = 0, -1
+    try:
+        for record in open_batch(batch):
+            delta = record.offset - found.base_offset
+            if not last < delta <= found.last_offset_delta:
+                raise InvalidBatch(
+                    f"record {position} of {found.record_count}: its offset delta is {delta}, "
+                    f"after {last} and up to {found.last_offset_delta}"
+                )
+            yield Record(record.key, record.value, record.headers, record.timestamp, delta)
+            position, last = position + 1, delta
+    except (CorruptRecordException, ValueError) as error:
+        raise InvalidBatch(f"record {position} of {found.record_count}: {error}") from error
+    if position != found.record_count or last != found.last_offset_delta:
+        raise InvalidBatch(
+            f"record batch announces {found.record_count} records up to offset delta "
+            f"{found.last_offset_delta}; {position} up to {last} are there"
+        )
 
 
 def open_batch(batch: Buffer) -> Iterable[Any]:

@@ -41,6 +41,12 @@ def consume(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
     ] = False,
+    compacted: Annotated[
+        bool,
+        typer.Option(
+            "--compacted", help="The newest of each key up to the last compaction (plain read)."
+        ),
+    ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Values only, as they are.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, with keys and offsets.")
@@ -55,9 +61,12 @@ def consume(
       octavo consume flights --from earliest --limit 10
       octavo consume flights --subscription billing --follow
       octavo consume flights --from 2026-11-21T08:00:00Z --partition 2 --json
+      octavo consume accounts --compacted --follow
     """
     if subscription and partition is not None:
         raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
+    if subscription and compacted:
+        raise BadOption("--compacted goes with a plain read; a subscription gets every message")
     printer = _Printer(limit, raw, as_json)
     urls = broker_urls(url, data)
 
@@ -71,7 +80,7 @@ def consume(
             if subscription:
                 await _by_subscription(client, topic, subscription, start, follow, printer)
             else:
-                await _by_reading(client, topic, partition, start, follow, printer)
+                await _by_reading(client, topic, partition, start, follow, compacted, printer)
 
     try:
         asyncio.run(run())
@@ -184,6 +193,7 @@ async def _by_reading(
     partition: int | None,
     start: str,
     follow: bool,
+    compacted: bool,
     printer: _Printer,
 ) -> None:
     """Print one partition, or all of them one after the other (beside one another: --follow)."""
@@ -192,7 +202,9 @@ async def _by_reading(
     place: str | int = int(start) if start.isdigit() else start
 
     async def one(number: int) -> None:
-        async for message in client.messages(topic, partition=number, start=place, follow=follow):
+        async for message in client.messages(
+            topic, partition=number, start=place, follow=follow, compacted=compacted
+        ):
             printer.show(message)
 
     if not follow:

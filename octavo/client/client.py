@@ -194,14 +194,17 @@ class AsyncClient:
         start: str | int = "earliest",
         limit: int = READ_MESSAGES_MAX,
         wait_s: float = 0.0,
+        compacted: bool = False,
     ) -> list[Message]:
         """Messages of one partition from `start`: `earliest`, `latest`, an offset, an id, a time.
 
         Empty when nothing came within `wait_s`. Raises `Trimmed` when retention was faster.
+        `compacted`: below the horizon of its compacted view only what that has.
         """
         batch = await read_messages(
-            self.transport, TopicName.of(topic), partition, start, limit, wait_s
-        )
+            self.transport, TopicName.of(topic), partition, start, limit, wait_s,
+            compacted=compacted,
+        )  # fmt: skip
         return batch.messages
 
     async def messages(
@@ -211,15 +214,20 @@ class AsyncClient:
         partition: int = 0,
         start: str | int = "earliest",
         follow: bool = False,
+        compacted: bool = False,
     ) -> AsyncIterator[Message]:
-        """A partition's messages in order, to its end, or without end (`follow`)."""
+        """A partition's messages in order, to its end, or without end (`follow`).
+
+        `compacted`: first its compacted view, then every message behind the view's horizon.
+        """
         name = TopicName.of(topic)
         place: str | int = start
         while True:
             wait_s = FOLLOW_WAIT_S if follow else 0.0
             batch = await read_messages(
-                self.transport, name, partition, place, READ_MESSAGES_MAX, wait_s
-            )
+                self.transport, name, partition, place, READ_MESSAGES_MAX, wait_s,
+                compacted=compacted,
+            )  # fmt: skip
             for message in batch.messages:
                 yield message
             if batch.next_offset is not None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from octavo.client.transport import BATCH_TYPE, NEXT_OFFSET, Transport
 from octavo.client.types import Message, TopicName
 from protocol.batch import split_batches
-from protocol.records import read_records
+from protocol.records import read_gapped_records, read_records
 
 
 class ReadBatch(NamedTuple):
@@ -28,14 +28,21 @@ async def read_messages(
     start: str | int,
     limit: int,
     wait_s: float,
+    *,
+    compacted: bool = False,
 ) -> ReadBatch:
     """One read. Raises `Trimmed`, `NotFound`, `InvalidBatch` (damaged on the way)."""
     if isinstance(start, str) and start not in ("earliest", "latest"):
-        start = await find_offset(transport, topic, partition, start)
+        start = await find_offset(transport, topic, partition, start, compacted=compacted)
     answer = await transport.call(
         "GET",
         f"/v1/topics/{topic}/partitions/{partition}/messages",
-        query={"from": start, "limit": limit, "wait": wait_s or None},
+        query={
+            "from": start,
+            "limit": limit,
+            "wait": wait_s or None,
+            "compacted": "true" if compacted else None,
+        },
         headers={"Accept": BATCH_TYPE},
         partition=(str(topic), partition),
         wait_s=wait_s,
@@ -44,14 +51,17 @@ async def read_messages(
     next_offset = int(told) if told is not None else None
     if not answer.body:
         return ReadBatch([], next_offset)
-    first = start if isinstance(start, int) else None
+    first = start if isinstance(start, int) else 0
     messages: list[Message] = []
-    for header, data in split_batches(answer.body):
-        for record in read_records(data):
+    cut = False
+    opened = read_gapped_records if compacted else read_records
+    for header, data in split_batches(answer.body, gaps=compacted):
+        for record in opened(data):
             offset = header.base_offset + record.offset_delta
-            if first is not None and offset < first:
+            if offset < first:
                 continue  # a batch is sent whole: it may begin before the offset asked for
             if len(messages) == limit:
+                cut = True
                 break  # … and end behind the limit
             messages.append(
                 Message(
@@ -64,17 +74,25 @@ async def read_messages(
                     record.timestamp_ms,
                 )
             )
-    if messages:
+        first = header.next_offset
+    if messages and (cut or next_offset is None):
         next_offset = messages[-1].offset + 1
     return ReadBatch(messages, next_offset)
 
 
-async def find_offset(transport: Transport, topic: TopicName, partition: int, at: str | int) -> int:
+async def find_offset(
+    transport: Transport,
+    topic: TopicName,
+    partition: int,
+    at: str | int,
+    *,
+    compacted: bool = False,
+) -> int:
     """The offset that `at` means: `earliest`, `latest`, an offset, a message id or a time."""
     answer = await transport.call(
         "GET",
         f"/v1/topics/{topic}/partitions/{partition}/offsets",
-        query={"at": at},
+        query={"at": at, "compacted": "true" if compacted else None},
         partition=(str(topic), partition),
     )
     return int(answer.json()["offsets"][0]["offset"])

@@ -299,10 +299,18 @@ class Client:
         start: str | int = "earliest",
         limit: int = 1_000,
         wait_s: float = 0.0,
+        compacted: bool = False,
     ) -> list[Message]:
-        """Messages of one partition from `start`."""
+        """Messages of one partition from `start`; `compacted`: through its compacted view."""
         return self._thread.call(
-            self._inner.read(topic, partition=partition, start=start, limit=limit, wait_s=wait_s)
+            self._inner.read(
+                topic,
+                partition=partition,
+                start=start,
+                limit=limit,
+                wait_s=wait_s,
+                compacted=compacted,
+            )
         )
 
     def messages(
@@ -312,10 +320,16 @@ class Client:
         partition: int = 0,
         start: str | int = "earliest",
         follow: bool = False,
+        compacted: bool = False,
     ) -> Iterator[Message]:
-        """A partition's messages in order, to its end, or without end (`follow`)."""
+        """A partition's messages in order, to its end, or without end (`follow`).
+
+        `compacted`: first its compacted view, then every message behind the view's horizon.
+        """
         return self._thread.iterate(
-            self._inner.messages(topic, partition=partition, start=start, follow=follow)
+            self._inner.messages(
+                topic, partition=partition, start=start, follow=follow, compacted=compacted
+            )
         )
 
     def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:

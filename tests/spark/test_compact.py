@@ -84,6 +84,14 @@ class Topic:
         rows = self.frame(columns="partition,offset,key,value", **options).collect()
         return sorted((row.partition, row.offset, row.key, row.value) for row in rows)
 
+    def over_http(self) -> list[Message]:
+        """The view and what is behind it, page by page."""
+        return [
+            (number, one.offset, one.key, one.value)
+            for number in range(2)
+            for one in self.client.messages(self.name, partition=number, compacted=True)
+        ]
+
     def views(self) -> dict[int, CompactionRecord | None]:
         async def read() -> dict[int, CompactionRecord | None]:
             async with connected(self.service) as cluster:
@@ -154,6 +162,7 @@ def test_the_newest_of_each_key_run_after_run(topic: Topic) -> None:
         assert outcome.summary["partitions_up_to_date"] == (0 if count else 2)
         found = topic.messages(readCompacted="true")
         assert found == newest(every)
+        assert topic.over_http() == found, "without Spark as with it"
         assert len(found) < len(every) == len(topic.messages()), "the topic stays as it is"
         if count:
             assert outcome.summary["messages_kept"] == len(found)
@@ -162,6 +171,7 @@ def test_the_newest_of_each_key_run_after_run(topic: Topic) -> None:
     # What was published since is read behind the view.
     topic.publish([(b"k1", b"later"), (b"new", b"n")])
     behind = topic.messages(readCompacted="true")
+    assert topic.over_http() == behind
     assert sorted({(one[0], one[2]): one for one in behind if one[2] is not None}.values()) == [
         one for one in newest(topic.messages()) if one[2] is not None
     ]

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from broker import errors
+from broker.compacted import CompactedPage
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.server import BrokerServer
@@ -192,6 +193,20 @@ class FakeTransactions:
         return self.records.get(transaction, TransactionRecord())
 
 
+class FakeCompacted:
+    """There is no view: the partition itself."""
+
+    def __init__(self, partition: FakePartition) -> None:
+        self.partition = partition
+
+    async def resolve(self, **where: Any) -> int:
+        return await self.partition.resolve(**where)
+
+    async def read(self, offset: int, **bounds: Any) -> CompactedPage:
+        batches = await self.partition.read(offset, **bounds)
+        return CompactedPage(batches, offset, batches[-1].next_offset if batches else offset)
+
+
 class FakePartition:
     def __init__(self, name: PartitionName, cluster: FakeCluster) -> None:
         self.name = name
@@ -284,6 +299,10 @@ class FakePartition:
             size += len(batch.data)
             count += batch.next_offset - max(offset, batch.base_offset)
         return found
+
+    @property
+    def compacted(self) -> FakeCompacted:
+        return FakeCompacted(self)
 
     async def resolve(
         self, *, at: MessageId | int | str | None = None, time_ms: int | None = None

@@ -1,0 +1,279 @@
+"""Reads of the compacted view over HTTP: real brokers and ledgers, views written by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.ledgers import LedgerClient
+from metadata.topics import CompactedLedger, TopicStore
+from octavo.client.client import AsyncClient
+from protocol.batch import split_batches
+from protocol.records import Record, build_batch, read_gapped_records
+from tests.compacted_views import Kept, delete_retired, write_view
+from tests.http_cluster import Answer, HttpCluster, running_brokers, until
+
+BATCH = "application/vnd.kafka.recordbatch.v2"
+NDJSON = "application/x-ndjson"
+PATH = "/v1/topics/public/accounts"
+NAME = ("public", "accounts", 0)
+
+
+class Accounts:
+    """A topic of one partition, and who compacts it."""
+
+    def __init__(self, cluster: HttpCluster, ledgers: LedgerClient) -> None:
+        self.cluster = cluster
+        self.ledgers = ledgers
+        self.topics = TopicStore(cluster.cluster.store)
+        self.written: list[Kept] = []
+
+    async def publish(self, keys: str, *, batch: int = 3) -> None:
+        """A message for each letter; a batch for each few. Values are offsets, times seconds."""
+        for start in range(0, len(keys), batch):
+            first = len(self.written)
+            records = [
+                Record(key.encode(), b"%d" % (first + at), [("n", b"x")], 1_000 * (first + at))
+                for at, key in enumerate(keys[start : start + batch])
+            ]
+            answer = await self.cluster.api.post(PATH + "/messages", build_batch(records), BATCH)
+            assert answer.json()["first"]["offset"] == first, answer
+            self.written += [(first + at, record) for at, record in enumerate(records)]
+
+    def newest(self, horizon: int | None = None) -> list[Kept]:
+        """By the book: what a view up to there has."""
+        last = {record.key: (offset, record) for offset, record in self.written[:horizon]}
+        return sorted(last.values())
+
+    async def compact(
+        self, horizon: int | None = None, *, entry: int = 2, ledger: int = 2
+    ) -> list[CompactedLedger]:
+        """Publish a view with so many messages in an entry, and entries in a ledger."""
+        kept = self.newest(horizon)
+        entries = [kept[at : at + entry] for at in range(0, len(kept), entry)]
+        contents = [entries[at : at + ledger] for at in range(0, len(entries), ledger)]
+        end = len(self.written) if horizon is None else horizon
+        return await write_view(self.ledgers, self.topics, NAME, end, contents)
+
+    async def get(self, start: object = "earliest", broker: int = 0, **query: Any) -> Answer:
+        """A read of the view."""
+        asked = "".join(f"&{name}={value}" for name, value in query.items())
+        api = list(self.cluster.apis.values())[broker]
+        return await api.get(f"{PATH}/messages?from={start}&compacted=true{asked}")
+
+    async def paged(self, start: object = "earliest", **query: Any) -> list[int]:
+        """Offsets of all messages from there to the end, page by page; each is checked."""
+        found: list[int] = []
+        while True:
+            answer = await self.get(start, **query)
+            if answer.status == 204:
+                assert int(answer.headers["Next-Offset"]) == len(self.written), "204 is the end"
+                return found
+            found += self.checked(answer)
+            start = answer.json()["next_offset"]
+
+    def checked(self, answer: Answer) -> list[int]:
+        assert answer.status == 200, answer
+        body = answer.json()
+        assert answer.headers["Next-Offset"] == str(body["next_offset"])
+        for one in body["messages"]:
+            record = self.written[one["offset"]][1]
+            assert (one["key"], one["value"]) == ((record.key or b"").decode(), one["offset"])
+            assert (one["timestamp"], one["headers"]) == (record.timestamp_ms, {"n": "x"})
+        offsets = [one["offset"] for one in body["messages"]]
+        assert offsets == sorted(set(offsets))
+        assert offsets[-1] < body["next_offset"]
+        return offsets
+
+
+@pytest.fixture
+async def accounts(tmp_path: Path) -> AsyncIterator[Accounts]:
+    async with running_brokers(tmp_path) as cluster:
+        body = {"rollover": {"entries": 3}}
+        assert (await cluster.api.put(PATH, json=body)).status == 201
+        yield Accounts(cluster, await cluster.cluster.client(seed=7))
+
+
+def offsets(kept: Sequence[Kept]) -> list[int]:
+    return [offset for offset, _ in kept]
+
+
+async def test_every_start_and_page_gives_the_view_and_then_the_log(accounts: Accounts) -> None:
+    rng = random.Random(3)
+    await accounts.publish("".join(rng.choice("abcdefghijklm") for _ in range(40)))
+    plain = (await accounts.cluster.api.get(PATH + "/messages?from=earliest")).json()
+    without = await accounts.get()
+    assert without.json() == plain, "without a view the parameter changes nothing"
+    await accounts.compact()
+    view = offsets(accounts.newest())
+    assert view[0] > 3, "there are gaps"
+    assert await accounts.paged() == view, "the horizon is the end"
+    await accounts.publish("abcabcabc")
+    expected = view + list(range(40, 49))
+    assert accounts.checked(await accounts.get()) == expected, "one answer goes over the horizon"
+    assert (await accounts.cluster.api.get(PATH + "/messages")).json()["messages"][0]["offset"] == 0
+    for start in range(49):
+        left = [offset for offset in expected if offset >= start]
+        found = accounts.checked(await accounts.get(start, broker=start % 2))
+        assert found == left[: len(found)]
+    for query in ({"limit": 1}, {"limit": 3}, {"max_bytes": 1}, {"max_bytes": 300, "limit": 5}):
+        assert await accounts.paged(rng.randrange(3), **query) == expected
+        if "limit" in query:
+            answer = await accounts.get(0, **query)
+            assert len(answer.json()["messages"]) <= query["limit"]
+    answer = await accounts.get("latest")
+    assert (answer.status, answer.headers["Next-Offset"]) == (204, "49")
+    answer = await accounts.get(50)
+    assert (answer.status, answer.json()["next_offset"]) == (416, 49)
+
+
+@pytest.mark.parametrize("horizon", [15, 14])
+async def test_forms_of_answers_and_the_client(accounts: Accounts, horizon: int) -> None:
+    """Also when the horizon lies within a batch of the log, as no job makes it."""
+    await accounts.publish("abcabdabeabfabgx")
+    await accounts.compact(horizon)
+    expected = [*accounts.newest(horizon), *accounts.written[horizon:]]
+    for api in accounts.cluster.apis.values():
+        query = f"{PATH}/partitions/0/messages?compacted=true"
+        raw = await api.get(query, headers={"Accept": BATCH})
+        assert raw.status == 200, raw
+        found: list[Kept] = []
+        for header, data in split_batches(raw.body, gaps=True):
+            for record in read_gapped_records(data):
+                if not found or header.base_offset + record.offset_delta > found[-1][0]:
+                    found.append((header.base_offset + record.offset_delta, record))
+        assert [(offset, one.key, one.value, one.timestamp_ms) for offset, one in found] == [
+            (offset, one.key, one.value, one.timestamp_ms) for offset, one in expected
+        ]
+        assert raw.headers["Next-Offset"] == "16"
+        lines = (await api.get(query, headers={"Accept": NDJSON})).body.splitlines()
+        assert [json.loads(line)["offset"] for line in lines] == offsets(expected)
+        async with AsyncClient(api.url) as client:
+            for limit in (1, 2, 100):
+                read = await client.read("accounts", limit=limit, compacted=True)
+                assert [one.offset for one in read] == offsets(expected)[:limit]
+            for start in ("earliest", 5, "1970-01-01T00:00:09Z"):
+                every = [one async for one in client.messages(
+                    "accounts", start=start, compacted=True
+                )]  # fmt: skip
+                first = {"earliest": 0, 5: 5}.get(start, 9)
+                assert [(one.offset, one.value) for one in every] == [
+                    (offset, record.value) for offset, record in expected if offset >= first
+                ]
+
+
+async def test_time_and_message_ids(accounts: Accounts) -> None:
+    await accounts.publish("abcabdabeabfabgxabab")
+    (first, *_) = await accounts.compact(18, entry=3, ledger=1)
+    view = offsets(accounts.newest(18))
+    for second in range(21):
+        at = next((o for o in (*view, 18, 19, 20) if o >= second), 20)
+        for suffix in ("", "&compacted=false"):
+            found = await accounts.cluster.api.get(
+                f"{PATH}/offsets?at=1970-01-01T00:00:{second:02}Z{suffix}"
+            )
+            assert found.json()["offsets"][0]["offset"] == second
+        found = await accounts.cluster.api.get(
+            f"{PATH}/offsets?at=1970-01-01T00:00:{second:02}Z&compacted=true"
+        )
+        assert found.json()["offsets"][0]["offset"] == at
+    messages = (await accounts.get()).json()["messages"]
+    for one in messages:
+        answer = await accounts.get(one["id"], broker=1)
+        assert answer.json()["messages"][0] == one
+    assert messages[0]["id"].startswith(f"{first.ledger_id}:0:0")
+    # Elsewhere an id of the view's is not taken for a place in the log.
+    for wrong in ("from", "at"):
+        call = "messages" if wrong == "from" else "offsets"
+        answer = await accounts.cluster.api.get(f"{PATH}/{call}?{wrong}={messages[0]['id']}")
+        assert (answer.status, answer.json()["code"]) == (404, "message-not-found")
+        assert "go by the message's offset" in answer.json()["detail"]
+    await accounts.cluster.api.put(PATH + "/subscriptions/s")
+    answer = await accounts.cluster.api.post(
+        PATH + "/subscriptions/s/seek", json={"to": messages[0]["id"]}
+    )
+    assert answer.status == 404
+    answer = await accounts.get(f"{first.ledger_id}:0:77")
+    assert (answer.status, answer.json()["code"]) == (404, "message-not-found")
+
+
+async def test_a_view_that_is_replaced_and_deleted_between_two_pages(accounts: Accounts) -> None:
+    await accounts.publish("abcdefghijklmnopqrstuvwxyz")
+    await accounts.compact()
+    page = await accounts.get(limit=3)
+    assert accounts.checked(page) == [0, 1, 2]
+    await accounts.publish("abcdexyz")
+    new = await accounts.compact()
+    assert await delete_retired(accounts.ledgers, accounts.topics, NAME)
+    # Its owner still has the old view's ledger open, and goes by the record that it knows.
+    found = await accounts.paged(page.json()["next_offset"], limit=4)
+    assert found[0] >= 3
+    last = {accounts.written[offset][1].key: offset for offset in found}
+    assert sorted(last.values()) == offsets(accounts.newest()), "the newest of every key is seen"
+    assert await accounts.paged() == offsets(accounts.newest())
+    for ledger in new:
+        await accounts.ledgers.delete(ledger.ledger_id)
+    partition = await _owner(accounts)
+    await partition.compacted.close(None)  # forget open readers, as they would be in time
+    partition._compacted._view._closed = None
+    for start in ("earliest", 3, "1970-01-01T00:00:09Z"):
+        answer = await accounts.get(start, broker=1)
+        assert (answer.status, answer.json()["code"]) == (503, "compacted-view-unreadable"), answer
+        assert "not whole" in answer.json()["detail"]
+
+
+async def _owner(accounts: Accounts) -> Any:
+    name = await accounts.cluster.owner_of(PATH + "/partitions/0")
+    broker = accounts.cluster.nodes[name].broker
+    from broker.types import PartitionName
+
+    return await broker.partition(PartitionName(*NAME))
+
+
+async def test_a_topic_trimmed_below_the_horizon(accounts: Accounts) -> None:
+    await accounts.publish("abcdabefa")
+    partition = await _owner(accounts)
+    await until(lambda: len(partition.stats().ledgers) > 1, 60)
+    await accounts.publish("bghabcdabefabgh")
+    await accounts.compact(18)
+    await accounts.cluster.api.put(PATH + "/subscriptions/holds")
+    answer = await accounts.cluster.api.post(PATH + "/subscriptions/holds/seek", json={"to": 12})
+    assert answer.status == 200, answer
+    retention = {"retention": {"size": "0B"}}
+    assert (await accounts.cluster.api.call("PATCH", PATH, json=retention)).status == 200
+    await until(lambda: partition.earliest_offset == 9, 60)
+    answer = await accounts.cluster.api.get(PATH + "/messages?from=0")
+    assert answer.status == 410
+    expected = offsets(accounts.newest(18)) + list(range(18, 24))
+    assert await accounts.paged() == await accounts.paged(0, limit=2) == expected
+    assert expected[0] < 9
+    await accounts.cluster.api.call("DELETE", PATH + "/subscriptions/holds")
+    await accounts.publish("abcdef" * 5)
+    await until(lambda: partition.earliest_offset > 18, 60)
+    answer = await accounts.get(0)
+    assert accounts.checked(answer) == offsets(accounts.newest(18))
+    assert answer.json()["next_offset"] == 18
+    answer = await accounts.get(18)
+    assert (answer.status, answer.json()["code"]) == (410, "offset-trimmed")
+    assert answer.json()["earliest_offset"] == partition.earliest_offset
+    await accounts.compact()
+    assert await accounts.paged() == offsets(accounts.newest())
+
+
+async def test_a_view_of_nothing_and_a_wrong_parameter(accounts: Accounts) -> None:
+    await accounts.publish("aab")
+    await write_view(accounts.ledgers, accounts.topics, NAME, 2, [])
+    answer = await accounts.get()
+    assert accounts.checked(answer) == [2]
+    await write_view(accounts.ledgers, accounts.topics, NAME, 3, [])
+    answer = await accounts.get()
+    assert (answer.status, answer.headers["Next-Offset"]) == (204, "3")
+    for wrong in ("yes", "", "TRUE"):
+        answer = await accounts.cluster.api.get(f"{PATH}/messages?compacted={wrong}")
+        assert (answer.status, answer.json()["code"]) == (400, "invalid-parameter")
+        assert "one of true, false" in answer.json()["detail"]
