@@ -114,7 +114,7 @@ class Hints:
         """A page ended with this batch, or within it. `is_last`: of its ledger."""
         following = batch.next_offset
         self._put(batch.ledger_id, batch.entry_id, batch.base_offset, following)
-        if not is_last and (batch.ledger_id, batch.entry_id + 1) not in self._ranges:
+        if not is_last:
             self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)
 
     def entry_of(self, ledger_id: int, offset: int) -> int | None:
@@ -129,7 +129,8 @@ class Hints:
         self._ranges.clear()
 
     def _put(self, ledger_id: int, entry_id: int, first: int, end: int) -> None:
-        self._ranges[ledger_id, entry_id] = first, end
-        self._ranges.move_to_end((ledger_id, entry_id))
+        # What is known already may begin earlier, in the gap before the entry, or end later.
+        known = self._ranges.pop((ledger_id, entry_id), (first, end))
+        self._ranges[ledger_id, entry_id] = min(first, known[0]), max(end, known[1])
         if len(self._ranges) > _HINTS_MAX:
             self._ranges.popitem(last=False)

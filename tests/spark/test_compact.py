@@ -241,6 +241,8 @@ def test_messages_without_a_key_can_be_left_out(topic: Topic) -> None:
     topic.publish([(None, b"x"), (b"a", b"1"), (None, b"y"), (b"a", b"2")])
     topic.compact(keyless=False)
     assert [one[2:] for one in topic.messages(readCompacted="true")] == [(b"a", b"2")]
+    shown = octavo("consume", topic.name, "--compacted", "--json", "--url", topic.service)
+    assert [json.loads(line)["value"] for line in shown.stdout.splitlines()] == [2], shown.stderr
 
 
 # ---------------------------------------------------------------------- what dies

@@ -109,6 +109,7 @@ def test_who_goes_on_where_a_page_ended_need_not_search() -> None:
     assert hints.entry_of(2, 15) is None
     hints.note(batch(25, 31, entry_id=5), is_last=True)
     assert [hints.entry_of(1, offset) for offset in (25, 31, 32)] == [5, 5, None]
+    assert [hints.entry_of(1, offset) for offset in (20, 21, 22, 24)] == [4, 5, 5, 5]
     for number in range(200):
         hints.note(batch(number, number, 7, number), is_last=True)
     assert hints.entry_of(1, 15) is None, "they are bounded"

@@ -32,6 +32,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["publish", "t", "hello", "--file", "x"], "choose one"),
         (["publish", "t", "hello", "--producer-id", "x"], "--producer-id needs keys"),
         (["consume", "t", "-s", "x", "--partition", "1"], "--partition goes with a plain read"),
+        (["consume", "t", "-s", "x", "--compacted"], "--compacted goes with a plain read"),
         (["ledger", "list"], "which cluster?"),
         (["ledger", "list", "--data", "none"], "holds no standalone cluster"),
         (["ledger", "show", "1", "--metadata", "redis://x"], "names no metadata store"),

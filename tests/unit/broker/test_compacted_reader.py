@@ -1,0 +1,257 @@
+"""The reader of compacted views over ledgers in memory: searches, looks, views that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.compacted import _READERS_MAX, CompactedReader
+from broker.compacted_view import Room
+from broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
+from broker.types import MessageId, PartitionName
+from ledger.errors import LedgerNotFound
+from metadata.store import MetadataUnavailable
+from metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
+from protocol.codes import NoSuchEntry
+from protocol.records import Record, read_gapped_records
+from tests.compacted_views import gapped
+
+ALL = Room(1 << 30, 1 << 30)
+
+
+class Reader:
+    def __init__(self, world: World, ledger_id: int) -> None:
+        self.world = world
+        self.ledger_id = ledger_id
+        self.is_closed = ledger_id not in world.unclosed
+        self.last_add_confirmed = len(world.entries[ledger_id]) - 1
+
+    async def read(self, first: int, last: int) -> list[Any]:
+        await asyncio.sleep(0)
+        if self.ledger_id in self.world.given_up:
+            raise NoSuchEntry("every replica denies it")
+        self.world.reads += 1
+        entries = self.world.entries[self.ledger_id][first : last + 1]
+        return [SimpleNamespace(entry_id=first + at, payload=one) for at, one in enumerate(entries)]
+
+    async def close(self) -> None:
+        self.world.open -= 1
+
+
+class World:
+    """Ledgers, and the record in the store; `value` is what the owner knows of it."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, list[bytes]] = {}
+        self.unclosed: set[int] = set()
+        self.given_up: set[int] = set()
+        self.stored = PartitionRecord()
+        self.value = PartitionRecord()
+        self.down = False
+        self.open_gate: asyncio.Event | None = None
+        self.reads = self.looks = self.open = 0
+        self._next = 0
+
+    async def look(self) -> None:
+        self.looks += 1
+        await asyncio.sleep(0)
+        if self.down:
+            raise MetadataUnavailable("no answer")
+        self.value = self.stored
+
+    async def open_ledger(self, ledger_id: int) -> Reader:
+        await asyncio.sleep(0)
+        if self.open_gate is not None:
+            await self.open_gate.wait()
+        if ledger_id not in self.entries:
+            raise LedgerNotFound(f"no ledger {ledger_id}: never made, or deleted")
+        self.open += 1
+        return Reader(self, ledger_id)
+
+    def view(self, horizon: int, *ledgers: list[list[int]]) -> tuple[CompactedLedger, ...]:
+        """Publish one: ledgers of entries of offsets. A message's time is its offset."""
+        made = []
+        for entries in ledgers:
+            self._next += 1
+            base = entries[0][0]
+            payloads = [
+                gapped([(at, Record(b"k%d" % at, b"%d" % at, (), at)) for at in entry], base)
+                for entry in entries
+            ]
+            self.entries[self._next] = payloads
+            size, count = sum(map(len, payloads)), sum(map(len, entries))
+            made.append(CompactedLedger(self._next, base, entries[-1][-1], count, size))
+        self.stored = PartitionRecord(compaction=CompactionRecord(horizon, tuple(made)))
+        return tuple(made)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def reader(world: World) -> CompactedReader:
+    ledgers: Any = SimpleNamespace(open=world.open_ledger)
+    record: Any = world
+    return CompactedReader(PartitionName("public", "t", 0), ledgers, record)
+
+
+async def read(
+    reader: CompactedReader, offset: int, room: Room = ALL
+) -> tuple[list[int], int, int]:
+    """The offsets that a page gives, where to go on, and the horizon."""
+    batches, following, horizon = await reader.read(offset, room)
+    every = [
+        batch.base_offset + record.offset_delta
+        for batch in batches
+        for record in read_gapped_records(batch.data)
+    ]
+    return [one for one in every if one >= offset], following, horizon
+
+
+async def test_every_offset_by_search_and_by_hint(world: World, reader: CompactedReader) -> None:
+    rng = random.Random(8)
+    offsets = sorted(rng.sample(range(1_000), 120))
+    entries = [offsets[at : at + 4] for at in range(0, 120, 4)]
+    world.view(1_000, entries[:11], entries[11:12], entries[12:])
+    await reader.learn(at_once=True)
+    for start in rng.sample(range(1_001), 300):
+        for room in (Room(1, 1), Room(150, 9), ALL):
+            found, following, horizon = await read(reader, start, room)
+            left = [one for one in offsets if one >= start]
+            assert found == left[: len(found)]
+            assert (found, following) == ([], 1_000) if not left else found
+            ends = found == left
+            assert following == (horizon if ends else found[-1] + 1)
+    assert (await read(reader, 0))[0] == offsets
+    # Page after page costs one read each, wherever the limit cuts.
+    at, pages, world.reads = 0, 0, 0
+    while at < 1_000:
+        found, at, _ = await read(reader, at, Room(1, 1))
+        pages += 1
+    assert pages == len(entries) == world.reads
+    last = entries[20][-1] - 1  # within the batch where a page ended
+    await reader.read(entries[20][0], Room(1, 1))
+    world.reads = 0
+    await reader.read(last, Room(1, 1))
+    assert world.reads == 1
+
+
+async def test_few_readers_stay_open(world: World, reader: CompactedReader) -> None:
+    world.view(100, *([[at]] for at in range(3 * _READERS_MAX)))
+    await reader.learn(at_once=True)
+    at = 0
+    while at < 100:
+        _, at, _ = await read(reader, at)
+    assert world.open == _READERS_MAX
+    await reader.close(NotOwner("handed over"))
+    assert world.open == 0
+    with pytest.raises(NotOwner):
+        await reader.read(0, ALL)
+
+
+async def test_closed_while_a_ledger_is_opened(world: World, reader: CompactedReader) -> None:
+    world.view(9, [[1, 5]])
+    await reader.learn(at_once=True)
+    world.open_gate = asyncio.Event()
+    reading = asyncio.create_task(reader.read(0, ALL))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await reader.close(NotOwner("handed over"))
+    world.open_gate.set()
+    with pytest.raises(NotOwner):
+        await reading
+    assert world.open == 0
+
+
+async def test_a_look_now_or_now_and_then(world: World, reader: CompactedReader) -> None:
+    await reader.learn(at_once=False)
+    world.view(9, [[1, 5]])
+    for _ in range(20):
+        await reader.learn(at_once=False)
+    assert (world.looks, reader.now.horizon) == (1, 0)
+    await asyncio.gather(*(reader.learn(at_once=True) for _ in range(50)))
+    assert reader.now.horizon == 9
+    assert world.looks < 10, "who asks while another one waits for its turn shares its look"
+    world.down = True
+    world.view(20, [[2, 15]])
+    await reader.learn(at_once=True)
+    assert await read(reader, 0) == ([1, 5], 9, 9), "without the store by what is known"
+
+
+@pytest.mark.parametrize("how", ["deleted", "given up by bookies"])
+async def test_a_view_goes_away(world: World, reader: CompactedReader, how: str) -> None:
+    (first, second) = world.view(50, [[3, 8], [9]], [[20, 44]])
+    await reader.learn(at_once=True)
+    assert await read(reader, 0, Room(1, 1)) == ([3, 8], 9, 50)
+    if how == "given up by bookies":
+        await read(reader, 0)  # all of it is open
+    world.view(90, [[8, 9], [61]], [[80]])
+
+    def gone(*ledgers: CompactedLedger) -> None:
+        for one in ledgers:
+            world.given_up.add(one.ledger_id)
+            if how == "deleted":
+                del world.entries[one.ledger_id]
+
+    gone(second)
+    assert await read(reader, 3) in (([3, 8, 9], 10, 50), ([3, 8, 9, 20], 10, 50)), "what is there"
+    assert await read(reader, 10) == ([61, 80], 90, 90)
+    assert await reader.offset_at(62) == (80, 90)
+    newest = world.stored.compaction
+    assert newest is not None
+    gone(*newest.ledgers)
+    gone(first)
+    for work in (reader.read(0, ALL), reader.offset_at(62)):
+        with pytest.raises(CompactedViewUnreadable, match="is not whole"):
+            await work
+    with pytest.raises(CompactedViewUnreadable):
+        await reader.position(MessageId(newest.ledgers[0].ledger_id, 0, 0))
+    world.down = True
+    with pytest.raises(MetadataUnavailable):
+        await reader.read(0, ALL)
+
+
+async def test_what_cannot_be_is_an_error(world: World, reader: CompactedReader) -> None:
+    (only,) = world.view(50, [[3, 8], [9], [20, 44]])
+    await reader.learn(at_once=True)
+    whole = list(world.entries[only.ledger_id])
+
+    async def refused(match: str, offset: int = 0) -> None:
+        with pytest.raises(CompactedViewUnreadable, match=match):
+            await reader.read(offset, ALL)
+        await reader.close(NotOwner("x"))
+        reader._closed = None
+
+    world.entries[only.ledger_id] = whole[:2]
+    await refused("it is the last one; the ledger ends at 44")
+    await refused("it comes after offset 29", 30)
+    world.entries[only.ledger_id] = [whole[1], whole[0], whole[2]]
+    await refused("it comes after offset 9")
+    world.entries[only.ledger_id] = [whole[0], b"x" * 70, whole[2]]
+    await refused("magic")
+    world.entries[only.ledger_id] = []
+    await refused("open or empty")
+    world.entries[only.ledger_id] = whole
+    world.unclosed.add(only.ledger_id)
+    await refused("open or empty")
+
+
+async def test_times_and_ids(world: World, reader: CompactedReader) -> None:
+    offsets = [3, 8, 9, 20, 44, 45, 70]
+    first, second = world.view(90, [[3, 8], [9]], [[20, 44, 45], [70]])
+    await reader.learn(at_once=True)
+    for time_ms in range(72):
+        expected = next((one for one in offsets if one >= time_ms), None)
+        assert await reader.offset_at(time_ms) == (expected, 90)
+    assert await reader.position(MessageId(first.ledger_id, 0, 1)) == 8
+    assert await reader.position(MessageId(second.ledger_id, 0, 2)) == 45
+    assert await reader.position(MessageId(second.ledger_id + 1, 0, 0)) is None
+    for wrong in ((first.ledger_id, 0, 2), (first.ledger_id, 2, 0)):
+        with pytest.raises(MessageNotFound):
+            await reader.position(MessageId(*wrong))
