@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 from metadata.store import MetadataUnavailable, SessionExpired
 
 Value = TypeVar("Value")
-FRESH_WITHIN_S = 1.0
+FRESH_WITHIN_S = 0.3
+"""A store that is well answers within milliseconds; one that is not shall cost no more."""
 
 
 class Remembered(Generic[Value]):
