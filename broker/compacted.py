@@ -88,11 +88,8 @@ class CompactedLog:
         return 0 if self._view.now.horizon else self._log.earliest_offset
 
     async def _offset_at(self, time_ms: int) -> int:
-        found, horizon = await self._view.offset_at(time_ms)
-        if found is not None:
-            return found
-        # This view's horizon: of one that is published by now, the messages were not looked at.
-        return max(horizon, await self._log.offset_at(time_ms))
+        found = await self._view.offset_at(time_ms)
+        return await self._log.offset_at(time_ms) if found is None else found
 
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
@@ -160,7 +157,8 @@ class CompactedReader:
         by compare-and-set of the record, so it knows every view that was published before.
         """
         asked_s = self._loop.time()
-        if not at_once and asked_s < self._looked_s + _LOOK_EVERY_S:
+        lately = asked_s < self._looked_s + _LOOK_EVERY_S
+        if not at_once and (lately or self._turn.locked()):
             return
         async with self._turn:
             if self._looked_s > asked_s:
@@ -226,13 +224,13 @@ class CompactedReader:
 
         return await self._in_view(find)
 
-    async def offset_at(self, time_ms: int) -> tuple[int | None, int]:
-        """The first offset in the view with a message as new as `time_ms`, and its horizon.
+    async def offset_at(self, time_ms: int) -> int | None:
+        """The first offset in the view with a message as new as `time_ms`; None: all are older.
 
-        None: all are older. Exact as far as timestamps ascend, as in the log.
+        Exact as far as timestamps ascend, as in the log.
         """
 
-        async def find(view: View) -> tuple[int | None, int]:
+        async def find(view: View) -> int | None:
             async def is_new(ledger: CompactedLedger, entry_id: int) -> bool:
                 return (await self._batch(ledger, entry_id)).header.max_timestamp >= time_ms
 
@@ -242,13 +240,13 @@ class CompactedReader:
 
             number = await _first(0, len(view.ledgers), ends_new)
             if number == len(view.ledgers):
-                return None, view.horizon
+                return None
             ledger = view.ledgers[number]
             last = (await self._reader(ledger)).last_add_confirmed
             entry_id = await _first(0, last, lambda one: is_new(ledger, one))
             batch = await self._batch(ledger, entry_id)
             newer = (one for one in _records(batch) if one.timestamp_ms >= time_ms)
-            return batch.base_offset + next((one.offset_delta for one in newer), 0), view.horizon
+            return batch.base_offset + next((one.offset_delta for one in newer), 0)
 
         return await self._in_view(find)
 

@@ -265,6 +265,16 @@ async def test_a_topic_trimmed_below_the_horizon(accounts: Accounts) -> None:
     assert await accounts.paged() == offsets(accounts.newest())
 
 
+async def test_the_next_owner_goes_on(accounts: Accounts) -> None:
+    await accounts.publish("abcabdabeabfabgx" * 2)
+    await accounts.compact(30)
+    expected = [*offsets(accounts.newest(30)), 30, 31]
+    page = await accounts.get(limit=2)
+    assert accounts.checked(page) == expected[:2]
+    await accounts.cluster.stop_broker(await accounts.cluster.owner_of(PATH + "/partitions/0"))
+    assert await accounts.paged(page.json()["next_offset"], limit=2) == expected[2:]
+
+
 async def test_a_view_of_nothing_and_a_wrong_parameter(accounts: Accounts) -> None:
     await accounts.publish("aab")
     await write_view(accounts.ledgers, accounts.topics, NAME, 2, [])

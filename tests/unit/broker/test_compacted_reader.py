@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from broker.compacted import _READERS_MAX, CompactedReader
+from broker.compacted import _READERS_MAX, CompactedLog, CompactedReader
 from broker.compacted_view import Room
 from broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
-from broker.types import MessageId, PartitionName
+from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
 from metadata.store import MetadataUnavailable
 from metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
+from protocol.batch import read_header, with_base_offset
 from protocol.codes import NoSuchEntry
-from protocol.records import Record, read_gapped_records
+from protocol.records import Record, build_batch, read_gapped_records
 from tests.compacted_views import gapped
 
 ALL = Room(1 << 30, 1 << 30)
@@ -34,6 +35,8 @@ class Reader:
         await asyncio.sleep(0)
         if self.ledger_id in self.world.given_up:
             raise NoSuchEntry("every replica denies it")
+        if self.ledger_id not in self.world.entries:
+            raise LedgerNotFound(f"ledger {self.ledger_id} was deleted")
         self.world.reads += 1
         entries = self.world.entries[self.ledger_id][first : last + 1]
         return [SimpleNamespace(entry_id=first + at, payload=one) for at, one in enumerate(entries)]
@@ -202,7 +205,7 @@ async def test_a_view_goes_away(world: World, reader: CompactedReader, how: str)
     gone(second)
     assert await read(reader, 3) in (([3, 8, 9], 10, 50), ([3, 8, 9, 20], 10, 50)), "what is there"
     assert await read(reader, 10) == ([61, 80], 90, 90)
-    assert await reader.offset_at(62) == (80, 90)
+    assert await reader.offset_at(62) == 80
     newest = world.stored.compaction
     assert newest is not None
     gone(*newest.ledgers)
@@ -242,13 +245,92 @@ async def test_what_cannot_be_is_an_error(world: World, reader: CompactedReader)
     await refused("open or empty")
 
 
+class Log:
+    """Every message from `earliest_offset` on, in batches of three; a message's key is a letter."""
+
+    def __init__(self, keys: str) -> None:
+        self.keys = keys
+        self.earliest_offset = 0
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.keys)
+
+    async def read(self, offset: int, *_: Any) -> list[StoredBatch]:
+        await asyncio.sleep(0)
+        assert self.earliest_offset <= offset <= self.end_offset
+        if offset == self.end_offset:
+            return []
+        base = max(offset // 3 * 3, self.earliest_offset)
+        keys = self.keys[base : offset // 3 * 3 + 3]
+        data = with_base_offset(build_batch([Record(key.encode(), b"") for key in keys]), base)
+        return [StoredBatch(base, 0, 0, read_header(data), data)]
+
+    def newest(self) -> dict[str, int]:
+        return {key: offset for offset, key in enumerate(self.keys)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_views_come_and_go_between_pages(world: World, seed: int) -> None:
+    """Whatever is published, deleted and trimmed meanwhile: the newest of every key is seen."""
+    rng = random.Random(seed)
+    log = Log("".join(rng.choice("abcdefgh") for _ in range(40)))
+    ledgers: Any = SimpleNamespace(open=world.open_ledger)
+    record: Any = world
+    compacted = CompactedLog(PartitionName("public", "t", 0), ledgers, record, cast(Any, log))
+
+    def compact() -> None:
+        horizon = rng.randrange(len(log.keys) + 1)
+        if world.stored.compaction is not None:
+            horizon = max(horizon, world.stored.compaction.horizon)
+        kept = sorted(Log(log.keys[:horizon]).newest().values())
+        entries = [kept[at : at + 2] for at in range(0, len(kept), 2)]
+        before = dict(world.entries)
+        world.view(horizon, *(entries[at : at + 2] for at in range(0, len(entries), 2)))
+        if rng.random() < 0.5:
+            for ledger_id in before:  # those of all earlier views
+                del world.entries[ledger_id]
+        if rng.random() < 0.5:  # the owner learns of a view before it trims
+            world.value = world.stored
+            log.earliest_offset = max(log.earliest_offset, horizon)
+
+    if rng.random() < 0.8:
+        compact()
+    at = await compacted.resolve(at="earliest")
+    seen: dict[str, int] = {}
+    while True:
+        room = rng.randrange(1, 6)
+        batches, start, following = await compacted.read(at, bytes_max=1 << 20, count_max=room)
+        assert start >= at
+        if not batches:
+            assert following == log.end_offset, "nothing is the end, and nothing else"
+            break
+        place = start
+        for batch in batches:
+            for one in read_gapped_records(batch.data):
+                offset = batch.base_offset + one.offset_delta
+                if offset >= place:
+                    assert (one.key or b"").decode() in (log.keys[offset], f"k{offset}")
+                    seen[log.keys[offset]] = offset
+                    place = offset + 1
+        assert at < place <= following
+        at = following
+        if rng.random() < 0.3:
+            log.keys += rng.choice("abcdefghijk")
+        if rng.random() < 0.5:
+            compact()
+        if rng.random() < 0.5:
+            await compacted.resolve(at=0)  # another one begins, and looks
+    assert seen == log.newest()
+
+
 async def test_times_and_ids(world: World, reader: CompactedReader) -> None:
     offsets = [3, 8, 9, 20, 44, 45, 70]
     first, second = world.view(90, [[3, 8], [9]], [[20, 44, 45], [70]])
     await reader.learn(at_once=True)
     for time_ms in range(72):
         expected = next((one for one in offsets if one >= time_ms), None)
-        assert await reader.offset_at(time_ms) == (expected, 90)
+        assert await reader.offset_at(time_ms) == expected
     assert await reader.position(MessageId(first.ledger_id, 0, 1)) == 8
     assert await reader.position(MessageId(second.ledger_id, 0, 2)) == 45
     assert await reader.position(MessageId(second.ledger_id + 1, 0, 0)) is None
