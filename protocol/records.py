@@ -107,11 +107,7 @@ def read_records(batch: Buffer) -> Iterator[Record]:
     Raises `InvalidBatch` where the records are not what header and lengths promise, and
     `UnsupportedCompression`; never anything else.
     """
-    found = read_header(batch)
-    if found.total_bytes != len(batch):
-        raise InvalidBatch(
-            f"record batch claims {found.total_bytes} bytes, {len(batch)} were given"
-        )
+    found = _header_of_whole(batch)
     position = 0
     try:
         for record in open_batch(batch):
@@ -127,11 +123,7 @@ def read_gapped_records(batch: Buffer) -> Iterator[Record]:
     For batches of a compacted view, which `check_batch(gaps=True)` or an entry's digest has passed.
     Raises as `read_records` does, also when the deltas do not ascend to what the header announces.
     """
-    found = read_header(batch)
-    if found.total_bytes != len(batch):
-        raise InvalidBatch(
-            f"record batch claims {found.total_bytes} bytes, {len(batch)} were given"
-        )
+    found = _header_of_whole(batch)
     position, last = 0, -1
     try:
         for record in open_batch(batch):
@@ -150,6 +142,15 @@ def read_gapped_records(batch: Buffer) -> Iterator[Record]:
             f"record batch announces {found.record_count} records up to offset delta "
             f"{found.last_offset_delta}; {position} up to {last} are there"
         )
+
+
+def _header_of_whole(batch: Buffer) -> BatchHeader:
+    found = read_header(batch)
+    if found.total_bytes != len(batch):
+        raise InvalidBatch(
+            f"record batch claims {found.total_bytes} bytes, {len(batch)} were given"
+        )
+    return found
 
 
 def open_batch(batch: Buffer) -> Iterable[Any]:
