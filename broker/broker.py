@@ -145,7 +145,7 @@ class Broker:
         return await self._topics.create_topic(name, settings)
 
     async def get_topic(self, name: TopicName) -> TopicInfo:
-        """Cheap: kept in memory and dropped by a watch. Raises `TopicNotFound`."""
+        """Cheap: kept in memory under a watch. Raises `TopicNotFound`."""
         return await self._topics.get(name)
 
     async def update_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
