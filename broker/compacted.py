@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from broker.compacted_view import CompactedBatch, Hints, Room, View, batch_of
 from broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
+from broker.open_readers import OpenReaders
 from broker.partition_log import PartitionLog
 from broker.partition_record import PartitionRecordKeeper
 from broker.types import MessageId, PartitionName, StoredBatch
@@ -135,7 +135,7 @@ class CompactedReader:
         self._loop = asyncio.get_running_loop()
         self._known: CompactionRecord | None = None
         self._view = View(None)
-        self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
+        self._readers = OpenReaders[LedgerReader](_READERS_MAX)
         self._hints = Hints()
         self._looked_s = float("-inf")
         self._turn = asyncio.Lock()
@@ -172,8 +172,7 @@ class CompactedReader:
         """Let go of the readers."""
         self._closed = error
         self._hints.clear()
-        while self._readers:
-            await self._readers.popitem()[1].close()
+        await self._readers.close()
 
     async def read(self, offset: int, room: Room) -> tuple[list[CompactedBatch], int, int]:
         """Batches with messages from `offset` on, where to go on, and the view's horizon.
@@ -324,22 +323,17 @@ class CompactedReader:
     async def _reader(self, ledger: CompactedLedger) -> LedgerReader:
         if self._closed is not None:
             raise self._closed
-        reader = self._readers.get(ledger.ledger_id)
-        if reader is None:
-            opened = await self._ledgers.open(ledger.ledger_id)
-            if not opened.is_closed or opened.last_add_confirmed < 0 or self._closed is not None:
-                await opened.close()
-                raise self._closed or CompactedViewUnreadable(
-                    f"{self._name}: ledger {ledger.ledger_id} of its compacted view is open or "
-                    "empty; its writer closes it before it is published"
-                )
-            reader = self._readers.setdefault(ledger.ledger_id, opened)
-            if reader is not opened:
-                await opened.close()
-            if len(self._readers) > _READERS_MAX:
-                await self._readers.popitem(last=False)[1].close()
-        self._readers.move_to_end(ledger.ledger_id)
-        return reader
+        return await self._readers.get_or_open(ledger.ledger_id, lambda: self._open(ledger))
+
+    async def _open(self, ledger: CompactedLedger) -> LedgerReader:
+        opened = await self._ledgers.open(ledger.ledger_id)
+        if not opened.is_closed or opened.last_add_confirmed < 0 or self._closed is not None:
+            await opened.close()
+            raise self._closed or CompactedViewUnreadable(
+                f"{self._name}: ledger {ledger.ledger_id} of its compacted view is open or "
+                "empty; its writer closes it before it is published"
+            )
+        return opened
 
 
 async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:

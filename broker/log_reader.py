@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from broker.entry_index import EntryIndex
 from broker.errors import MessageNotFound, OffsetTrimmed, PartitionUnavailable
+from broker.open_readers import OpenReaders
 from broker.partition_record import PartitionRecordKeeper
 from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
@@ -76,7 +77,7 @@ class LogReader:
         self._index = index
         self._budget = budget
         self._last_entry = last_entry
-        self._readers: OrderedDict[int, AnyReader] = OrderedDict()
+        self._readers = OpenReaders[AnyReader](_READERS_MAX)
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
 
@@ -84,8 +85,7 @@ class LogReader:
         """Let go of readers and of what was read ahead."""
         while self._ahead:
             self._drop_stream(next(iter(self._ahead)))
-        while self._readers:
-            await self._readers.popitem()[1].close()
+        await self._readers.close()
 
     async def read(
         self, offset: int, end: int, bytes_max: int, count_max: int
@@ -314,17 +314,7 @@ class LogReader:
             ) from error
 
     async def _reader(self, link: PartitionLedger) -> AnyReader:
-        ledger_id = link.ledger_id
-        reader = self._readers.get(ledger_id)
-        if reader is None:
-            opened = await self._open(link)
-            reader = self._readers.setdefault(ledger_id, opened)
-            if reader is not opened:
-                await opened.close()
-            if len(self._readers) > _READERS_MAX:
-                await self._readers.popitem(last=False)[1].close()
-        self._readers.move_to_end(ledger_id)
-        return reader
+        return await self._readers.get_or_open(link.ledger_id, lambda: self._open(link))
 
     async def _open(self, link: PartitionLedger) -> AnyReader:
         if not is_only_copy(link.offload):
@@ -346,8 +336,7 @@ class LogReader:
             return None
         reader = self._readers.get(link.ledger_id)
         if reader is not None and not isinstance(reader, OffloadedReader):
-            del self._readers[link.ledger_id]
-            await reader.close()
+            await self._readers.drop(link.ledger_id, reader)
         return moved
 
     async def _last_entry_of(self, link: PartitionLedger) -> int:
@@ -363,9 +352,7 @@ class LogReader:
         if reader.is_closed:
             return reader
         # It was opened while the ledger still grew: its end may have moved since.
-        if self._readers.get(link.ledger_id) is reader:
-            del self._readers[link.ledger_id]
-        await reader.close()
+        await self._readers.drop(link.ledger_id, reader)
         return await self._reader(link)
 
     async def _mean_entry_bytes(self, link: PartitionLedger) -> int:
