@@ -52,7 +52,7 @@ class Budget:
         if self.used > self.peak:
             self.peak = self.used
         if before >= self.bytes_max > self.used:
-            for listener in self._listeners:
+            for listener in tuple(self._listeners):
                 listener()
 
     def share(self) -> int:

@@ -272,7 +272,7 @@ class EntryLogs:
 
     def close(self) -> None:
         """Give all files back."""
-        for file in self._readers.values():
+        for file in tuple(self._readers.values()):
             file.close()
         self._readers.clear()
         self._current = None

@@ -89,5 +89,5 @@ class AddPressure:
             level = Pressure.NONE
         if level is not self.level:
             self.level = level
-            for listener in self._listeners:
+            for listener in tuple(self._listeners):
                 listener(level)

@@ -100,12 +100,12 @@ class SubscriptionSet:
 
     def wake(self) -> None:
         """New messages are there."""
-        for subscription in self._open.values():
+        for subscription in tuple(self._open.values()):
             subscription.wake()
 
     def close(self, error: NotOwner) -> None:
         """The partition is served elsewhere from now on."""
-        for subscription in self._open.values():
+        for subscription in tuple(self._open.values()):
             subscription.close(error)
 
     def stats(self) -> dict[str, SubscriptionStats]:

@@ -69,7 +69,7 @@ class _Known:
         if len(self.subscriptions) > _STALE_SUBSCRIPTIONS_MAX:
             kept = {name: one for name, one in self.subscriptions.items() if not one.stale}
             self.subscriptions = kept
-        for one in self.subscriptions.values():
+        for one in tuple(self.subscriptions.values()):
             one.alarm()
 
 

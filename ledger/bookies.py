@@ -31,6 +31,8 @@ from protocol.extension import Op
 
 log = structlog.get_logger()
 
+CLOSING = "this client is closing"
+
 
 class Lane(enum.Enum):
     """What a connection is used for."""
@@ -105,6 +107,8 @@ class Bookie:
         """The connection, made if need be. Raises `BookieUnavailable`."""
         if self.connection is not None:
             return self.connection
+        if self._pool.closed:
+            raise BookieUnavailable(self.bookie_id, CLOSING)
         if self._connecting is None:
             self._connecting = self._pool.spawn(self._connect())
             self._connecting.add_done_callback(self._connect_done)
@@ -176,7 +180,7 @@ class Bookie:
         pause_ms = self._options.reconnect_ms_min
         told = False
         try:
-            while self.connection is None and self._listeners:
+            while self.connection is None and self._listeners and not self._pool.closed:
                 try:
                     await self.connected()
                 except BookieUnavailable as error:
@@ -241,8 +245,8 @@ class Bookies:
         self.closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for bookie in self._bookies.values():
-            bookie.drop("this client is closing")
+        for bookie in tuple(self._bookies.values()):  # who is told may turn to yet another
+            bookie.drop(CLOSING)
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

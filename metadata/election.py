@@ -60,7 +60,7 @@ class Ownership:
         self._sent.clear()
         lost, self._held = self._held, set()
         for path in sorted(lost):
-            for listener in self._lost_listeners:
+            for listener in tuple(self._lost_listeners):
                 listener(path)
 
     def on_lost(self, listener: Callable[[str], None]) -> None:

@@ -62,9 +62,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Stop what `publish` started and give the connections back."""
-        for producer in self._own_producers.values():
+        while self._own_producers:  # another task may publish meanwhile
+            _, producer = self._own_producers.popitem()
             await producer.close(flush=False)
-        self._own_producers.clear()
         await self.transport.close()
 
     # ---- cluster

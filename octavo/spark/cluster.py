@@ -104,7 +104,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Let go of everything."""
-        for reader in self._open.values():
+        while self._open:
+            _, reader = self._open.popitem()
             await reader.close()
         await self.ledgers.close()
         await self.store.close()

@@ -96,7 +96,7 @@ class TaskLedgers:
 
     async def discard(self) -> None:
         """The task fails, and nobody was told of these ledgers: they may go."""
-        for ledger in self._ledgers.values():
+        for ledger in tuple(self._ledgers.values()):
             with contextlib.suppress(OctavoError, TimeoutError):
                 ledger.writer.abandon(LedgerError("the task failed"))
                 await self._cluster.ledgers.delete(ledger.writer.ledger_id)

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from tests.sim.ledger_load import ACTIVITIES
-from tests.sim.options import FAULTS
+from tests.sim.options import FAULTS, PROFILES
 from tests.sim.quiet import prepare
 from tests.sim.run import SeedResult, run_seed
 from tests.sim.topic_options import FAULTS as TOPIC_FAULTS
@@ -52,14 +52,19 @@ def main() -> int:
     run.add_argument("seed", type=int)
     run.add_argument("--verbose", action="store_true", help="every fault and protocol event")
     run.add_argument(
-        "--profile", default=None, help="ledger, topic, both, beyond or copies; else drawn"
+        "--profile", default=None, choices=PROFILES, help="drawn by each seed when it is not given"
     )
     run.add_argument("--mutant", default=None, help="with this planted bug")
     many = commands.add_parser("many", help="many seeds, with what they came by")
     many.add_argument("count", type=int)
     many.add_argument("--start", type=int, default=0)
     many.add_argument("--jobs", type=int, default=1)
-    many.add_argument("--profile", default=None)
+    many.add_argument(
+        "--profile",
+        default=None,
+        choices=(*PROFILES, "all"),
+        help="of every seed; all: each seed once in every profile; else drawn by each seed",
+    )
     many.add_argument("--mutant", default=None)
     many.add_argument("--json", action="store_true")
     many.add_argument("--hashes", action="store_true", help="only each seed's trace hash")
@@ -117,6 +122,7 @@ def _many(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     shown = started
     total = Total()
+    runs = args.count * (len(PROFILES) if args.profile == "all" else 1)
     for results in _results(args):
         total.take(results)
         now = time.perf_counter()
@@ -124,7 +130,7 @@ def _many(args: argparse.Namespace) -> int:
             shown = now
             rate = total.seeds / (now - started)
             print(
-                f"{total.seeds} of {args.count} seeds, {rate:.0f}/s, {len(total.failures)} failed",
+                f"{total.seeds} of {runs} seeds, {rate:.0f}/s, {len(total.failures)} failed",
                 file=sys.stderr,
             )
     wall_s = time.perf_counter() - started
@@ -140,7 +146,8 @@ def _results(args: argparse.Namespace) -> Iterator[list[SeedResult]]:
         range(first, min(first + _CHUNK, args.start + args.count))
         for first in range(args.start, args.start + args.count, _CHUNK)
     ]
-    jobs = [(list(chunk), args.mutant, args.profile) for chunk in chunks]
+    profiles = PROFILES if args.profile == "all" else (args.profile,)
+    jobs = [(list(chunk), args.mutant, profile) for chunk in chunks for profile in profiles]
     prepare()
     with get_context("fork").Pool(args.jobs, maxtasksperchild=1) as pool:
         yield from pool.imap(run_chunk, jobs)
@@ -190,7 +197,7 @@ class Total:
             "faults": dict(sorted(self.faults.items())),
             "probes": dict(sorted(self.probes.items())),
             "blind_spots": self.blind_spots,
-            "failures": {result.seed: result.failure for result in self.failures},
+            "failures": {f"{r.seed} {r.profile}": r.failure for r in self.failures},
         }
 
     @property
@@ -215,7 +222,8 @@ class Total:
             for name, count in sorted(counts.items()):
                 print(f"  {count:9d}  {name}")
         print(f"blind spots: {', '.join(self.blind_spots) or 'none'}")
-        print(f"{len(self.failures)} failed" + "".join(f" {r.seed}" for r in self.failures))
+        failed = "".join(f" {one.seed} ({one.profile})" for one in self.failures)
+        print(f"{len(self.failures)} failed{failed}")
 
 
 if __name__ == "__main__":

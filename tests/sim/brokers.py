@@ -124,6 +124,7 @@ class SimBroker:
             await self.store.close()
         except OctavoError:
             pass
+        self.cluster.loop.look_for_unseen_errors(process)
         self.cluster.events.add("broker stopped", self.name)
         process.crash()
         self.start_later(self.rng.random() * 0.4)

@@ -110,6 +110,7 @@ class Calls:
             try:
                 result = await coro_fn()
             except Exception as raised:
+                self._loop.foresee(process, f"call from {src.name}", raised)
                 error = raised
             if process.alive:
                 self._at.get(process, {}).pop(answer, None)

@@ -258,6 +258,7 @@ class SimBookie:
             return
         self.serving = False
         await node.stop()
+        self.cluster.loop.look_for_unseen_errors(process)
         self.cluster.events.add("bookie stopped", self.name)
         self.kill()
         self.start_later(self.rng.random() * 0.3)

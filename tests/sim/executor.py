@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.handles import name_of
 from tests.sim.process import PROCESS, Process, ProcessCrashed
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class SimExecutors:
         except (ProcessCrashed, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as raised:
+            self._loop.foresee(process, name_of(call), raised)
             error = raised
         drawn = self._random() - _AT_ONCE_P
         if drawn < 0 and self._spent_s == 0:

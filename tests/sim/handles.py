@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import TYPE_CHECKING, Any
+
+from bookie.compaction import Kept
+from ledger.race import AllFailed
+from protocol.codes import OctavoError
+from tests.sim.process import ProcessCrashed
 
 if TYPE_CHECKING:
     from tests.sim.process import Process
-
 
 Call = tuple[Any, ...]
 """A function and its arguments."""
@@ -37,6 +42,11 @@ class SimHandle(list[Any]):
         return f"<{self[PROCESS_OF].name}: {what} at {self[WHEN]:.6f}>"
 
 
+FORESEEN = (OctavoError, AllFailed, Kept, OSError, asyncio.CancelledError, ProcessCrashed)
+"""What code may end with; OSError includes TimeoutError. Anything else is a mistake in it, whoever
+catches it: a `gather` that wants no exceptions, a `suppress`, a caller that has gone."""
+
+
 class SimTask(asyncio.Task):  # type: ignore[type-arg]
     """A task whose place in a set is the same in each run: sets of tasks are common in asyncio."""
 
@@ -57,6 +67,12 @@ def name_of(callback: Any) -> str:
     if isinstance(owner, asyncio.Task):
         return f"task {owner.get_name()}"
     return getattr(callback, "__qualname__", None) or type(callback).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """Where it was raised, for people."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def error_of(task: asyncio.Task[Any]) -> BaseException | None:

@@ -28,6 +28,7 @@ from tests.sim.executor import SimExecutors
 from tests.sim.handles import (
     CALL,
     CONTEXT,
+    FORESEEN,
     PROCESS_OF,
     WHEN,
     Call,
@@ -36,6 +37,7 @@ from tests.sim.handles import (
     close_quietly,
     error_of,
     name_of,
+    place_of,
 )
 from tests.sim.process import PROCESS, Process, ProcessCrashed
 from tests.sim.running import running
@@ -181,8 +183,18 @@ class SimLoop(asyncio.AbstractEventLoop):
                     self._error(process, "a live process was told that it crashed", None)
             except BaseException as error:
                 self._error(process, f"unhandled in {name_of(call[0])}", error)
+            task = getattr(call[0], "__self__", None)
+            if (
+                type(task) is SimTask and task._exception is not None  # type: ignore[attr-defined]
+            ):
+                self.foresee(process, f"task {task.get_name()}", task._exception)  # type: ignore[attr-defined]
             if process.armed:
                 process.after_step()
+
+    def foresee(self, process: Process, what: str, error: BaseException) -> None:
+        """`what` ended with `error`. One that nobody foresees fails the seed, swallowed or not."""
+        if not isinstance(error, FORESEEN):
+            self._error(process, f"{what} ended with", error)
 
     def _next(self) -> Process:
         ready = self._ready
@@ -252,9 +264,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         if process in self._ready:
             self._ready.remove(process)
 
-    def look_for_unseen_errors(self) -> None:
-        """Tasks whose error nobody ever looked at count as errors of the seed."""
-        for process in self._processes:
+    def look_for_unseen_errors(self, *ending: Process) -> None:
+        """Tasks whose error nobody ever looked at count as errors of the seed: all, or those of
+        processes that are ending in good order."""
+        for process in ending or self._processes:
             for task in process.tasks:
                 if process.alive and task.done() and task._log_traceback:  # type: ignore[attr-defined]
                     task._log_traceback = False  # type: ignore[attr-defined]
@@ -358,7 +371,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _error(self, process: Process, message: str, error: BaseException | None) -> None:
         if not self._discarded and process.alive:
-            self.errors.append(f"{self.now:.6f} {process.name}: {message}: {error!r}")
+            where = "" if error is None else place_of(error)
+            self.errors.append(f"{self.now:.6f} {process.name}: {message}: {error!r}{where}")
 
     get_debug = staticmethod(bool)  # type: ignore[assignment]
     """Asked by every future: `bool()` is False, without a frame of Python."""

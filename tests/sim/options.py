@@ -20,6 +20,9 @@ QUORUMS: Mapping[int, tuple[tuple[int, int, int], ...]] = {
 }
 """(E, Qw, Qa) by the number of bookies: with and without spares, with E > Qw, with Qa = Qw."""
 
+PROFILES = ("ledger", "topic", "both", "beyond", "copies")
+"""Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies."""
+
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds
     "power_loss": 0.8,  # one machine: what was not synced is lost

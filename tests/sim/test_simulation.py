@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.sim.__main__ import explain
+from tests.sim.options import PROFILES
 from tests.sim.run import run_seed
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
-COPIES_SEEDS = int(os.environ.get("SIM_COPIES_SEEDS", "90"))
+PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "90"))
+"""Of each profile: the same seeds, which are another story in each."""
 _SHARD = 60
+_OF_PROFILE = 30
 _HASHED = 30
 _HERE = Path(__file__).parent
 
@@ -39,10 +42,11 @@ def test_no_seed_fails(first: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(0, COPIES_SEEDS, _SHARD // 2))
-def test_no_seed_fails_whose_bookies_keep_their_copies(first: int) -> None:
-    for seed in range(first, min(first + _SHARD // 2, COPIES_SEEDS)):
-        result = run_seed(seed, profile="copies")
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("first", range(0, PROFILE_SEEDS, _OF_PROFILE))
+def test_no_seed_of_a_profile_fails(first: int, profile: str) -> None:
+    for seed in range(first, min(first + _OF_PROFILE, PROFILE_SEEDS)):
+        result = run_seed(seed, profile=profile)
         assert result.failure is None, explain(result)
 
 

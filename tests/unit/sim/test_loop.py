@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.sim.loop import SimLoop, SimStuck
+from tests.sim.network import SimNetwork
 from tests.sim.process import Process, ProcessCrashed, current_process
 from tests.sim.trace import Trace
 
@@ -261,7 +263,7 @@ def fails_in_a_callback(loop: SimLoop) -> None:
 
 def fails_in_a_task(loop: SimLoop) -> None:
     async def work() -> None:
-        raise ValueError("nobody looks")
+        raise ConnectionError("nobody looks")
 
     loop.create_task(work())
 
@@ -330,3 +332,64 @@ def test_streams_do_not_shift_one_another() -> None:
     first.stream("other").random()
     assert first.stream("mine").random() == second.stream("mine").random()
     assert first.stream("mine").random() != first.stream("theirs").random()
+
+
+async def _mistaken() -> None:
+    await asyncio.sleep(0.1)
+    raise KeyError("nobody foresees this")
+
+
+def test_an_error_that_nobody_foresees_counts_although_it_is_swallowed() -> None:
+    async def gathers() -> None:
+        await asyncio.gather(_mistaken(), return_exceptions=True)
+
+    async def suppresses() -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.create_task(_mistaken())
+
+    async def leaves_it_to_a_thread() -> None:
+        with contextlib.suppress(Exception):
+            await asyncio.get_running_loop().run_in_executor(None, {}.__getitem__, "x")
+
+    async def leaves_it_to_nobody() -> None:
+        process.spawn(_mistaken(), "left")
+        await asyncio.sleep(1)
+
+    for swallows in (gathers, suppresses, leaves_it_to_a_thread, leaves_it_to_nobody):
+        loop = a_loop()
+        process = Process(loop, "p")
+        loop.run_until(process.spawn(swallows(), "main"), virtual_s_max=5)
+        assert len(loop.errors) == 1, swallows.__name__
+        assert "KeyError" in loop.errors[0]
+
+
+def test_errors_that_belong_to_life_count_only_when_nobody_looks() -> None:
+    async def fails() -> None:
+        raise ConnectionResetError
+
+    async def looks() -> None:
+        await asyncio.gather(fails(), return_exceptions=True)
+
+    loop = a_loop()
+    process = Process(loop, "p")
+    loop.run_until(process.spawn(looks(), "looks"), virtual_s_max=5)
+    assert loop.errors == []
+    left = process.spawn(fails(), "left")
+    loop.run_until(left.done, virtual_s_max=5)
+    loop.look_for_unseen_errors(process)
+    assert len(loop.errors) == 1
+    assert "nobody looked at task left" in loop.errors[0]
+
+
+def test_a_call_that_goes_wrong_counts_although_the_caller_has_gone() -> None:
+    loop = a_loop()
+    network = SimNetwork(loop)
+    caller, called = Process(loop, "caller"), Process(loop, "called")
+
+    async def asks() -> None:
+        with contextlib.suppress(TimeoutError):
+            await network.call(caller, called, _mistaken, 0.01)
+
+    loop.run_until(caller.spawn(asks(), "asks"), virtual_s_max=5)
+    loop.run_until(lambda: loop.now > 1 or loop.errors, virtual_s_max=5)
+    assert "KeyError" in loop.errors[0]
