@@ -33,6 +33,7 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
     bytes: int
     first_ms: int
     last_ms: int
+    disorder_ms: int = -1
 
     def ledger(self) -> PrivateLedger:
         """As the record holds it."""
@@ -43,7 +44,9 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
                 f"ledger {self.id} with {self.messages} messages in {self.bytes} bytes: an id from "
                 "0, at least one message",
             )
-        return PrivateLedger(self.id, self.messages, self.bytes, self.first_ms, self.last_ms)
+        return PrivateLedger(
+            self.id, self.messages, self.bytes, self.first_ms, self.last_ms, self.disorder_ms
+        )
 
 
 class PartBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -44,21 +44,29 @@ class RolloverPolicy(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a ledger holds: messages, payload bytes, oldest and newest timestamp (-1: none)."""
+    """What a ledger holds: messages, payload bytes, oldest and newest timestamp (-1: none).
+
+    `disorder_ms`: as in `PartitionLedger`. A batch's timestamps are what its header says: its
+    producer's word.
+    """
 
     messages: int = 0
     payload_bytes: int = 0
     first_ms: int = -1
     last_ms: int = -1
+    disorder_ms: int = 0
 
     def plus(self, header: BatchHeader, payload_bytes: int) -> Contents:
         """With one more batch."""
-        first = header.first_timestamp
+        first, newest = header.first_timestamp, header.max_timestamp
+        if not self.messages:
+            return Contents(header.record_count, payload_bytes, first, newest)
         return Contents(
             self.messages + header.record_count,
             self.payload_bytes + payload_bytes,
-            min(self.first_ms, first) if self.messages else first,
-            max(self.last_ms, header.max_timestamp),
+            min(self.first_ms, first),
+            max(self.last_ms, newest),
+            max(self.disorder_ms, self.last_ms - newest),
         )
 
 
@@ -67,6 +75,26 @@ class RetentionPolicy(NamedTuple):
 
     age_ms: int | None
     payload_bytes: int | None
+
+
+def measured(link: PartitionLedger, contents: Contents) -> PartitionLedger:
+    """The link, with the timestamps of what its ledger was found to hold."""
+    return replace(
+        link,
+        first_ms=contents.first_ms,
+        last_ms=contents.last_ms,
+        disorder_ms=contents.disorder_ms,
+    )
+
+
+def is_measured(link: PartitionLedger) -> bool:
+    """Whether every batch of a closed ledger was looked at for the link's timestamps."""
+    return link.disorder_ms >= 0
+
+
+def is_older(link: PartitionLedger, age_ms: int, now_ms: int) -> bool:
+    """Whether all messages of a closed ledger are older than that, as far as is known."""
+    return is_measured(link) and now_ms - link.last_ms > age_ms
 
 
 class Chain:
@@ -134,11 +162,9 @@ class Chain:
             last,
             count=contents.messages,
             bytes=contents.payload_bytes,
-            first_ms=contents.first_ms,
-            last_ms=contents.last_ms,
             closed_ms=closed_ms,
         )
-        return Chain((*self.links[:-1], closed), self.trimmed_to)
+        return Chain((*self.links[:-1], measured(closed, contents)), self.trimmed_to)
 
     def appending(self, ledger_id: int) -> Chain:
         """With a new open ledger, which starts where the last one ends."""
@@ -158,7 +184,7 @@ class Chain:
             links.append(
                 PartitionLedger(
                     one.ledger_id, base, one.count, one.bytes, one.first_ms, one.last_ms,
-                    closed_ms, spliced=True,
+                    closed_ms, spliced=True, disorder_ms=one.disorder_ms,
                 )
             )  # fmt: skip
             base += one.count
@@ -169,23 +195,46 @@ class Chain:
     ) -> Chain:
         """Without the oldest closed ledgers that retention no longer covers.
 
-        By time, a ledger goes when its newest message is too old; by size, while what would be
-        left still holds at least the bytes to keep. The newest ledger always stays, and so does
-        every offset from `limit` on: what a subscription has not acked is not trimmed.
+        By time, a ledger goes when its newest message is known to be too old; by size, while what
+        would be left still holds at least the bytes to keep. The newest ledger always stays, and so
+        does every offset from `limit` on: what a subscription has not acked is not trimmed.
         """
-        total = self.closed_bytes + open_bytes
-        keep = 0
-        for link in self.links[:-1]:
-            old = policy.age_ms is not None and now_ms - link.last_ms > policy.age_ms
-            large = policy.payload_bytes is not None and total - link.bytes >= policy.payload_bytes
-            unacked = limit is not None and end_offset(link) > limit
-            if unacked or not (old or large):
-                break
-            total -= link.bytes
-            keep += 1
+        keep = self._covered_from(policy, now_ms, open_bytes, limit)
         if not keep:
             return self
         return Chain(self.links[keep:], self.links[keep].base_offset)
+
+    def to_measure(
+        self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
+    ) -> PartitionLedger | None:
+        """The ledger that `trimming` keeps only because nobody knows its newest message."""
+        link = self.links[self._covered_from(policy, now_ms, open_bytes, limit)]
+        unacked = limit is not None and link.count is not None and end_offset(link) > limit
+        if link.count is None or unacked or is_measured(link) or policy.age_ms is None:
+            return None
+        # Its true newest message is not older than the one that is known.
+        return link if now_ms - link.last_ms > policy.age_ms else None
+
+    def _covered_from(
+        self, policy: RetentionPolicy, now_ms: int, open_bytes: int, limit: int | None
+    ) -> int:
+        """The number of the first link that stays."""
+        total = self.closed_bytes + open_bytes
+        for number, link in enumerate(self.links[:-1]):
+            old = policy.age_ms is not None and is_older(link, policy.age_ms, now_ms)
+            large = policy.payload_bytes is not None and total - link.bytes >= policy.payload_bytes
+            unacked = limit is not None and end_offset(link) > limit
+            if unacked or not (old or large):
+                return number
+            total -= link.bytes
+        return max(0, len(self.links) - 1)
+
+    def measuring(self, ledger_id: int, contents: Contents) -> Chain:
+        """With the timestamps of a closed ledger, if the chain still holds it."""
+        return Chain(
+            (one if one.ledger_id != ledger_id else measured(one, contents) for one in self.links),
+            self.trimmed_to,
+        )
 
     def dropped_in(self, newer: Chain) -> list[int]:
         """The ledgers that are here but not in `newer`."""

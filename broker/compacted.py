@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
+from broker.chain import Contents
 from broker.compacted_view import CompactedBatch, Hints, Room, View, batch_of
 from broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
 from broker.open_readers import OpenReaders
@@ -24,6 +25,7 @@ from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from ledger.reader import LedgerReader
+from ledger.time_search import offset_as_new_as
 from metadata.store import MetadataUnavailable, SessionExpired
 from metadata.topics import CompactedLedger, CompactionRecord
 from protocol.batch import InvalidBatch
@@ -137,6 +139,8 @@ class CompactedReader:
         self._view = View(None)
         self._readers = OpenReaders[LedgerReader](_READERS_MAX)
         self._hints = Hints()
+        self._times: dict[int, Contents] = {}
+        """Of ledgers of the view: first, last and disorder of their timestamps."""
         self._looked_s = float("-inf")
         self._turn = asyncio.Lock()
         self._closed: NotOwner | None = None
@@ -148,6 +152,8 @@ class CompactedReader:
         if known is not self._known:
             self._view = View(known)
             self._known = known
+            kept = {one.ledger_id for one in self._view.ledgers}
+            self._times = {one: times for one, times in self._times.items() if one in kept}
         return self._view
 
     async def learn(self, *, at_once: bool) -> None:
@@ -226,28 +232,34 @@ class CompactedReader:
     async def offset_at(self, time_ms: int) -> int | None:
         """The first offset in the view with a message as new as `time_ms`; None: all are older.
 
-        Exact as far as timestamps ascend, as in the log.
+        The first time it reads a ledger of the view whole; what it learned is kept.
         """
 
         async def find(view: View) -> int | None:
-            async def is_new(ledger: CompactedLedger, entry_id: int) -> bool:
-                return (await self._batch(ledger, entry_id)).header.max_timestamp >= time_ms
-
-            async def ends_new(number: int) -> bool:
-                ledger = view.ledgers[number]
-                return await is_new(ledger, (await self._reader(ledger)).last_add_confirmed)
-
-            number = await _first(0, len(view.ledgers), ends_new)
-            if number == len(view.ledgers):
-                return None
-            ledger = view.ledgers[number]
-            last = (await self._reader(ledger)).last_add_confirmed
-            entry_id = await _first(0, last, lambda one: is_new(ledger, one))
-            batch = await self._batch(ledger, entry_id)
-            newer = (one for one in _records(batch) if one.timestamp_ms >= time_ms)
-            return batch.base_offset + next((one.offset_delta for one in newer), 0)
+            for ledger in view.ledgers:
+                times = await self._times_of(ledger)
+                if times.last_ms < time_ms:
+                    continue
+                reader = await self._reader(ledger)
+                found = await offset_as_new_as(
+                    reader, time_ms, reader.last_add_confirmed, times.disorder_ms,
+                    read_gapped_records,
+                )  # fmt: skip
+                if found is not None:
+                    return ledger.first_offset + found
+            return None
 
         return await self._in_view(find)
+
+    async def _times_of(self, ledger: CompactedLedger) -> Contents:
+        found = self._times.get(ledger.ledger_id)
+        if found is None:
+            found, reader = Contents(), await self._reader(ledger)
+            async for entry in reader.entries(0, reader.last_add_confirmed):
+                batch = batch_of(ledger, entry)
+                found = found.plus(batch.header, len(batch.data))
+            self._times[ledger.ledger_id] = found
+        return found
 
     # Views
 

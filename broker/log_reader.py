@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from broker.chain import Contents
 from broker.entry_index import EntryIndex
 from broker.errors import MessageNotFound, OffsetTrimmed, PartitionUnavailable
 from broker.open_readers import OpenReaders
@@ -23,11 +24,11 @@ from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from ledger.offloaded import OffloadedReader, open_offloaded
 from ledger.reader import LedgerReader
+from ledger.time_search import offset_as_new_as
 from metadata.offloads import is_only_copy
 from metadata.topics import PartitionLedger
 from protocol.batch import BatchHeader, read_header, with_base_offset
 from protocol.codes import NoSuchEntry
-from protocol.records import read_records
 
 T = TypeVar("T")
 AnyReader = LedgerReader | OffloadedReader
@@ -121,39 +122,30 @@ class LogReader:
         raise MessageNotFound(f"{self._name} has no message {message_id}")
 
     async def offset_at(self, time_ms: int, link: PartitionLedger) -> int | None:
-        """The first offset in this ledger with a message as new as `time_ms`.
+        """The first offset in this ledger with a message as new as `time_ms`; None: all are older.
 
-        A binary search by the batches' newest timestamps: exact as far as these ascend, as in
-        Kafka's time index. None when all of it is older.
+        How long it takes depends on the link's `disorder_ms`: see `EntrySource.as_new_as`.
         """
-        found = await self._entry_as_new_as(time_ms, link)
-        if found is None:
-            return None
-        batch = (await self._entries(link, found, found))[0]
-        for record in read_records(batch.data):
-            if record.timestamp_ms >= time_ms:
-                return batch.base_offset + record.offset_delta
-        return batch.base_offset
+        last = await self._last_entry_of(link)
 
-    async def _entry_as_new_as(self, time_ms: int, link: PartitionLedger) -> int | None:
-        low, high = 0, await self._last_entry_of(link)
-        if high < 0:
-            return None
-        if is_only_copy(link.offload):
-            reader = await self._reader(link)
-            if isinstance(reader, OffloadedReader):
-                return await reader.entry_as_new_as(time_ms)
-        last = (await self._entries(link, high, high))[0]
-        if last.header.max_timestamp < time_ms:
-            return None
-        while low < high:
-            middle = (low + high) // 2
-            batch = (await self._entries(link, middle, middle))[0]
-            if batch.header.max_timestamp >= time_ms:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        async def search(reader: AnyReader) -> int | None:
+            if last > reader.last_add_confirmed:
+                await self._catch_up(reader, last)
+            return await offset_as_new_as(reader, time_ms, last, link.disorder_ms)
+
+        found = await self._where_it_lies(link, await self._reader(link), search)
+        return None if found is None else link.base_offset + found
+
+    async def contents_of(self, link: PartitionLedger) -> Contents:
+        """What a closed ledger holds, by the headers of all its batches: it is read whole."""
+
+        async def read(reader: AnyReader) -> Contents:
+            found = Contents()
+            async for entry in reader.entries(0, reader.last_add_confirmed):
+                found = found.plus(read_header(entry.payload), len(entry.payload))
+            return found
+
+        return await self._where_it_lies(link, await self._closed_reader(link), read)
 
     async def header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
         """The header of one entry, as it is stored: its base offset is relative to the ledger."""

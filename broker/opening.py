@@ -146,6 +146,9 @@ class PartitionOpener:
             recovered.length,
             min(first.first_timestamp, last.first_timestamp),
             max(first.max_timestamp, last.max_timestamp),
+            # Of the batches between nothing is known, and reading them all would take too long
+            # now: whoever needs to know reads them (measuring.py).
+            0 if recovered.last_entry == 0 else -1,
         )
 
     def _closing(self, chain: Chain, contents: Contents | None) -> Chain:

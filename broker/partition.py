@@ -201,9 +201,9 @@ class Partition:
         return await self._log.read(offset, bytes_max, count_max, wait_s)
 
     async def offset_at(self, time_ms: int) -> int:
-        """The first offset whose batch has a message as new as `time_ms`; the end if there is none.
+        """The first offset whose message has this timestamp or a newer one; the end if none has.
 
-        Precise to a batch, as in Kafka's time index; within it the record timestamps decide.
+        Kafka's rule; timestamps need not ascend. Which batches are opened, their headers decide.
         """
         self._check_open()
         return await self._log.offset_at(time_ms)

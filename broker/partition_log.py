@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from broker.cache import PartitionTail, TailCache
+from broker.chain import is_measured, measured
 from broker.entry_index import EntryIndex
 from broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
 from broker.log_reader import LogReader, ReadAheadBudget
+from broker.measuring import LedgerTimes
 from broker.partition_record import PartitionRecordKeeper
 from broker.publisher import Publisher
 from broker.types import MessageId, PartitionName, StoredBatch
+from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from metadata.compactions import compacted_ledgers
+from metadata.offloads import is_only_copy
+from metadata.topics import PartitionLedger
 from protocol.batch import InvalidBatch
 from protocol.compression import UnsupportedCompression
 from protocol.records import Record, read_records
@@ -44,6 +50,7 @@ class PartitionLog:
         self.index = EntryIndex()
         self.tail: PartitionTail = cache.partition()
         self.reader = LogReader(name, ledgers, record, self.index, budget, self._last_entry)
+        self.times = LedgerTimes(self.reader)
         self._publisher: Publisher | None = None
         self._growth: dict[asyncio.Future[None], None] = {}
         self._opened: OrderedDict[int, Sequence[Record]] = OrderedDict()
@@ -102,14 +109,31 @@ class PartitionLog:
     async def offset_at(self, time_ms: int) -> int:
         """See `Partition.offset_at`."""
         for link in self._record.chain.links:
-            newest_ms = link.last_ms
-            if link.count is None and self._publisher is not None:
-                newest_ms = self._publisher.segment.contents.last_ms
-            if newest_ms >= time_ms:
-                found = await self.reader.offset_at(time_ms, link)
-                if found is not None:
-                    return found
+            try:
+                found = await self._offset_in(link, time_ms)
+            except LedgerNotFound:
+                if self._record.chain.link_of(link.ledger_id) is not None:
+                    raise
+                continue  # retention has removed it meanwhile
+            if found is not None:
+                return found
         return self.end_offset
+
+    async def _offset_in(self, link: PartitionLedger, time_ms: int) -> int | None:
+        if link.count is not None:
+            if not is_measured(link) and not is_only_copy(link.offload):  # an object's footer knows
+                link = measured(link, await self.times.of(link))
+        elif self._publisher is not None:
+            contents = self._publisher.contents_of(link.ledger_id)
+            link = replace(link, last_ms=contents.last_ms, disorder_ms=contents.disorder_ms)
+        if is_measured(link) and link.last_ms < time_ms:
+            return None
+        return await self.reader.offset_at(time_ms, link)
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger left the chain."""
+        self.reader.forget(ledger_id)
+        self.times.forget(ledger_id)
 
     async def position(self, message_id: MessageId) -> int:
         """See `Partition.position`."""

@@ -195,10 +195,19 @@ class Publisher:
 
     def last_entry_of(self, ledger_id: int) -> int:
         """The last confirmed entry of a ledger that is being written here; -1 when none is."""
+        segment = self._segment_of(ledger_id)
+        return -1 if segment is None else segment.last_entry
+
+    def contents_of(self, ledger_id: int) -> Contents:
+        """What is confirmed of a ledger that is being written here."""
+        segment = self._segment_of(ledger_id)
+        return Contents() if segment is None else segment.contents
+
+    def _segment_of(self, ledger_id: int) -> Segment | None:
         for segment in (self.segment, self._previous):
             if segment.writer.ledger_id == ledger_id:
-                return segment.last_entry
-        return -1
+                return segment
+        return None
 
     async def abandon(self) -> None:
         """Let go of the ledger without closing it: that is its recovery's business now.

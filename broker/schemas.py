@@ -263,6 +263,11 @@ SCHEMAS: dict[str, Any] = {
             "bytes": COUNT,
             "first_ms": {"type": "integer", "description": "the oldest timestamp in it"},
             "last_ms": {"type": "integer", "description": "the newest"},
+            "disorder_ms": {
+                "type": "integer",
+                "description": "no batch's newest timestamp lies further below that of an earlier "
+                "one; -1, the default: not known",
+            },
         },
         "id", "messages", "bytes", "first_ms", "last_ms",
         closed=True,

@@ -17,7 +17,7 @@ from broker.subscriptions import SubscriptionSet
 from broker.surroundings import Surroundings
 from broker.types import PartitionName, TopicSettings
 from metadata.offloads import is_only_copy
-from metadata.topics import PartitionRecord
+from metadata.topics import PartitionLedger, PartitionRecord
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -49,11 +49,13 @@ class Upkeep:
         self._on_lost = on_lost
         self._unscanned_bytes = self._unscanned_entries = 0
         self._checkpoint: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
 
     def close(self) -> None:
         """The partition is no longer served here."""
-        if self._checkpoint is not None:
-            self._checkpoint.cancel()
+        for task in (self._checkpoint, self._measuring):
+            if task is not None:
+                task.cancel()
 
     def confirmed(self, publisher: Publisher, payload_bytes: int, entries: int) -> None:
         """More was confirmed: from time to time the producers become durable."""
@@ -86,12 +88,35 @@ class Upkeep:
         except OctavoError as error:
             _log.warning("trim_failed", partition=str(self._name), reason=str(error))
 
+    async def _measure(self, link: PartitionLedger) -> None:
+        """Have the record say how new a ledger's messages are; the next trim goes by that."""
+        try:
+            contents = await self._log.times.of(link)
+            await self._record.change(
+                lambda record: with_chain(
+                    record, self._record.chain.measuring(link.ledger_id, contents)
+                )
+            )
+        except OwnershipLost as error:
+            self._on_lost(error)
+        except OctavoError as error:
+            # It stays until it can be read: what nobody knows the age of is kept.
+            _log.warning("ledger_not_measured", ledger_id=link.ledger_id, reason=str(error))
+        finally:
+            self._measuring = None
+
     async def _trim(self, publisher: Publisher) -> None:
         settings = self._settings()
         open_bytes = publisher.segment.contents.payload_bytes
         policy = RetentionPolicy(settings.retention_ms, settings.retention_bytes)
         now_ms = self._around.clock()
         before = self._record.chain
+        unknown = before.to_measure(policy, now_ms, open_bytes)
+        if unknown is not None and self._measuring is None:
+            # It takes as long as reading the ledger: others are not kept waiting for that.
+            self._measuring = asyncio.create_task(
+                self._measure(unknown), name=f"measure ledger {unknown.ledger_id}"
+            )
         if before.trimming(policy, now_ms, open_bytes) is before:
             return
         names = await self._around.topics.list_subscriptions(*self._name.topic_name)
@@ -120,7 +145,7 @@ class Upkeep:
         # Only now that no record names them may they go.
         for ledger_id in before.dropped_in(self._record.chain):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
-            self._log.reader.forget(ledger_id)
+            self._log.forget(ledger_id)
             link = before.link_of(ledger_id)
             if link is not None and is_only_copy(link.offload):
                 continue  # the next offload removes an object that no record names

@@ -262,11 +262,6 @@ class ObjectFile:
         """The row group that holds an offset, which is relative to the ledger."""
         return bisect_right([group.first_offset for group in self.groups], offset) - 1
 
-    def group_as_new_as(self, time_ms: int) -> int | None:
-        """The first row group with a message as new as that; None when all are older."""
-        newest = (number for number, one in enumerate(self.groups) if one.newest_ms >= time_ms)
-        return next(newest, None)
-
     def entries(self, group: int) -> list[Entry]:
         """All entries of a row group, each checked by its digest."""
         found = []

@@ -107,14 +107,24 @@ class OffloadedReader(EntrySource):
         at = bisect_right(entries, offset, key=lambda entry: read_header(entry.payload).base_offset)
         return entries[at - 1].entry_id
 
-    async def entry_as_new_as(self, time_ms: int) -> int | None:
-        """The first entry with a message as new as that; None when all are older."""
-        group = self._file.group_as_new_as(time_ms)
-        if group is None:
+    async def as_new_as(
+        self,
+        time_ms: int,
+        start: int,
+        last: int,
+        disorder_ms: int,  # noqa: ARG002
+    ) -> Entry | None:
+        """See `EntrySource`. The footer has the newest timestamp of each row group: one is read."""
+        if start > last:
             return None
-        entries = await self._group(group)
-        newer = (one for one in entries if read_header(one.payload).max_timestamp >= time_ms)
-        return next(newer).entry_id
+        for number in range(self._file.group_of_entry(start), len(self._file.groups)):
+            if self._file.groups[number].newest_ms < time_ms:
+                continue
+            for entry in await self._group(number):
+                newest_ms = read_header(entry.payload).max_timestamp
+                if start <= entry.entry_id <= last and newest_ms >= time_ms:
+                    return entry
+        return None
 
 
 async def open_offloaded(ledger_id: int, offload: OffloadRecord) -> OffloadedReader:

@@ -99,7 +99,10 @@ class PartitionLedger:
     """One ledger of a partition's chain. `count` is None while it is open.
 
     `spliced`: it came whole with a transaction, and no producer numbered its messages.
-    `offload`: where a copy of it lies, if there is one.
+    `offload`: where a copy of it lies, if there is one. `first_ms` and `last_ms` are its oldest and
+    newest timestamp. `disorder_ms`: no batch's newest timestamp lies further below that of an
+    earlier batch; −1 when not all of its batches were looked at: then its newest message may be
+    newer than `last_ms`.
     """
 
     ledger_id: int
@@ -111,6 +114,7 @@ class PartitionLedger:
     closed_ms: int | None = None
     spliced: bool = False
     offload: OffloadRecord | None = None
+    disorder_ms: int = -1
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -24,13 +24,17 @@ ABSENT = -1
 
 @dataclass(frozen=True, slots=True)
 class PrivateLedger:
-    """A closed ledger that a task wrote for one partition, and what it holds."""
+    """A closed ledger that a task wrote for one partition, and what it holds.
+
+    `disorder_ms`: as in `PartitionLedger`; −1 when the task did not say.
+    """
 
     ledger_id: int
     count: int
     bytes: int
     first_ms: int
     last_ms: int
+    disorder_ms: int = -1
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -20,11 +20,13 @@ import aiohttp
 import structlog
 
 from broker.members import decode_broker
+from ledger.entry_source import DISORDER_UNKNOWN
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from ledger.offloaded import OffloadedReader, open_offloaded
 from ledger.options import LedgerOptions
 from ledger.reader import LedgerReader
+from ledger.time_search import offset_as_new_as
 from metadata.bookies import encode_service_info
 from metadata.compactions import compacted_ledgers
 from metadata.ledger_codec import encode_ledger_metadata
@@ -50,7 +52,6 @@ from octavo.spark.splits import DataLost, Piece, Span, View, copy_to_read
 from protocol.batch import BatchHeader, read_header
 from protocol.codes import OctavoError
 from protocol.entry import Entry
-from protocol.records import read_records
 
 _ANSWER_S = 30.0
 _RECORDS_AT_ONCE = 64
@@ -203,7 +204,12 @@ class Cluster:
             else:
                 end, size = await self._end_of(link), 0
             copy = copy_to_read(link.offload, self._read_from)
-            spans.append(Span(link.ledger_id, link.base_offset, end, size, link.last_ms, copy))
+            spans.append(
+                Span(
+                    link.ledger_id, link.base_offset, end, size, link.last_ms, copy,
+                    link.disorder_ms,
+                )
+            )  # fmt: skip
         return View(topic, partition, tuple(spans), record.trimmed_offset)
 
     async def _end_of(self, link: PartitionLedger) -> int:
@@ -238,29 +244,21 @@ class Cluster:
             await reader.close()
 
     async def offset_at(self, view: View, time_ms: int) -> int | None:
-        """The first offset with a message as new as `time_ms`; None when all are older.
+        """The first offset whose message has this timestamp or a newer one; None: all are older.
 
-        By the newest timestamp of each batch: exact as far as these ascend, as in Kafka.
+        Kafka's rule. An open ledger, and one that was closed by a take-over, is read from its first
+        message on until there is one (`EntrySource.as_new_as`).
         """
         for span in view.spans:
-            if span.end == span.base or 0 <= span.newest_ms < time_ms:
+            known = span.disorder_ms != DISORDER_UNKNOWN
+            if span.end == span.base or (known and span.newest_ms < time_ms):
                 continue
             reader = await self.reader(span.ledger_id, span.offload)
             last = await reader.refresh()
-            if isinstance(reader, OffloadedReader):
-                entry_id = await reader.entry_as_new_as(time_ms)
-            else:
-                entry_id = await first_entry(
-                    reader, last, lambda header: header.max_timestamp >= time_ms
-                )
-            if entry_id is not None:
-                (entry,) = await reader.read(entry_id, entry_id)
-                batch = bytes(entry.payload)
-                base = span.base + read_header(batch).base_offset
-                for record in read_records(batch):
-                    if record.timestamp_ms >= time_ms:
-                        return base + record.offset_delta
-                return base
+            found = await offset_as_new_as(reader, time_ms, last, span.disorder_ms)
+            if found is not None:
+                # Behind the end of the view are messages that came after it was made.
+                return span.base + found if span.base + found < span.end else None
         return None
 
     # ------------------------------------------------------------------ records for the tasks

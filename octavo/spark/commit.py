@@ -47,6 +47,7 @@ def parts_of(written: Iterable[Written]) -> list[dict[str, Any]]:
                 "bytes": one.bytes,
                 "first_ms": one.first_ms,
                 "last_ms": one.last_ms,
+                "disorder_ms": one.disorder_ms,
             }
         )
     return [

@@ -38,6 +38,7 @@ class Written(NamedTuple):
     bytes: int
     first_ms: int
     last_ms: int
+    disorder_ms: int
 
 
 class _Ledger:
@@ -127,5 +128,5 @@ async def _closed(ledger: _Ledger) -> Written:
         )
     return Written(
         *ledger.target, writer.ledger_id, contents.messages, contents.payload_bytes,
-        contents.first_ms, contents.last_ms,
+        contents.first_ms, contents.last_ms, contents.disorder_ms,
     )  # fmt: skip

@@ -38,6 +38,7 @@ class Span(NamedTuple):
     `offload` is the copy to read instead of the bookies'.
 
     `bytes` is 0 while the ledger is open, `newest_ms` −1: nobody has written them down yet.
+    `disorder_ms`: as in `PartitionLedger`.
     """
 
     ledger_id: int
@@ -46,6 +47,7 @@ class Span(NamedTuple):
     bytes: int
     newest_ms: int
     offload: OffloadRecord | None = None
+    disorder_ms: int = -1
 
 
 @dataclass(frozen=True)

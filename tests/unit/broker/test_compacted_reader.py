@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from broker.compacted import _READERS_MAX, CompactedLog, CompactedReader
 from broker.compacted_view import Room
 from broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
 from broker.types import MessageId, PartitionName, StoredBatch
+from ledger.entry_source import EntrySource
 from ledger.errors import LedgerNotFound
 from metadata.store import MetadataUnavailable
 from metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
@@ -24,12 +26,18 @@ from tests.compacted_views import gapped
 ALL = Room(1 << 30, 1 << 30)
 
 
-class Reader:
+class Reader(EntrySource):
+    ledger_id = last_add_confirmed = -1
+
     def __init__(self, world: World, ledger_id: int) -> None:
         self.world = world
         self.ledger_id = ledger_id
         self.is_closed = ledger_id not in world.unclosed
         self.last_add_confirmed = len(world.entries[ledger_id]) - 1
+
+    async def batches(self, first: int, last: int) -> AsyncGenerator[list[Any]]:
+        for at in range(first, last + 1, 2):
+            yield await self.read(at, min(at + 1, last))
 
     async def read(self, first: int, last: int) -> list[Any]:
         await asyncio.sleep(0)

@@ -68,10 +68,10 @@ def test_the_same_entries_come_out(
     group = file.group_of_offset(offset)
     held = [entry for entry in file.entries(group) if holds(entry, offset)]
     assert [file.group_of_entry(entry.entry_id) for entry in held] == [group]
-    time_ms = drawn.draw(st.integers(-1, 10 * len(counts) + 5))
     newest = [read_header(entry.payload).max_timestamp for entry in entries]
-    wanted = next((n // 3 for n, one in enumerate(newest) if one >= time_ms), None)
-    assert file.group_as_new_as(time_ms) == wanted
+    assert [one.newest_ms for one in file.groups] == [
+        max(newest[n : n + 3]) for n in range(0, len(newest), 3)
+    ]
 
 
 def holds(entry: Entry, offset: int) -> bool:
@@ -114,9 +114,6 @@ async def test_the_reader_reads_ranges_and_refuses_what_is_not_there(tmp_path: P
             assert await reader.read(first, last) == entries[first : last + 1]
     for offset in range(28):
         assert holds(entries[await reader.entry_holding(offset)], offset)
-    assert [await reader.entry_as_new_as(time) for time in (-1, 0, 22, 60, 66, 67)] == [
-        0, 0, 2, 6, 6, None,
-    ]  # fmt: skip
     assert [len(batch) async for batch in reader.batches(1, 6)] == [2, 3, 1]
     with pytest.raises(BeyondLastConfirmed):
         await reader.read(0, 7)

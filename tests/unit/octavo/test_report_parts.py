@@ -19,7 +19,8 @@ pytest.importorskip("matplotlib", reason="needs octavo[spark]")
 
 def test_what_retention_may_remove() -> None:
     links = tuple(
-        PartitionLedger(number, 10 * number, 10, 100, last_ms=1000 * number) for number in range(3)
+        PartitionLedger(number, 10 * number, 10, 100, 0, 1000 * number, disorder_ms=0)
+        for number in range(3)
     )
     record = PartitionRecord(ledgers=(*links, PartitionLedger(3, 30)))
     for settings, count in (

@@ -235,7 +235,7 @@ def test_rows_of_the_driver_are_cut_as_those_of_a_task(values: list[bytes], size
 
 
 def test_parts_keep_the_order_of_the_tasks() -> None:
-    written = [Written("public/a", n % 2, n, 1, 10, 5, 6) for n in range(4)]
+    written = [Written("public/a", n % 2, n, 1, 10, 5, 6, 1) for n in range(4)]
     assert [
         (one["topic"], one["partition"], [ledger["id"] for ledger in one["ledgers"]])
         for one in parts_of(written)

@@ -1,0 +1,50 @@
+"""Where in a ledger a time begins: the first record that is as new, in the order of offsets. Pure
+but for what it asks of the source.
+
+Kafka's rule, which holds also where timestamps are out of order. A source finds batches by the
+newest timestamp that their headers name (`EntrySource.as_new_as`); here the record is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ledger.entry_source import DISORDER_UNKNOWN, EntrySource
+from protocol.batch import InvalidBatch, read_header
+from protocol.compression import UnsupportedCompression
+from protocol.entry import Buffer
+from protocol.records import Record, read_records
+
+
+async def offset_as_new_as(
+    source: EntrySource,
+    time_ms: int,
+    last: int,
+    disorder_ms: int,
+    records_of: Callable[[Buffer], Iterable[Record]] = read_records,
+) -> int | None:
+    """The offset, relative to the ledger, of its first record with this timestamp or a newer one.
+
+    `last` is the last entry that may be read, `disorder_ms` the ledger's (`PartitionLedger`).
+    None: all are older. A batch that cannot be opened counts as its header says. Raises what the
+    source raises.
+    """
+    start = 0
+    while (entry := await source.as_new_as(time_ms, start, last, disorder_ms)) is not None:
+        header = read_header(entry.payload)
+        delta = _first_delta(entry.payload, time_ms, records_of)
+        if delta is not None:
+            return header.base_offset + delta
+        # Its header lied. What is behind it is read in turn, not sought by halving every time.
+        start, disorder_ms = entry.entry_id + 1, DISORDER_UNKNOWN
+    return None
+
+
+def _first_delta(
+    batch: Buffer, time_ms: int, records_of: Callable[[Buffer], Iterable[Record]]
+) -> int | None:
+    try:
+        newer = (one.offset_delta for one in records_of(batch) if one.timestamp_ms >= time_ms)
+        return next(newer, None)
+    except (InvalidBatch, UnsupportedCompression):
+        return 0
