@@ -66,7 +66,7 @@ class Where:
 def carry_out(name: str, job: Callable[[], Job], where: Where, *, as_json: bool) -> None:
     """Run a job in Spark, show its outcome, and exit as it says.
 
-    `job` looks at the arguments: what is wrong with them is said before Spark starts.
+    `job` looks at the arguments, the job itself at what they name, before Spark starts.
     """
     finish(lambda: _run(name, job, where), as_json=as_json)
 
@@ -129,5 +129,7 @@ def _show(outcome: Outcome) -> None:
     for kind, count in outcome.counts.items():
         shown = sum(one.kind == kind for one in outcome.findings)
         say(f"{count:,} × {kind}" + (f", the first {shown} shown" if shown < count else ""))
-    if not outcome.findings:
+    if outcome.interrupted:
+        say("interrupted: not done. What was done stays; run it again for the rest")
+    elif not outcome.findings:
         say("no findings")

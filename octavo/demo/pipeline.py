@@ -69,7 +69,9 @@ class PipelineDemo:
     def run(self) -> None:
         """The whole story. Checks that failed are counted by the screen."""
         copy_tables(self.folder / "tables", self.rows)
-        run_job("demo pipeline", self._work, service=self.service, say=self._say)
+        done = run_job("demo pipeline", self._work, service=self.service, say=self._say)
+        if done.interrupted:
+            raise SystemExit(done.exit)
 
     def _say(self, text: str) -> None:
         self.screen.event("spark", text)

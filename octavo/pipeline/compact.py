@@ -56,6 +56,7 @@ from octavo.pipeline.compact_tasks import (
     copied,
     keys_of,
 )
+from octavo.pipeline.interrupt import told
 from octavo.pipeline.outcome import Finding, Outcome
 from octavo.pipeline.runner import Run
 from octavo.spark.cluster import Cluster, connected
@@ -96,13 +97,17 @@ class _Compact:
 
     def carry_out(self) -> Outcome:
         topics = asyncio.run(self._topics())
-        for number, (topic, partitions) in enumerate(sorted(topics.items()), 1):
-            views = asyncio.run(self._begin(topic, partitions))
-            if views:
-                self._topic(topic, views)
-            if not self.options.dry_run:
-                asyncio.run(self._collect(topic, partitions))
-            self.run.say(f"{number} of {len(topics)} topics: {topic}")
+        with told(self.outcome, self._sum_up):
+            for number, (topic, partitions) in enumerate(sorted(topics.items()), 1):
+                views = asyncio.run(self._begin(topic, partitions))
+                if views:
+                    self._topic(topic, views)
+                if not self.options.dry_run:
+                    asyncio.run(self._collect(topic, partitions))
+                self.run.say(f"{number} of {len(topics)} topics: {topic}")
+        return self.outcome
+
+    def _sum_up(self) -> None:
         self.outcome.summary = {
             "partitions_compacted": self.done["compacted"],
             "partitions_up_to_date": self.done["up to date"],
@@ -114,7 +119,6 @@ class _Compact:
             "ledgers_deleted": self.done["deleted"],
             "dry_run": self.options.dry_run,
         }
-        return self.outcome
 
     # ------------------------------------------------------------------ what there is to do
 

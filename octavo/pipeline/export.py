@@ -16,18 +16,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from octavo.pipeline.files import exists, listing, read_text, write_text
+from octavo.pipeline.interrupt import told
 from octavo.pipeline.json_schema import BadSchema, columns_of, decoder_of
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import BadUsage, Run, frame, look
+from octavo.pipeline.streams import follow
 from octavo.spark.options import Selection
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 RAW = "key,value,topic,partition,offset,timestamp,timestampType,headers"
 _PLACES = ("topic", "partition", "offset", "timestamp", "key")
@@ -51,15 +53,29 @@ class ExportOptions:
     dry_run: bool = False
 
 
+class _Counts(NamedTuple):
+    """Of one batch, with the first of its bad rows."""
+
+    rows: int
+    bad: int
+    findings: list[Finding]
+
+
 @dataclass
 class _Tally:
-    """How far the export has come. Lives on the driver, where batches are written."""
+    """How far the export has come: whole batches. Lives on the driver, where they are written."""
 
     rows: int = 0
     bad: int = 0
     batches: int = 0
     suspended: bool = False
     findings: list[Finding] = field(default_factory=list)
+
+    def add(self, found: _Counts) -> None:
+        """A batch that is written, or at least looked at."""
+        self.rows += found.rows
+        self.bad += found.bad
+        self.findings += found.findings[: SHOWN_MAX - len(self.findings)]
 
 
 class _Suspended(Exception):
@@ -76,22 +92,26 @@ def export(run: Run, options: ExportOptions) -> Outcome:
         _check_names(options.schema)
     looked = look(run.service, options.selection)
     tally = _Tally()
-    if options.dry_run:
-        seen = [view for view, _ in looked if view.end > view.earliest]
-        if seen:
-            _count(tally, _typed(frame(run, seen, RAW), options.schema))
-    else:
-        _stream(run, options, tally)
     outcome = Outcome("export")
-    outcome.summary = {
-        "out": options.out,
-        "rows": tally.rows,
-        "bad_rows": tally.bad,
-        "batches": tally.batches,
-        "suspended": tally.suspended,
-        "dry_run": options.dry_run,
-    }
-    outcome.found(tally.findings, {"bad-row": tally.bad})
+
+    def how_far() -> None:
+        outcome.summary = {
+            "out": options.out,
+            "rows": tally.rows,
+            "bad_rows": tally.bad,
+            "batches": tally.batches,
+            "suspended": tally.suspended,
+            "dry_run": options.dry_run,
+        }
+        outcome.found(tally.findings, {"bad-row": tally.bad})
+
+    with told(outcome, how_far):
+        if options.dry_run:
+            seen = [view for view, _ in looked if view.end > view.earliest]
+            if seen:
+                tally.add(_counted(_typed(frame(run, seen, RAW), options.schema)))
+        else:
+            _stream(run, options, tally)
     return outcome
 
 
@@ -110,7 +130,7 @@ def _stream(run: Run, options: ExportOptions, tally: _Tally) -> None:
     from pyspark.errors import StreamingQueryException
 
     checkpoint = options.checkpoint or f"{options.out.rstrip('/')}/_checkpoint"
-    _begin(run.spark, options, checkpoint)
+    _begin(run, options, checkpoint)
 
     def write(batch: DataFrame, number: int) -> None:
         _write(_typed(batch, options.schema), number, options, tally)
@@ -134,32 +154,22 @@ def _stream(run: Run, options: ExportOptions, tally: _Tally) -> None:
         .foreachBatch(write)
         .option("checkpointLocation", checkpoint)
     )
-    if options.every_s is None:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{round(options.every_s * 1000)} milliseconds")
-    query = writer.start()
     try:
-        query.awaitTermination()
+        follow(writer, lambda _: None, every_s=options.every_s)
     except StreamingQueryException:
         if not tally.suspended:
             raise
-    except KeyboardInterrupt:
-        run.say("stopping; the next run goes on here")
-        query.stop()
 
 
 def _write(typed: DataFrame, number: int, options: ExportOptions, tally: _Tally) -> None:
     """One batch into its folders: whole, or to be repeated."""
     typed = typed.persist()
     try:
-        before = (tally.rows, tally.bad)
-        _count(tally, typed)
-        bad = tally.bad - before[1]
-        if bad and options.bad_rows == "suspend":
-            tally.rows = before[0]
+        found = _counted(typed)
+        if found.bad and options.bad_rows == "suspend":
+            tally.add(found._replace(rows=0))
             tally.suspended = True
-            raise _Suspended(f"{bad} bad rows")
+            raise _Suspended(f"{found.bad} bad rows")
         _save(typed.where("_reason is null").drop("_reason", "_value"), options.out, number)
         if options.bad_rows not in ("suspend", "skip"):
             names = (*_PLACES, "value")
@@ -167,6 +177,7 @@ def _write(typed: DataFrame, number: int, options: ExportOptions, tally: _Tally)
                 *(f"_{name} as {name}" for name in names), "_reason as reason"
             )
             _save(letters, options.bad_rows, number)
+        tally.add(found)
         tally.batches += 1
     finally:
         typed.unpersist()
@@ -177,16 +188,15 @@ def _save(rows: DataFrame, path: str, number: int) -> None:
     rows.write.mode("overwrite").option("compression", "zstd").parquet(folder)
 
 
-def _count(tally: _Tally, typed: DataFrame) -> None:
-    """Add the rows of a batch, and the first of its bad ones."""
+def _counted(typed: DataFrame) -> _Counts:
     by_kind = typed.selectExpr("_reason is not null as bad").groupBy("bad").count()
     counts = {row.bad: row["count"] for row in by_kind.collect()}
-    tally.rows += counts.get(False, 0)
-    tally.bad += counts.get(True, 0)
-    if counts.get(True) and len(tally.findings) < SHOWN_MAX:
+    findings = []
+    if counts.get(True):
         for row in typed.where("_reason is not null").limit(SHOWN_MAX).collect():
             place = f"{row._topic}/{row._partition} offset {row._offset}"
-            tally.findings.append(Finding("bad-row", place, row._reason))
+            findings.append(Finding("bad-row", place, row._reason))
+    return _Counts(counts.get(False, 0), counts.get(True, 0), findings)
 
 
 # ---------------------------------------------------------------------- rows
@@ -235,28 +245,28 @@ def _decoded(schema: Mapping[str, Any]) -> Any:
 # ---------------------------------------------------------------------- the folder
 
 
-def _begin(spark: SparkSession, options: ExportOptions, checkpoint: str) -> None:
+def _begin(run: Run, options: ExportOptions, checkpoint: str) -> None:
     """Note what is exported here, or see that it is the same as before. Raises `BadUsage`."""
     note = f"{options.out.rstrip('/')}/{_NOTE}"
     selected = options.selection
     mine = {"topics": list(selected.topics) or selected.pattern, "checkpoint": checkpoint}
-    held = listing(spark, options.out) if exists(spark, options.out) else []
+    held = listing(run, options.out) if exists(run, options.out) else []
     begun = any(name.startswith(f"{BATCH}=") for name in held)
     if _NOTE not in held:
         if held:
             raise BadUsage(f"{options.out} is not empty and no export: choose a new folder")
-        if exists(spark, f"{checkpoint}/offsets"):
+        if exists(run, f"{checkpoint}/offsets"):
             raise BadUsage(f"checkpoint {checkpoint} is another query's; choose a new one")
-    said = json.loads(read_text(spark, note)) if _NOTE in held else mine
+    said = json.loads(read_text(run, note)) if _NOTE in held else mine
     if said != mine:
         raise BadUsage(
             f"{options.out} holds an export of {said['topics']} with checkpoint "
             f"{said['checkpoint']}; go on with these, or choose a new folder"
         )
-    if not begun:
-        write_text(spark, note, json.dumps(mine))
-    elif not exists(spark, f"{checkpoint}/offsets"):
+    if begun and not exists(run, f"{checkpoint}/offsets"):
         raise BadUsage(
             f"{options.out} holds an export whose checkpoint {checkpoint} is gone: going on "
             "would write over it; choose a new folder"
         )
+    if not begun:
+        write_text(run.spark, note, json.dumps(mine))

@@ -1,11 +1,24 @@
-"""Files as Spark itself sees them, through Hadoop: local, HDFS, S3."""
+"""Files as Spark itself sees them, through Hadoop: local, HDFS, S3.
+
+What is surely on this machine is looked at without it: a wrong path is told before Spark starts.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from octavo.pipeline.runner import Run
+
+_ELSEWHERE = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_GATEWAY_PORT")
+"""With these a path without a scheme may be one of HDFS."""
+_PATTERN = frozenset("*?[]{}\\")
 
 
 class File(NamedTuple):
@@ -36,22 +49,37 @@ def find_files(spark: SparkSession, path: str) -> list[File]:
     return sorted(every)
 
 
-def exists(spark: SparkSession, path: str) -> bool:
+def missing(run: Run, paths: Iterable[str]) -> str | None:
+    """The first path that names no file, as far as that is known without Spark; or None."""
+    for path in paths:
+        here = local(run, path)
+        if here is not None and not _PATTERN.intersection(path) and not here.exists():
+            return path
+    return None
+
+
+def exists(run: Run, path: str) -> bool:
     """Whether there is a file or folder."""
-    system, found = _path(spark, path)
+    if (here := local(run, path)) is not None:
+        return here.exists()
+    system, found = _path(run.spark, path)
     return bool(system.exists(found))
 
 
-def listing(spark: SparkSession, path: str) -> list[str]:
+def listing(run: Run, path: str) -> list[str]:
     """The names in a folder."""
-    system, found = _path(spark, path)
+    if (here := local(run, path)) is not None:
+        return [one.name for one in here.iterdir()]
+    system, found = _path(run.spark, path)
     return [str(one.getPath().getName()) for one in system.listStatus(found)]
 
 
-def read_text(spark: SparkSession, path: str) -> str:
+def read_text(run: Run, path: str) -> str:
     """A small file."""
-    system, found = _path(spark, path)
-    jvm: Any = spark._jvm
+    if (here := local(run, path)) is not None:
+        return here.read_text()
+    system, found = _path(run.spark, path)
+    jvm: Any = run.spark._jvm
     stream = system.open(found)
     try:
         return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -67,6 +95,17 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
         out.write(bytearray(text.encode()))
     finally:
         out.close()
+
+
+def local(run: Run, path: str) -> Path | None:
+    """The path, when it is surely one of this machine; else Hadoop has to be asked."""
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    told = any(name in os.environ for name in _ELSEWHERE)
+    if ":" in path or told or any("fs.default" in name for name in run.options.settings):
+        return None
+    return Path(path)
 
 
 def _path(spark: SparkSession, path: str) -> tuple[Any, Any]:

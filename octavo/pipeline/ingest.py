@@ -8,11 +8,13 @@ one transaction of that name, whatever they hold.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from octavo.pipeline.files import File, find_files
+from octavo.pipeline.files import File, find_files, missing
+from octavo.pipeline.interrupt import told
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.runner import BadUsage, Run
 from octavo.pipeline.writing import id_of, read_only, target_settings, was_written, write_once
@@ -68,31 +70,35 @@ def ingest(run: Run, options: IngestOptions) -> Outcome:
     files = _files(run, options.paths)
     named = options.transaction
     groups = [files] if named else [[one] for one in files]
-    rows = done = skipped = 0
-    for number, group in enumerate(groups, 1):
-        transaction = named or _id(topic, group[0], options.shape)
-        where = group[0].path if len(group) == 1 else f"{len(group)} files"
-        if not options.dry_run and was_written(run.service, transaction):
-            skipped += len(group)
-            run.say(f"{number} of {len(groups)}: {where} was ingested before")
-            continue
-        messages = _messages(run, group, options.shape)
-        if options.dry_run:
-            added = read_only(messages)
-        else:
-            added = write_once(run, messages, topic, transaction).rows
-        rows += added
-        done += len(group)
-        run.say(f"{number} of {len(groups)}: {added:,} rows of {where}")
     outcome = Outcome("ingest")
-    outcome.summary = {
-        "topic": topic,
-        "files": done,
-        "files_ingested_before": skipped,
-        "rows": rows,
-        "bytes": sum(one.bytes for one in files),
-        "dry_run": options.dry_run,
-    }
+    done: Counter[str] = Counter()
+
+    def how_far() -> None:
+        outcome.summary = {
+            "topic": topic,
+            "files": done["files"],
+            "files_ingested_before": done["before"],
+            "files_left": len(files) - done["files"] - done["before"],
+            "rows": done["rows"],
+            "bytes": sum(one.bytes for one in files),
+            "dry_run": options.dry_run,
+        }
+
+    with told(outcome, how_far):
+        for number, group in enumerate(groups, 1):
+            transaction = named or _id(topic, group[0], options.shape)
+            where = group[0].path if len(group) == 1 else f"{len(group)} files"
+            if not options.dry_run and was_written(run.service, transaction):
+                done["before"] += len(group)
+                run.say(f"{number} of {len(groups)}: {where} was ingested before")
+                continue
+            messages = _messages(run, group, options.shape)
+            if options.dry_run:
+                added = read_only(messages)
+            else:
+                added = write_once(run, messages, topic, transaction).rows
+            done += Counter(rows=added, files=len(group))
+            run.say(f"{number} of {len(groups)}: {added:,} rows of {where}")
     return outcome
 
 
@@ -105,6 +111,8 @@ def _id(topic: str, file: File, shape: Shape) -> str:
 
 def _files(run: Run, paths: tuple[str, ...]) -> list[File]:
     found: dict[File, None] = {}
+    if (gone := missing(run, paths)) is not None:
+        raise BadUsage(f"{gone}: there is no such file, or no file in it")
     for path in paths:
         here = find_files(run.spark, path)
         if not here:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from octavo.pipeline.files import exists, read_text, write_text
+from octavo.pipeline.interrupt import told
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.packages import KAFKA, needed
 from octavo.pipeline.runner import BadUsage, Run
-from octavo.pipeline.streams import followed
+from octavo.pipeline.streams import Progress, follow
 from octavo.pipeline.writing import read_only, target_settings
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
     for source in options.sources:
         targets[source], settings = target_settings(run.service, options.topic or source)
         counts[source] = settings.partitions
+    _check_start(options.start)
+    if not options.dry_run:
+        _is_new(run, options, targets)
     needed(run.spark, KAFKA)
     found = kafka_partitions(run, options)
     same = tuple(name for name in options.sources if found[name] == counts[name])
@@ -62,22 +66,28 @@ def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
             f"{name}: {found[name]} partitions into {counts[name]} of {targets[name]}, "
             + ("each into its own" if name in same else "by the key")
         )
-    if options.dry_run:
-        given = {**_given(options), "startingOffsets": _batch_start(options)}
-        rows = messages(run.spark.read.format("kafka").options(**given).load(), targets, same)
-        count = read_only(rows)
-    else:
-        stream = run.spark.readStream.format("kafka").options(**_given(options))
-        rows = stream.option("maxOffsetsPerTrigger", options.rows_per_batch).load()
-        count = copied_once(run, messages(rows, targets, same), options, targets)
     outcome = Outcome("ingest-kafka")
-    outcome.summary = {
-        "targets": targets,
-        "partitions_kept": {name: name in same for name in options.sources},
-        "checkpoint": options.checkpoint,
-        "rows": count,
-        "dry_run": options.dry_run,
-    }
+    progress = Progress(run.say)
+
+    def how_far() -> None:
+        outcome.summary = {
+            "targets": targets,
+            "partitions_kept": {name: name in same for name in options.sources},
+            "checkpoint": options.checkpoint,
+            "rows": count if options.dry_run else progress.rows,
+            "dry_run": options.dry_run,
+        }
+
+    count = 0
+    with told(outcome, how_far):
+        if options.dry_run:
+            given = {**_given(options), "startingOffsets": _batch_start(options)}
+            rows = messages(run.spark.read.format("kafka").options(**given).load(), targets, same)
+            count = read_only(rows)
+        else:
+            stream = run.spark.readStream.format("kafka").options(**_given(options))
+            rows = stream.option("maxOffsetsPerTrigger", options.rows_per_batch).load()
+            copied_once(run, messages(rows, targets, same), options, targets, progress)
     return outcome
 
 
@@ -141,35 +151,56 @@ def _batch_start(options: KafkaOptions) -> str:
 
 
 def copied_once(
-    run: Run, rows: DataFrame, options: KafkaOptions, targets: Mapping[str, str]
-) -> int:
-    """A stream of messages into their topics, on the checkpoint; how many this run has added.
+    run: Run,
+    rows: DataFrame,
+    options: KafkaOptions,
+    targets: Mapping[str, str],
+    progress: Progress,
+) -> None:
+    """A stream of messages into their topics, on the checkpoint; `progress` counts this run's.
 
     Raises `BadUsage` for the checkpoint of something else.
     """
-    _begin(run, options, targets)
+    if _is_new(run, options, targets):
+        write_text(run.spark, *_note(options, targets))
     writer = (
         rows.writeStream.format("octavo")
         .queryName("octavo ingest-kafka")
         .option("service", run.service)
         .option("checkpointLocation", options.checkpoint)
     )
-    return followed(run, writer, every_s=options.every_s)
+    follow(writer, progress.look, every_s=options.every_s)
 
 
-def _begin(run: Run, options: KafkaOptions, targets: Mapping[str, str]) -> None:
-    """Note what this checkpoint is for, or see that it is the same. Raises `BadUsage`."""
-    folder = options.checkpoint.rstrip("/")
-    note = f"{folder}/{_NOTE}"
-    mine = {"targets": dict(sorted(targets.items()))}
-    if exists(run.spark, note):
-        said = json.loads(read_text(run.spark, note))
-        if said != mine:
+def _check_start(text: str) -> None:
+    """Raises `BadUsage` for what cannot be a start."""
+    if text in ("earliest", "latest"):
+        return
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise BadUsage(f"--start {text}: earliest, latest, or JSON by topic and partition")
+
+
+def _note(options: KafkaOptions, targets: Mapping[str, str]) -> tuple[str, str]:
+    """Where in the checkpoint it stands what that is for, and what."""
+    said = json.dumps({"targets": dict(sorted(targets.items()))})
+    return f"{options.checkpoint.rstrip('/')}/{_NOTE}", said
+
+
+def _is_new(run: Run, options: KafkaOptions, targets: Mapping[str, str]) -> bool:
+    """Whether the checkpoint is new. Raises `BadUsage` when it is of something else."""
+    note, mine = _note(options, targets)
+    if exists(run, note):
+        said = json.loads(read_text(run, note))
+        if said != json.loads(mine):
             raise BadUsage(
-                f"checkpoint {folder} is of an ingest of {said['targets']}; go on with that, or "
-                "give this one a checkpoint of its own"
+                f"checkpoint {options.checkpoint} is of an ingest of {said['targets']}; go on with "
+                "that, or give this one a checkpoint of its own"
             )
-    elif exists(run.spark, f"{folder}/offsets"):
-        raise BadUsage(f"checkpoint {folder} is another query's; choose a new one")
-    else:
-        write_text(run.spark, note, json.dumps(mine))
+        return False
+    if exists(run, f"{options.checkpoint.rstrip('/')}/offsets"):
+        raise BadUsage(f"checkpoint {options.checkpoint} is another query's; choose a new one")
+    return True

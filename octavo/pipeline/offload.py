@@ -34,6 +34,7 @@ from metadata.offloads import (
 from metadata.store import MetadataUnavailable, RecordNotFound
 from metadata.topics import OffloadIntent, OffloadRecord, PartitionRecord, TopicStore
 from octavo.clock import wall_clock_ms
+from octavo.pipeline.interrupt import told
 from octavo.pipeline.offload_copy import (
     Copied,
     CopyTask,
@@ -96,12 +97,20 @@ class _Offload:
         )
         outcome.found([_full(name) for name in plan.full])
         if not self.dry_run:
-            if plan.copies:
-                self._check_writable()
+            self._check_writable()  # also when nothing is due: a bad place is told today
+        with told(outcome, lambda: self._sum_up(plan, outcome)):
+            if not self.dry_run:
+                self._copy_all(plan, outcome)
+                asyncio.run(self._tidy(plan, outcome))
+        return outcome
+
+    def _copy_all(self, plan: Plan, outcome: Outcome) -> None:
+        if plan.copies:
             for wave in waves(plan.copies, 2 * self._tasks_at_once()):
                 self._copy(wave, outcome)
                 self.run.say(f"{self.done['copied']} of {len(plan.copies)} ledgers copied")
-            asyncio.run(self._tidy(plan, outcome))
+
+    def _sum_up(self, plan: Plan, outcome: Outcome) -> None:
         outcome.summary = {
             "copied_ledgers": self.done["copied"],
             "copied_entries": self.done["entries"],
@@ -116,7 +125,6 @@ class _Offload:
                 "would_copy": [job.link.ledger_id for job in plan.copies],
                 "would_drop": [drop.ledger_id for drop in plan.drops],
             }
-        return outcome
 
     def _check_writable(self) -> None:
         try:

@@ -1,14 +1,16 @@
 """What a job ends with: a summary, findings, and the exit code that says which. Pure.
 
-    0 ok · 1 findings · 2 usage · 3 failed
+    0 ok · 1 findings · 2 usage · 3 failed · 130 interrupted (SIGINT) · 143 terminated (SIGTERM)
 
 "Findings" means that the job did its work and something about the data is not as promised. "Failed"
-means that it could not do its work, and says nothing about the data.
+means that it could not do its work, and says nothing about the data. One that was told to stop is
+not done, whatever it has found by then.
 """
 
 from __future__ import annotations
 
 import enum
+import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +27,8 @@ class Exit(enum.IntEnum):
     FINDINGS = 1
     USAGE = 2
     FAILED = 3
+    INTERRUPTED = 128 + signal.SIGINT
+    TERMINATED = 128 + signal.SIGTERM
 
 
 class Finding(NamedTuple):
@@ -44,6 +48,8 @@ class Outcome:
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """By kind of finding, also of those that are not shown."""
+    interrupted: int = 0
+    """The signal that ended the job before it was done; 0: none did."""
 
     def found(self, shown: Iterable[Finding], counts: Mapping[str, int] | None = None) -> None:
         """Add findings; `counts` when more were found than are shown."""
@@ -55,7 +61,9 @@ class Outcome:
 
     @property
     def exit(self) -> Exit:
-        """OK or FINDINGS."""
+        """OK or FINDINGS, or how it was interrupted."""
+        if self.interrupted:
+            return Exit(128 + self.interrupted)
         return Exit.FINDINGS if any(self.counts.values()) else Exit.OK
 
     def plain(self) -> dict[str, Any]:

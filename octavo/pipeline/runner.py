@@ -1,22 +1,25 @@
 """Runs one job to its end: session, progress, time taken, and every error as one line.
 
-A job is a function of a `Run` that returns an `Outcome`. What goes wrong inside Spark arrives as
-pages of two languages' stack traces; the line of ours within is looked for and shown.
+A job is a function of a `Run` that returns an `Outcome`. It checks first what needs no Spark, which
+starts when it is first asked for, and takes seconds. What goes wrong inside Spark arrives as pages
+of two languages' stack traces; the line of ours within is looked for and shown.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from metadata.topics import PartitionRecord, TopicSettings, TopicStore
 from octavo.client.errors import InvalidCall
 from octavo.client.types import TopicName
+from octavo.pipeline.interrupt import Interrupted, Signals
 from octavo.pipeline.json_schema import BadSchema
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.session import SparkOptions, session
@@ -47,13 +50,45 @@ USAGE = (BadUsage, BadSchema, InvalidOption, InvalidCall)
 """Errors that the person who typed the command can mend."""
 
 
-@dataclass(frozen=True)
 class Run:
     """What every job gets. `say` tells a person how far it is."""
 
-    spark: SparkSession
-    service: str
-    say: Callable[[str], None]
+    def __init__(
+        self, job: str, service: str, say: Callable[[str], None], options: SparkOptions
+    ) -> None:
+        self.service = service
+        self.say = say
+        self.options = options
+        self._job = job
+        self._signals = Signals()
+        self._held = contextlib.ExitStack()
+
+    @functools.cached_property
+    def spark(self) -> SparkSession:
+        """Started when it is first asked for. Raises `SparkMissing`."""
+        found = self._held.enter_context(session(self._job, self.options))
+        self._signals.set()
+        return found
+
+    def carry_out(self, work: Callable[[Run], Outcome]) -> Outcome:
+        """Do the work; an interruption is an outcome. Raises what `run_job` raises."""
+        interrupted: Outcome | None = None
+        try:
+            with self._held:
+                self._held.enter_context(self._signals)
+                try:
+                    return work(self)
+                except Interrupted as stop:
+                    interrupted = stop.outcome or Outcome(self._job)
+                    interrupted.interrupted = stop.signal
+        except Exception as error:
+            if not type(error).__module__.startswith(("pyspark", "py4j")):
+                raise
+            if interrupted is None:
+                raise _translated(error) from error
+            # Whoever sends a signal to all processes has ended Spark too: it cannot be stopped.
+        assert interrupted is not None
+        return interrupted
 
 
 def run_job(
@@ -66,15 +101,7 @@ def run_job(
 ) -> Outcome:
     """Raises `BadUsage` and its like, `SparkMissing`, `JobFailed`, and errors of the cluster."""
     started = time.monotonic()
-    with session(job, options or SparkOptions()) as spark:
-        try:
-            outcome = work(Run(spark, service, say))
-        except (OctavoError, OSError):
-            raise
-        except Exception as error:
-            if not type(error).__module__.startswith(("pyspark", "py4j")):
-                raise
-            raise _translated(error) from error
+    outcome = Run(job, service, say, options or SparkOptions()).carry_out(work)
     outcome.summary["took_s"] = round(time.monotonic() - started, 1)
     return outcome
 

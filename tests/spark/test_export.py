@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,7 @@ from octavo import Client
 from octavo.pipeline.export import ExportOptions, export
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import BadUsage, run_job, selection_of
+from tests.process.cluster import OCTAVO, environment, until
 from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
@@ -118,3 +122,31 @@ def test_bad_rows_suspend_and_then_go_to_dead_letters(
         (20, b'{"n": "7"}'),
         (22, b"{"),
     }
+
+
+def test_interrupted_it_says_how_far_it_came_and_goes_on_there(
+    exported: Export, client: Client, service: str, tmp_path: Path
+) -> None:
+    """Ctrl-C goes to all processes of a terminal."""
+    client.create_topic("long", partitions=2)
+    publish(client, service, "long", [b"%d" % number for number in range(200)])
+    out = tmp_path / "out"
+    command = ["pipeline", "export", "long", "--out", str(out), "--rows-per-batch", "2"]
+    job = subprocess.Popen(
+        [*OCTAVO, *command, "--url", service, "--json"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(), start_new_session=True,
+    )  # fmt: skip
+    try:
+        until(lambda: len(list(out.glob("export_batch=*/_SUCCESS"))) > 2, "batches", 200)
+        os.killpg(job.pid, signal.SIGINT)
+        said, told = job.communicate(timeout=120)
+    finally:
+        job.kill()
+    assert job.returncode == 130, told
+    found = json.loads(said)
+    assert found["result"] == "interrupted"
+    assert 0 < found["summary"]["rows"] < 200
+    assert "Traceback" not in told
+    assert exported("long", out).exit is Exit.OK
+    assert sorted(int(row["value"]) for row in rows_in(out)) == list(range(200))

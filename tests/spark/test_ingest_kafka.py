@@ -20,6 +20,7 @@ from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.packages import KAFKA, is_there, missing
 from octavo.pipeline.runner import BadUsage, Run, run_job
 from octavo.pipeline.session import SparkMissing
+from octavo.pipeline.streams import Progress
 from protocol.records import partition_for
 from tests.spark.published import seen_by_readers
 
@@ -91,8 +92,9 @@ def test_once_on_a_checkpoint(
                 .option("includeHeaders", "true").option("maxOffsetsPerTrigger", 40).load()
             )  # fmt: skip
             shaped = messages(rows, targets, tuple(targets) if same else ())
-            count = copied_once(job, shaped, options, targets)
-            return Outcome("ingest-kafka", {"rows": count})
+            progress = Progress(job.say)
+            copied_once(job, shaped, options, targets, progress)
+            return Outcome("ingest-kafka", {"rows": progress.rows})
 
         outcome = run_job("ingest-kafka", work, service=service, say=lambda _: None)
         return int(outcome.summary["rows"])

@@ -9,14 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from metadata.topics import PartitionLedger, PartitionRecord
 
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 
+from octavo.cli.pipeline_run import finish
 from octavo.pipeline.outcome import SHOWN_MAX, Exit, Finding, Outcome
-from octavo.pipeline.runner import BadUsage, cause_in, selection_of
+from octavo.pipeline.runner import BadUsage, Run, cause_in, run_job, selection_of
 from octavo.pipeline.verify import LedgerRows, chain_findings, span_findings
 from octavo.spark.splits import Span, View
 
@@ -109,11 +111,21 @@ def test_usage_is_exit_code_2() -> None:
     assert (setting.returncode, "spark.name=value" in setting.stderr) == (2, True)
 
 
-def test_no_java_is_one_line(tmp_path: Path) -> None:
-    found = octavo("verify", "a", JAVA_HOME=str(tmp_path))
-    assert found.returncode == 3
-    assert f"jobs need Java 17 or newer: JAVA_HOME is {tmp_path}" in found.stderr
-    assert "Traceback" not in found.stderr
+def test_no_java_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As soon as a job needs Spark."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    def job(run: Run) -> Outcome:
+        assert run.spark is None, "never"
+        return Outcome("job")
+
+    with pytest.raises(typer.Exit) as ended:
+        finish(lambda: run_job("job", job, service="http://h:1", say=print), as_json=False)
+    assert ended.value.exit_code == 3
+    said = capsys.readouterr().err
+    assert f"jobs need Java 17 or newer: JAVA_HOME is {tmp_path}" in " ".join(said.split())
 
 
 def test_every_job_has_an_example_and_a_page() -> None:
