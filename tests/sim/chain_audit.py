@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
+from broker.chain import is_measured
 from broker.types import PartitionName
 from metadata.offloads import same_to_owner
 from metadata.topic_records import PartitionLedger, PartitionRecord, TopicRecord, decode_record
@@ -144,7 +145,10 @@ class ChainAudit:
             self._trace.probe("topic.ledger_added")
 
     def _closed(self, link: PartitionLedger, before: PartitionLedger) -> PartitionLedger:
-        """The link without what others judge."""
+        """The link without what others judge, and without times that nobody knew before."""
+        if not is_measured(before) and is_measured(link):
+            self._trace.probe("topic.ledger_measured")
+            link = replace(link, first_ms=before.first_ms, last_ms=before.last_ms, disorder_ms=-1)
         return link if self.offloads is None else replace(link, offload=before.offload)
 
     def _check_closed(
