@@ -1,19 +1,19 @@
 """Messages as JSON, in and out.
 
-In: `{"key", "value" | "value_base64", "headers", "timestamp"}`. The bytes of a JSON value are
-stored exactly as they were written, not parsed and written anew, so no number loses a digit.
-`"value": null` is a message without a value; a message that has neither `value` nor
-`value_base64` is refused, and so is a field of another name: a typo must not become data.
+In: `{"key", "value" | "value_text" | "value_base64", "headers", "timestamp"}`. The bytes of a JSON
+value are stored exactly as they were written, not parsed and written anew, so no number loses a
+digit. `"value": null` is a message without a value; a message that has none of the three is
+refused, and so is a field of another name: a typo must not become data. `value_text` may have the
+`value` beside it with which answers show it: what is shown can be published again.
 
-Out: a stored value that is JSON comes back as it is in `value`, other UTF-8 text as a string in
-`value`, anything else in `value_base64`. Keys and header values likewise, as text or base64.
+Out: the members that protocol/json_message.py chooses, from which each byte that is stored can be
+had again. Keys and header values as text or base64, headers in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -21,31 +21,30 @@ from msgspec import UNSET, Raw, UnsetType
 from broker.call import parse_time_ms
 from broker.problems import Problem
 from broker.types import MessageId
+from protocol.json_message import (
+    JsonHeaders,
+    show_headers,
+    show_key,
+    show_value,
+    stored_headers,
+    stored_key,
+    stored_value,
+)
 from protocol.records import Record
 
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The end of the year 9999: a larger one is a unit mistaken (micro- or nanoseconds)."""
 HEADERS_MAX = 1000
-_NO_VALUE = Raw()
-_JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
-
-
-class Base64(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Bytes that are no text, where text usually stands."""
-
-    base64: bytes
-
-
-HeaderValue = str | Base64 | None
 
 
 class MessageIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One message as a publisher writes it."""
 
-    value: Raw = _NO_VALUE
+    value: Raw | UnsetType = UNSET
     key: str | None = None
     timestamp: int | datetime | None = None
-    headers: dict[str, HeaderValue | list[HeaderValue]] | None = None
+    headers: JsonHeaders | None = None
+    value_text: str | None = None
     value_base64: bytes | None = None
     key_base64: bytes | None = None
 
@@ -65,9 +64,10 @@ class MessageOut(msgspec.Struct, gc=False):
     timestamp: int
     key: str | UnsetType | None = UNSET
     key_base64: bytes | UnsetType = UNSET
-    value: Any = UNSET
+    value: Raw | UnsetType | None = UNSET
+    value_text: str | UnsetType = UNSET
     value_base64: bytes | UnsetType = UNSET
-    headers: dict[str, Any] | UnsetType = UNSET
+    headers: JsonHeaders | UnsetType = UNSET
     ack_id: str | UnsetType = UNSET
     delivery_count: int | UnsetType = UNSET
 
@@ -93,7 +93,7 @@ def decode_message(text: bytes) -> MessageIn:
         raise Problem(400, "invalid-json", "JSON nested too deeply") from None
 
 
-_SHAPE = 'a message is {"key", "value" or "value_base64", "headers", "timestamp"}'
+_SHAPE = 'a message is {"key", "value" or "value_text" or "value_base64", "headers", "timestamp"}'
 
 
 def decode_messages(body: bytes) -> list[MessageIn]:
@@ -126,25 +126,19 @@ def _decode_several(body: bytes) -> list[MessageIn]:
 
 def record_of(message: MessageIn, now_ms: int) -> Record:
     """The record to store. Raises a 422 `Problem` that says what is wrong with the message."""
-    value: bytes | None
-    if message.value_base64 is not None:
-        if message.value is not _NO_VALUE:
-            raise _invalid("it has both value and value_base64: give one of them")
-        value = message.value_base64
-    elif message.value is _NO_VALUE:
+    text, data = message.value_text, message.value_base64
+    given = message.value is not UNSET or text is not None
+    if given and data is not None:
+        raise _invalid("it has value_base64 and another value beside it: give one of them")
+    if not given and data is None:
         raise _invalid(
-            'it has neither value nor value_base64; a message without a value is "value": null'
+            "it has neither value nor value_text nor value_base64; a message without a value is "
+            '"value": null'
         )
-    else:
-        value = bytes(message.value)
-        if value == b"null":
-            value = None
-    if message.key is not None:
-        if message.key_base64 is not None:
-            raise _invalid("it has both key and key_base64: give one of them")
-        key: bytes | None = message.key.encode()
-    else:
-        key = message.key_base64
+    value = stored_value(message.value, text, data)
+    if message.key is not None and message.key_base64 is not None:
+        raise _invalid("it has both key and key_base64: give one of them")
+    key = stored_key(message.key, message.key_base64)
     stamp = message.timestamp
     if stamp is None:
         stamp = now_ms
@@ -152,7 +146,9 @@ def record_of(message: MessageIn, now_ms: int) -> Record:
         stamp = _time_ms(stamp)
     if not 0 <= stamp <= TIMESTAMP_MS_MAX:
         raise _invalid(f"timestamp {stamp} is not in milliseconds from 1970 to 9999")
-    headers = _headers_in(message.headers) if message.headers else ()
+    headers = stored_headers(message.headers) if message.headers else ()
+    if len(headers) > HEADERS_MAX:
+        raise _invalid(f"it has {len(headers)} headers; the most is {HEADERS_MAX}")
     return Record(key, value, headers, stamp)
 
 
@@ -164,21 +160,6 @@ def _time_ms(time: datetime) -> int:
 
 def _invalid(what: str) -> Problem:
     return Problem(422, "invalid-message", what)
-
-
-def _headers_in(
-    headers: Mapping[str, HeaderValue | list[HeaderValue]],
-) -> list[tuple[str, bytes | None]]:
-    found: list[tuple[str, bytes | None]] = []
-    for name, values in headers.items():
-        for value in values if isinstance(values, list) else (values,):
-            if isinstance(value, str):
-                found.append((name, value.encode()))
-            else:
-                found.append((name, None if value is None else value.base64))
-    if len(found) > HEADERS_MAX:
-        raise _invalid(f"it has {len(found)} headers; the most is {HEADERS_MAX}")
-    return found
 
 
 def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
@@ -213,58 +194,8 @@ def _header_bytes(text: str) -> bytes:
 def message_out(partition: int, offset: int, message_id: MessageId, record: Record) -> MessageOut:
     """The JSON form of a stored record."""
     found = MessageOut(partition, offset, str(message_id), record.timestamp_ms)
-    if record.key is None:
-        found.key = None
-    else:
-        try:
-            found.key = record.key.decode()
-        except UnicodeDecodeError:
-            found.key_base64 = record.key
-    _set_value(found, record.value)
+    found.key, found.key_base64 = show_key(record.key)
+    found.value, found.value_text, found.value_base64 = show_value(record.value)
     if record.headers:
-        found.headers = _headers_out(record.headers)
+        found.headers = show_headers(record.headers)
     return found
-
-
-def _set_value(found: MessageOut, value: bytes | None) -> None:
-    if value is None:
-        found.value = None
-        return
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        found.value_base64 = value
-        return
-    if value and value[0] in _JSON_STARTS:
-        try:
-            msgspec.json.decode(value, type=Raw)
-        except (msgspec.DecodeError, RecursionError):
-            found.value = text
-            return
-        if b"\n" in value or b"\r" in value:  # a line of NDJSON must stay one line
-            value = msgspec.json.format(value, indent=-1)
-        found.value = Raw(value)
-    else:
-        found.value = text
-
-
-def _headers_out(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in headers:
-        shown = _header_out(value)
-        if name not in found:
-            found[name] = shown
-        elif isinstance(found[name], list):
-            found[name].append(shown)
-        else:
-            found[name] = [found[name], shown]
-    return found
-
-
-def _header_out(value: bytes | None) -> HeaderValue:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return Base64(value)

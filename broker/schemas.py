@@ -42,10 +42,17 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
 
 
 _HEADERS = {
-    "type": "object",
-    "description": 'text; other bytes as {"base64": …}; a list when a name repeats',
+    "type": ["object", "array"],
+    "description": 'text; other bytes as {"base64": …}; a list when a name repeats. '
+    "A list of [name, value] where a name comes again behind another one",
     "additionalProperties": {
         "anyOf": [TEXT, {"type": "null"}, ref("Base64"), _list({})],
+    },
+    "items": {
+        "type": "array",
+        "prefixItems": [TEXT, {"anyOf": [TEXT, {"type": "null"}, ref("Base64")]}],
+        "items": False,
+        "minItems": 2,
     },
 }
 _PLACE = _object({"partition": COUNT, "offset": OFFSET, "id": MESSAGE_ID}, "partition")
@@ -75,6 +82,7 @@ SCHEMAS: dict[str, Any] = {
                 "value": {
                     "description": "any JSON, stored byte for byte; null is a message without value"
                 },
+                "value_text": {"type": "string", "description": "text, stored as UTF-8"},
                 "value_base64": {"type": "string", "format": "byte"},
                 "headers": _HEADERS,
                 "timestamp": {
@@ -84,7 +92,7 @@ SCHEMAS: dict[str, Any] = {
             },
             closed=True,
         ),
-        "oneOf": [{"required": ["value"]}, {"required": ["value_base64"]}],
+        "anyOf": [{"required": [name]} for name in ("value", "value_text", "value_base64")],
     },
     "MessagesIn": _object(
         {"messages": {**_list(ref("MessageIn")), "minItems": 1}}, "messages", closed=True
@@ -113,8 +121,16 @@ SCHEMAS: dict[str, Any] = {
             "timestamp": {"type": "integer", "description": "milliseconds since the epoch"},
             "key": {"type": ["string", "null"]},
             "key_base64": {"type": "string", "format": "byte"},
-            "value": {"description": "stored JSON as it is, other text as a string"},
-            "value_base64": {"type": "string", "format": "byte"},
+            "value": {
+                "description": "JSON; null: no value. Its compact form is what is stored, unless "
+                "value_text or value_base64 says it"
+            },
+            "value_text": {"type": "string", "description": "what is stored, exactly"},
+            "value_base64": {
+                "type": "string",
+                "format": "byte",
+                "description": "what is stored, where that is no text",
+            },
             "headers": _HEADERS,
             "ack_id": {"type": "string", "description": "of a subscription's delivery"},
             "delivery_count": {"type": "integer", "minimum": 1},

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import signal
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from msgspec import UNSET
 
 from octavo.cli.options import BadOption, Data, Url, broker_urls
-from octavo.cli.output import Waiting, emit_json, emit_raw, say
+from octavo.cli.output import Waiting, emit_raw, say
+from protocol.json_message import show_headers, show_key, show_value
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -47,9 +48,13 @@ def consume(
             "--compacted", help="The newest of each key up to the last compaction (plain read)."
         ),
     ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Values only, as they are.")] = False,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Values only, byte for byte, a line end behind each."),
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, with keys and offsets.")
+        bool,
+        typer.Option("--json", help="One JSON object a line: all of each message, exactly."),
     ] = False,
     url: Url = None,
     data: Data = None,
@@ -113,7 +118,7 @@ class _Printer:
         if self._raw:
             emit_raw(message.value or b"")
         elif self._json:
-            emit_json(_plain(message))
+            emit_raw(msgspec.json.encode(_plain(message)))
         else:
             key = f"{(message.key or b'').decode(errors='replace')}\t" if message.key else "\t"
             emit_raw(
@@ -124,34 +129,22 @@ class _Printer:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """The JSON form: the value as JSON or text where it is, as base64 otherwise."""
-    found: dict[str, Any] = {
+    """The JSON form, as the API gives it; `octavo publish --envelope` stores it again."""
+    key, key_base64 = show_key(message.key)
+    value, value_text, value_base64 = show_value(message.value)
+    found = {
         "partition": message.partition,
         "offset": message.offset,
         "time": datetime.fromtimestamp(message.timestamp_ms / 1000, UTC).isoformat(),
+        "id": message.id or UNSET,
+        "key": key,
+        "key_base64": key_base64,
+        "value": value,
+        "value_text": value_text,
+        "value_base64": value_base64,
+        "headers": show_headers(message.headers) if message.headers else UNSET,
     }
-    if message.id:
-        found["id"] = message.id
-    for name, content in (("key", message.key), ("value", message.value)):
-        if content is None:
-            found[name] = None
-            continue
-        try:
-            text = content.decode()
-        except UnicodeDecodeError:
-            found[f"{name}_base64"] = base64.b64encode(content).decode()
-            continue
-        found[name] = text
-        if name == "value" and text[:1] in '{["-0123456789tfn':
-            try:
-                found[name] = json.loads(text)
-            except ValueError:
-                pass
-    if message.headers:
-        found["headers"] = {
-            name: (text or b"").decode(errors="replace") for name, text in message.headers
-        }
-    return found
+    return {name: content for name, content in found.items() if content is not UNSET}
 
 
 async def _by_subscription(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 import typer
+from msgspec import UNSET, Raw, UnsetType
 
 from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_json, err
+from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
 
 if TYPE_CHECKING:
     from octavo.client.types import Position
@@ -25,14 +29,68 @@ RETRY_S = 60.0
 class Line(NamedTuple):
     """One message to publish."""
 
+    key: str | bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class _Envelope(msgspec.Struct):
+    """A message as `octavo consume --json` prints it; other members are passed over."""
+
+    key: str | UnsetType | None = UNSET
+    key_base64: bytes | None = None
+    value: Raw | UnsetType = UNSET
+    value_text: str | None = None
+    value_base64: bytes | None = None
+    headers: JsonHeaders | None = None
+
+    def line(self, key: str | None) -> Line:
+        """What it stands for. `key`: where it says nothing of one."""
+        if self.value is UNSET and self.value_text is None and self.value_base64 is None:
+            raise ValueError("it has neither value nor value_text nor value_base64")
+        named = self.key is not UNSET or self.key_base64 is not None
+        return Line(
+            stored_key(self.key, self.key_base64) if named else key,
+            stored_value(self.value, self.value_text, self.value_base64),
+            stored_headers(self.headers) if self.headers else (),
+        )
+
+
+class _Reading(NamedTuple):
+    """How a text becomes a message."""
+
     key: str | None
-    value: Any
+    key_field: str | None
+    ndjson: bool
+    envelope: bool
+
+    def line(self, text: bytes, where: str) -> Line:
+        """The message. Raises `BadOption` naming the text that cannot be understood."""
+        if self.envelope:
+            try:
+                return msgspec.json.decode(text, type=_Envelope).line(self.key)
+            except (ValueError, RecursionError) as error:
+                raise BadOption(
+                    f'{where} is not {{"key": …, "value": …}} as octavo consume --json prints: '
+                    f"{error}"
+                ) from None
+        if not (self.ndjson or self.key_field):
+            return Line(self.key, text)
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BadOption(f"{where} is not JSON: {error}") from None
+        if self.key_field is not None and not isinstance(found, dict):
+            raise BadOption(f"{where} is no JSON object, so it has no {self.key_field!r}")
+        picked = found.get(self.key_field) if self.key_field else None
+        return Line(self.key if picked is None else str(picked), text)
 
 
 def publish(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")],
     messages: Annotated[
-        list[str] | None, typer.Argument(help="Messages; without any, lines are read.")
+        list[str] | None,
+        typer.Argument(help="Messages, read as lines are; without any, lines are read."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read lines from a file ('-': stdin).")
@@ -75,10 +133,12 @@ def publish(
             "--producer-id needs keys (--key, --key-field, --envelope) or --partition: a message "
             "without may go to another partition next time, and then counts as a new one"
         )
-    source = _arguments(messages, key) if messages else None
-    if source is None and file is None and sys.stdin.isatty():
+    if envelope and (ndjson or key_field):
+        raise BadOption("--envelope beside --ndjson or --key-field: an envelope says all of it")
+    if not messages and file is None and sys.stdin.isatty():
         raise BadOption("nothing to publish: give messages, --file FILE, or pipe lines in")
-    lines = source or _lines(file, key, key_field, ndjson, envelope)
+    reading = _Reading(key, key_field, ndjson, envelope)
+    lines = _arguments(messages, reading) if messages else _lines(file, reading)
     started = time.monotonic()
     count, last = asyncio.run(_run(broker_urls(url, data), topic, lines, partition, producer_id))
     took_s = time.monotonic() - started
@@ -90,36 +150,17 @@ def publish(
         err.print(f"{count:,} published in {took_s:.1f} s{where}")
 
 
-def _arguments(messages: list[str], key: str | None) -> Iterator[Line]:
-    for message in messages:
-        yield Line(key, message)
+def _arguments(messages: list[str], reading: _Reading) -> Iterator[Line]:
+    for number, message in enumerate(messages, 1):
+        yield reading.line(os.fsencode(message), f"message {number}")
 
 
-def _lines(
-    file: Path | None, key: str | None, key_field: str | None, ndjson: bool, envelope: bool
-) -> Iterator[Line]:
-    """Messages from lines. Raises `BadOption` naming the line that cannot be understood."""
+def _lines(file: Path | None, reading: _Reading) -> Iterator[Line]:
     with _opened(file) as source:
         for number, raw in enumerate(source, 1):
-            text = raw.rstrip(b"\r\n")
-            if not text:
-                continue
-            if not (ndjson or envelope or key_field):
-                yield Line(key, text)
-                continue
-            try:
-                found = json.loads(text)
-            except ValueError as error:
-                raise BadOption(f"line {number} is not JSON: {error}") from None
-            if envelope:
-                if not isinstance(found, dict) or "value" not in found:
-                    raise BadOption(f'line {number} is not {{"key": …, "value": …}}')
-                yield Line(found.get("key", key), found["value"])
-                continue
-            if key_field is not None and not isinstance(found, dict):
-                raise BadOption(f"line {number} is no JSON object, so it has no {key_field!r}")
-            picked = found.get(key_field) if key_field else None
-            yield Line(key if picked is None else str(picked), text)
+            text = raw.removesuffix(b"\n").removesuffix(b"\r")
+            if text:
+                yield reading.line(text, f"line {number}")
 
 
 @contextmanager
@@ -156,7 +197,9 @@ async def _run(
             task = bar.add_task("publish", total=None)
             async with producer:
                 for line in lines:
-                    last = await producer.send(line.value, key=line.key, partition=partition)
+                    last = await producer.send(
+                        line.value, key=line.key, headers=line.headers, partition=partition
+                    )
                     count += 1
                     if count % 500 == 0:
                         bar.update(task, completed=count)

@@ -14,7 +14,7 @@ from octavo.client.producer import Producer, ProducerOptions, producer_id_of
 from octavo.client.reading import find_offset, read_messages
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
-from octavo.client.types import Message, Position, Topic, TopicName, Value
+from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value
 from octavo.clock import wall_clock_ms
 from protocol.compression import Compression
 
@@ -146,7 +146,7 @@ class AsyncClient:
         value: Value,
         *,
         key: str | bytes | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Position:

@@ -7,14 +7,15 @@ repeatable byte by byte: the same sequence always stands for the same messages.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from octavo.client.transport import BATCH_TYPE, NDJSON_TYPE
 from octavo.client.types import Value, key_bytes, to_bytes
+from protocol.json_message import show_headers, show_key, show_value
 from protocol.records import Record, build_batch
 
 RECORD_OVERHEAD_BYTES = 16
@@ -91,20 +92,19 @@ class NdjsonEncoding:
     ) -> tuple[Record | bytes, int]:
         """A line."""
         line: dict[str, object] = {"timestamp": timestamp_ms}
-        if isinstance(key, bytes):
-            line["key_base64"] = base64.b64encode(key).decode()
-        elif key is not None:
-            line["key"] = key
-        if isinstance(value, str):  # as JSON it would be stored with its quotes
-            value = value.encode()
-        if isinstance(value, bytes | bytearray | memoryview):
-            line["value_base64"] = base64.b64encode(value).decode()
-        else:
-            line["value"] = value
+        name = key_bytes(key)
+        if name is not None:
+            text, base64 = show_key(name)
+            line |= {"key": text} if base64 is UNSET else {"key_base64": base64}
+        data = to_bytes(value)
+        shown = show_value(data)
+        # A value is stored as it is written here: one that JSON alone does not tell goes as bytes.
+        alone = shown.text is UNSET and shown.base64 is UNSET
+        line |= {"value": shown.value} if alone else {"value_base64": data}
         if headers:
-            line["headers"] = {name: (text or b"").decode() for name, text in headers}
-        data = msgspec.json.encode(line) + b"\n"
-        return data, len(data)
+            line["headers"] = show_headers(headers)
+        item = msgspec.json.encode(line) + b"\n"
+        return item, len(item)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
         """The lines, sequences in the headers."""

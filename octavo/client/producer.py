@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -17,7 +17,7 @@ from octavo.client.encoding import BatchEncoding, Encoding
 from octavo.client.errors import InvalidCall
 from octavo.client.lane import Batch, Lane, Stored
 from octavo.client.transport import Transport
-from octavo.client.types import Position, TopicName, Value, key_bytes, to_bytes
+from octavo.client.types import Headers, Position, TopicName, Value, header_pairs, key_bytes
 from protocol.records import partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
@@ -129,7 +129,7 @@ class Producer:
         value: Value,
         *,
         key: str | bytes | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Receipt:
@@ -145,7 +145,7 @@ class Producer:
         value: Value,
         *,
         key: str | bytes | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Receipt:
@@ -153,7 +153,7 @@ class Producer:
         if self._closed:
             raise InvalidCall(f"this producer of {self.topic} is closed: make a new one")
         lane = self._lane_for(key, partition)
-        pairs = [(name, to_bytes(text)) for name, text in (headers or {}).items()]
+        pairs = header_pairs(headers)
         stamp = self._clock() if timestamp_ms is None else timestamp_ms
         item, size = self.options.encoding.item(key, value, pairs, stamp)
         self._pending_bytes += size

@@ -21,7 +21,7 @@ from octavo.client import producer as async_producer
 from octavo.client import subscription as async_subscription
 from octavo.client.client import DEFAULT_URL, AsyncClient
 from octavo.client.subscription import Handed
-from octavo.client.types import Delivery, Message, Position, Topic, Value
+from octavo.client.types import Delivery, Headers, Message, Position, Topic, Value
 from octavo.loop_thread import LoopThread
 from protocol.compression import Compression
 
@@ -43,7 +43,7 @@ class Producer:
         value: Value,
         *,
         key: str | bytes | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Future[Position]:
@@ -248,7 +248,7 @@ class Client:
         value: Value,
         *,
         key: str | bytes | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Position:

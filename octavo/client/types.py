@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
 
 from octavo.client.errors import InvalidCall
+from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
 
 Json = dict[str, Any]
 Value = Any
@@ -45,6 +45,16 @@ def to_bytes(value: Value) -> bytes | None:
     return msgspec.json.encode(value)
 
 
+Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
+"""A message's headers: by name, or pairs when a name repeats."""
+
+
+def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
+    """The headers in their order, as bytes."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    return [(name, to_bytes(value)) for name, value in pairs]
+
+
 def key_bytes(key: str | bytes | None) -> bytes | None:
     """The bytes of a key."""
     return key.encode() if isinstance(key, str) else key
@@ -67,9 +77,9 @@ class Message:
         return (self.value or b"").decode()
 
     def json(self) -> Any:
-        """The value as JSON. Raises `ValueError` when it is not."""
+        """The value as JSON, None when there is none. Raises `ValueError` when it is not JSON."""
         try:
-            return msgspec.json.decode(self.value or b"null")
+            return None if self.value is None else msgspec.json.decode(self.value)
         except msgspec.DecodeError as error:
             raise ValueError(f"the value is not JSON: {error}") from error
 
@@ -115,9 +125,10 @@ class _DeliveryIn(msgspec.Struct, gc=False):
     delivery_count: int = 1
     key: str | None = None
     key_base64: bytes | None = None
-    value: msgspec.Raw = msgspec.Raw(b"null")
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    value_text: str | None = None
     value_base64: bytes | None = None
-    headers: dict[str, Any] | None = None
+    headers: JsonHeaders | None = None
 
 
 class _DeliveriesIn(msgspec.Struct):
@@ -128,37 +139,18 @@ _decoder = msgspec.json.Decoder(_DeliveriesIn)
 
 
 def decode_deliveries(body: bytes) -> list[Delivery]:
-    """The deliveries in an answer to `receive`.
-
-    A JSON value comes as the bytes that were published, text as its UTF-8 bytes.
-    """
+    """The deliveries in an answer to `receive`, each byte as it was published."""
     return [
         Delivery(
             one.partition,
             one.offset,
             one.id,
-            one.key.encode() if one.key is not None else one.key_base64,
-            one.value_base64 if one.value_base64 is not None else _value_bytes(bytes(one.value)),
-            tuple(_headers(one.headers)) if one.headers else (),
+            stored_key(one.key, one.key_base64),
+            stored_value(one.value, one.value_text, one.value_base64),
+            tuple(stored_headers(one.headers)) if one.headers else (),
             one.timestamp,
             one.ack_id,
             one.delivery_count,
         )
         for one in _decoder.decode(body).messages
     ]
-
-
-def _value_bytes(raw: bytes) -> bytes | None:
-    if raw[:1] == b'"':
-        text: str = msgspec.json.decode(raw)
-        return text.encode()
-    return None if raw == b"null" else raw
-
-
-def _headers(found: Mapping[str, Any]) -> Iterator[tuple[str, bytes | None]]:
-    for name, values in found.items():
-        for value in values if isinstance(values, list) else [values]:
-            if isinstance(value, Mapping):
-                yield name, base64.b64decode(value["base64"])
-            else:
-                yield name, to_bytes(value)

@@ -66,7 +66,7 @@ async def read_all(cluster: HttpCluster) -> list[str]:
         if answer.status == 204:
             return found
         assert answer.status == 200, answer
-        found += [message["value"] for message in answer.json()["messages"]]
+        found += [message["value_text"] for message in answer.json()["messages"]]
 
 
 async def read_only_ones(cluster: HttpCluster) -> set[str]:

@@ -69,7 +69,8 @@ def test_publish_and_consume_by_command(running: Standalone) -> None:
     assert read.returncode == 0, read.stderr
     messages = [json.loads(line) for line in read.stdout.splitlines()]
     assert len(messages) == 32
-    assert sorted(m["value"]["n"] for m in messages if isinstance(m["value"], dict)) == [*range(30)]
+    assert sorted(m["value"]["n"] for m in messages if "value" in m) == [*range(30)]
+    assert [m["value_text"] for m in messages if "value" not in m] == ["one", "two"]
     some = octavo("consume", "cli", "-s", "mine", "--limit", "5", "--raw", "--url", url)
     assert len(some.stdout.splitlines()) == 5, some.stderr
     rest = octavo("consume", "cli", "-s", "mine", "--raw", "--url", url)

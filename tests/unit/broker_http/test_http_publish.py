@@ -40,7 +40,7 @@ async def test_raw_body_is_one_message(one: Running) -> None:
     assert answer.headers["Octavo-Owner"] == one.api.url
     [found] = await messages(one)
     assert found["key"] == "k"
-    assert found["value"] == "first message"
+    assert found["value_text"] == "first message"
     assert found["headers"] == {"origin": "EWR"}
     assert found["timestamp"] == 5
 

@@ -61,7 +61,8 @@ async def test_forms_of_answers(two: Running) -> None:
     answer = await two.api.get(ONE + "/messages", headers={"Accept": NDJSON})
     assert answer.headers["Content-Type"] == NDJSON
     lines = [json.loads(line) for line in answer.body.splitlines()]
-    assert [line.get("value") for line in lines] == [{"pretty": 1}, None, "trüb"]
+    assert [line.get("value") for line in lines] == [{"pretty": 1}, None, None]
+    assert [line.get("value_text") for line in lines] == ['{\n  "pretty": 1\n}', None, "trüb"]
     assert lines[1]["value_base64"] == "/wA="
     answer = await two.api.get(ONE + "/messages", headers={"Accept": BATCH})
     assert [header.base_offset for header, _ in split_batches(answer.body)] == [0, 1, 2]

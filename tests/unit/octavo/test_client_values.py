@@ -11,7 +11,9 @@ from octavo.client.types import TopicName, decode_deliveries, to_bytes
     ("written", "value"),
     [
         ('"value": {"a" :1.50}', b'{"a" :1.50}'),
-        ('"value": "text \\u00e9"', "text é".encode()),
+        ('"value": "text \\u00e9"', b'"text \\u00e9"'),
+        ('"value_text": "text \\u00e9"', "text é".encode()),
+        ('"value": 1.5, "value_text": "1.50"', b"1.50"),
         ('"value": 12345678901234567890', b"12345678901234567890"),
         ('"value": null', None),
         ('"value_base64": "//4="', b"\xff\xfe"),

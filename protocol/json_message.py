@@ -1,0 +1,162 @@
+"""The parts of a stored message in JSON and back, byte for byte. Pure.
+
+Brokers, the client and the command line all show and read them by this rule (docs/http.md, "What
+is stored, as JSON"). Of a value: `value_base64` or `value_text`, where one is there, is what is
+stored; else `value` is, in its compact form, and null stands for no value at all. So `value` alone
+is for JSON that any JSON library reads and writes again without changing a byte; other JSON has
+its text beside it. Of a key: `key`, text or null for none, or `key_base64`. Of a header: text,
+null or `{"base64": …}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+_STARTS = frozenset(b'{["-0123456789tf \t\r\n')
+"""No `n`: a stored `null` is text, for `"value": null` says that there is no value."""
+_LONG_NUMBER = re.compile(rb"\d{16}")
+"""Beyond 2^53 many languages lose digits. It may as well stand in a string: that costs the text."""
+_PLAIN_FRACTION = re.compile(r"-?(?!0\.0000)(?=[\d.]{3,16}$)(0|[1-9]\d*)\.\d*[1-9]")
+"""At most 15 digits, no exponent: one number, one way to write it, in every language."""
+_NESTED_MAX = 100
+"""Brackets: readers in other languages follow them to some depth only."""
+_DEEPER = b"[" * 400, b"]" * 400
+_OTHERWISE = Raw(b"?")
+
+
+def _fraction(text: str) -> float | Raw:
+    """The number; one that others write in another way becomes something unlike `text`."""
+    return float(text) if _PLAIN_FRACTION.fullmatch(text) else _OTHERWISE
+
+
+_decoder = msgspec.json.Decoder(Any, float_hook=_fraction)
+_encode = msgspec.json.Encoder().encode
+
+
+class Base64(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Bytes that are no text, where text usually stands."""
+
+    base64: bytes
+
+
+HeaderValue = str | Base64 | None
+HeadersByName = dict[str, HeaderValue | list[HeaderValue]]
+HeaderPairs = list[tuple[str, HeaderValue]]
+JsonHeaders = HeadersByName | HeaderPairs
+"""By name; pairs of name and value where a name comes again behind another one, to keep order."""
+
+
+class Shown(NamedTuple):
+    """The members that stand for a value; at least one is set."""
+
+    value: Raw | UnsetType | None = UNSET
+    text: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+
+
+def show_value(stored: bytes | None) -> Shown:
+    """What stands for a stored value. A `value` is one line, also when what is stored is not."""
+    if stored is None:
+        return Shown(None)
+    try:
+        text = stored.decode()
+    except UnicodeDecodeError:
+        return Shown(base64=stored)
+    if not stored or stored[0] not in _STARTS:
+        return Shown(text=text)
+    try:
+        found = _decoder.decode(stored)
+        if stored.count(b"[") + stored.count(b"{") > _NESTED_MAX:
+            _decoder.decode(stored.join(_DEEPER))
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return Shown(text=text)
+    if found is None:
+        return Shown(text=text)
+    if _encode(found) == stored and not _LONG_NUMBER.search(stored):
+        return Shown(Raw(stored))
+    line = stored
+    if b"\n" in stored or b"\r" in stored:  # a line of NDJSON must stay one line
+        line = msgspec.json.format(stored, indent=-1)
+    return Shown(Raw(line.strip(b" \t")), text)
+
+
+def stored_value(
+    value: Raw | UnsetType = UNSET,
+    text: str | UnsetType | None = UNSET,
+    base64: bytes | UnsetType | None = UNSET,
+) -> bytes | None:
+    """The bytes that the members stand for: what `show_value` was given. `value` is as written."""
+    if isinstance(base64, bytes):
+        return base64
+    if isinstance(text, str):
+        return text.encode()
+    raw = b"null" if value is UNSET else bytes(value)
+    return None if raw == b"null" else raw
+
+
+def show_key(stored: bytes | None) -> tuple[str | UnsetType | None, bytes | UnsetType]:
+    """`key` and `key_base64`, of which one is set."""
+    try:
+        return None if stored is None else stored.decode(), UNSET
+    except UnicodeDecodeError:
+        return UNSET, stored or UNSET
+
+
+def stored_key(text: str | UnsetType | None, base64: bytes | UnsetType | None) -> bytes | None:
+    """The bytes of a key."""
+    if isinstance(base64, bytes):
+        return base64
+    return text.encode() if isinstance(text, str) else None
+
+
+def show_headers(headers: Sequence[tuple[str, bytes | None]]) -> JsonHeaders:
+    """The JSON form of a message's headers, from which their order can be had again."""
+    found: HeadersByName = {}
+    last = None
+    for name, value in headers:
+        shown = _show_header(value)
+        if name not in found:
+            found[name] = shown
+        elif name != last:
+            return [(one, _show_header(content)) for one, content in headers]
+        elif isinstance(values := found[name], list):
+            values.append(shown)
+        else:
+            found[name] = [values, shown]
+        last = name
+    return found
+
+
+def stored_headers(headers: JsonHeaders) -> list[tuple[str, bytes | None]]:
+    """The headers in their order."""
+    pairs: Iterable[tuple[str, HeaderValue]]
+    if isinstance(headers, list):
+        pairs = headers
+    else:
+        pairs = (
+            (name, value)
+            for name, values in headers.items()
+            for value in (values if isinstance(values, list) else (values,))
+        )
+    return [
+        (name, value.base64 if isinstance(value, Base64) else _encoded(value))
+        for name, value in pairs
+    ]
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _show_header(value: bytes | None) -> HeaderValue:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return Base64(value)
