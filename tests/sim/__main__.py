@@ -37,6 +37,8 @@ SITUATIONS = (
     *("transaction.outcome_unknown", "sink.repeated", "sink.orphan_collected"),
     *("offload.offloaded", "offload.begun_anew", "offload.bookies_dropped"),
     *("offload.read_from_object", "topic.deleted"),
+    *("compacted.published", "compacted.page_of_view", "compacted.page_over_the_horizon"),
+    *("compacted.pass", "compacted.retired_deleted", "compacted.lost_to_another_run"),
 )
 """Probes that some thousand seeds must reach: where one is not, the simulator has gone blind."""
 

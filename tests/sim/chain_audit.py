@@ -17,6 +17,7 @@ from broker.chain import is_measured
 from broker.types import PartitionName
 from metadata.offloads import same_to_owner
 from metadata.topic_records import PartitionLedger, PartitionRecord, TopicRecord, decode_record
+from tests.sim.compaction_audit import CompactedHistory
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
 from tests.sim.offload_audit import OffloadAudit
@@ -50,6 +51,8 @@ class ChainAudit:
         self._fail = fail
         self.splices: SpliceAudit | None = None
         self.offloads: OffloadAudit | None = None
+        self.views: dict[PartitionName, CompactedHistory] = {}
+        """In the seeds that have compacted views."""
 
     def changed(self, change: Change) -> None:
         """For the observers of the metadata store."""
@@ -82,6 +85,7 @@ class ChainAudit:
         self._check_links(known.record.ledgers, alone, what)
         if self.offloads is not None:
             self.offloads.links_changed(name, known.record.ledgers, record.ledgers, what)
+        self._check_view(name, known.record, record, what)
         if record.trimmed_offset != known.record.trimmed_offset:
             self._trimmed(name, known.record, record, what)
         if record.state_ledger != known.record.state_ledger and known.record.epoch == record.epoch:
@@ -101,9 +105,23 @@ class ChainAudit:
         elif (
             record.epoch
             and change.store != known.owner
-            and not (self.offloads is not None and same_to_owner(known.record, record))
+            and not (
+                (self.offloads is not None or self.views) and same_to_owner(known.record, record)
+            )
         ):
             self._fail(f"S9 somebody else than the owner of epoch {old} changes the chain: {what}")
+
+    def _check_view(
+        self, name: PartitionName, old: PartitionRecord, new: PartitionRecord, what: str
+    ) -> None:
+        """A job's new view is noted; nobody takes one back."""
+        before, after = old.compaction, new.compaction
+        if before == after:
+            return
+        if after is None or (before is not None and after.horizon < before.horizon):
+            self._fail(f"X9 a compacted view is taken back: {what}")
+        elif before is None or (before.horizon, before.ledgers) != (after.horizon, after.ledgers):
+            self.views[name].published(after)
 
     def _without_splice(
         self, name: PartitionName, known: Owned, record: PartitionRecord, what: str
@@ -186,6 +204,10 @@ class ChainAudit:
                     self._fail(
                         f"P46 ledger {link.ledger_id} of {name} was deleted: {_short(record)}"
                     )
+            view = () if record.compaction is None else record.compaction.ledgers
+            for one in view:
+                if self._is_deleted(one.ledger_id):
+                    self._fail(f"P46 ledger {one.ledger_id} of {name}, of its view, was deleted")
             if record.state_ledger is not None and self._is_deleted(record.state_ledger):
                 self._fail(f"P46 state ledger of {name} was deleted: {_short(record)}")
 

@@ -54,7 +54,7 @@ class ToolJudge:
         ]
         self.sink = SinkLoad(load, tools, self.splices)
         self.offload = OffloadLoad(load, tools)
-        load.others = lambda: [*self.sink.clients(), *self.offload.clients()]
+        load.others += [self.sink.clients, self.offload.clients]
 
     def _ledger_changed(self, change: Any) -> None:
         ledger_id = self.cluster._ledger_id(change.path) if change.value is None else None

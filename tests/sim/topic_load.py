@@ -55,15 +55,17 @@ class TopicLoad:
         partitions: list[PartitionName],
         options: TopicOptions,
         audit: TopicAudit,
+        key_of: Callable[[str], bytes | None],
     ) -> None:
         self.cluster = cluster
         self.brokers = brokers
         self.partitions = partitions
         self.options = options
         self.audit = audit
+        self.key_of = key_of
         self.over = False
         self.clients: list[TopicClient] = []
-        self.others: Callable[[], list[TopicClient]] = list
+        self.others: list[Callable[[], list[TopicClient]]] = []
         """Clients of other kinds, which begin after these."""
         self.producers: dict[tuple[str, int], list[tuple[list[str], int, int]]] = {}
         """(producer, partition) → its batches acked last: values, epoch, sequence."""
@@ -84,7 +86,8 @@ class TopicLoad:
         ]
         for name, life in lives:
             self.clients.append(TopicClient(self, name, life))  # type: ignore[arg-type]
-        self.clients += self.others()
+        for others in self.others:
+            self.clients += others()
         for client in self.clients:
             client.start()
 
@@ -113,7 +116,7 @@ class TopicLoad:
     def batch(self, client: TopicClient, values: list[str], *sequence: int) -> bytes:
         assert client.process is not None
         now_ms = client.process.clock_ms()
-        records = [Record(None, value.encode(), (), now_ms) for value in values]
+        records = [Record(self.key_of(value), value.encode(), (), now_ms) for value in values]
         if not sequence:
             return build_batch(records)
         producer_id, epoch, first = sequence

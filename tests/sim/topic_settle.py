@@ -19,6 +19,7 @@ from broker.types import PartitionName, Published, SubscriptionInfo, TopicName
 from ledger.ledgers import LedgerClient
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
+from tests.sim.compaction_load import CompactionLoad
 from tests.sim.tool_judge import ToolJudge
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_client import EXPECTED, TopicClient
@@ -49,6 +50,8 @@ class TopicJudge:
         self.topic = topic
         self.tools: ToolJudge | None = None
         """Of Spark's side, when the seed has it."""
+        self.compaction: CompactionLoad | None = None
+        """In the seeds that have compacted views."""
         self.settled = False
         self._ready: Callable[[], None] = lambda: None
 
@@ -107,6 +110,8 @@ class TopicJudge:
             self.audit.logs[name].check_cursors(end)
             await self._repeat(client, name)
             await client.ask_retrying(name, lambda p: self._compare_state(p))
+        if self.compaction is not None:
+            await self.compaction.finish(client)
         for broker in self.brokers.values():
             broker.kill()
             broker.start()
@@ -119,6 +124,8 @@ class TopicJudge:
             for sub in self.options.subscriptions:
                 await self._drain(client, name, sub)
             self.audit.logs[name].second_opinion()
+            if self.compaction is not None:
+                await self.compaction.read_all(client, name)
         if self.tools is not None:
             await self.tools.check(client, self._at_any)
         self.settled = True

@@ -6,11 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from broker.types import TopicName
-from tests.sim import topic_options
+from tests.sim import compaction_load, topic_options
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.cluster import Cluster, SimBookie
+from tests.sim.compaction_load import CompactionLoad
 from tests.sim.options import SimOptions
 from tests.sim.tool_judge import ToolJudge
 from tests.sim.tool_options import ToolOptions
@@ -75,10 +76,16 @@ class Topics:
         for number in range(1, self.options.brokers + 1):
             name = f"k{number}"
             self.brokers[name] = SimBroker(cluster, name, self.options.config, self.brokers)
-        self.load = TopicLoad(cluster, self.brokers, partitions, self.options, self.audit)
+        compaction = compaction_load.draw(loop.stream("compaction options"))
+        self.load = TopicLoad(
+            cluster, self.brokers, partitions, self.options, self.audit, compaction.key_of
+        )
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
         self.judge = TopicJudge(cluster, self.brokers, self.load, self.options, self.audit, topic)
         self.tools = self._tools(tool_options)
+        if compaction.jobs:
+            cluster.events.add("compaction options", compaction)
+            self._compact(CompactionLoad(self.load, compaction))
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
@@ -91,6 +98,11 @@ class Topics:
         tools = Tools(self.cluster, self.brokers, options)
         self.judge.tools = ToolJudge(tools, self.load, self.chains, self.judge.topic)
         return tools
+
+    def _compact(self, compaction: CompactionLoad) -> None:
+        self.load.others.append(compaction.clients)
+        self.judge.compaction = compaction
+        self.chains.views = compaction.views
 
     def installed(self) -> AbstractContextManager[None]:
         """While this is entered, Spark's side runs in this seed."""

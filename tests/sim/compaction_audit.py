@@ -1,0 +1,145 @@
+"""The referee of compacted reads: each page against what the views and the log really hold.
+
+A view is known by its ledgers, for each belongs to one: what it holds was told when it was written.
+So a page can be held against exactly one view: from where it was asked to where it goes on it has
+every message of the view and no other one, and from the horizon on every message there is. Of a
+whole pass, whatever came and went meanwhile, the promise is what users have: the newest message of
+each key was seen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from metadata.topics import CompactionRecord
+from tests.sim.topic_audit import LogHistory
+from tests.sim.trace import Trace
+
+
+class Kept(NamedTuple):
+    """A view as it was published."""
+
+    horizon: int
+    offsets: tuple[int, ...]
+
+
+class Seen(NamedTuple):
+    """A batch of a page: its ledger, where it begins, where the next one may, its messages."""
+
+    ledger_id: int
+    first: int
+    following: int
+    messages: list[tuple[int, str]]
+
+
+class CompactedHistory:
+    """One partition's views."""
+
+    def __init__(
+        self,
+        log: LogHistory,
+        key_of: Callable[[str], bytes | None],
+        trace: Trace,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._log = log
+        self._key_of = key_of
+        self._trace = trace
+        self._fail = fail
+        self._written: dict[int, tuple[int, ...]] = {}
+        self._views: list[Kept] = [Kept(0, ())]
+        self._view_of: dict[int, Kept] = {}
+
+    # -- what jobs do
+
+    def wrote(self, ledger_id: int, offsets: Sequence[int]) -> None:
+        """A ledger of a view was closed, with the messages of these offsets."""
+        self._written[ledger_id] = tuple(offsets)
+
+    def published(self, record: CompactionRecord) -> None:
+        """It stands in the partition's record now."""
+        offsets = tuple(o for one in record.ledgers for o in self._written[one.ledger_id])
+        view = Kept(record.horizon, offsets)
+        if view != self._views[-1]:
+            self._trace.probe("compacted.published")
+        self._views.append(view)
+        self._view_of.update((one.ledger_id, view) for one in record.ledgers)
+
+    @property
+    def newest(self) -> Kept:
+        """The view that the record names."""
+        return self._views[-1]
+
+    # -- what readers see
+
+    def page(self, at: int, start: int, following: int, batches: Sequence[Seen]) -> list[int]:
+        """They were given this page for offset `at`; the offsets of it that are messages."""
+        what = f"{self._log.name}, compacted from {at} to {following}"
+        behind = [batch for batch in batches if batch.ledger_id not in self._view_of]
+        of_view = list(batches[: len(batches) - len(behind)])
+        if behind != list(batches[len(of_view) :]):
+            self._fail(f"X9 {what}: the log comes before the view")
+            return []
+        views = {self._view_of[batch.ledger_id] for batch in of_view}
+        if len(views) > 1:
+            self._fail(f"X9 {what}: messages of {len(views)} views")
+            return []
+        seen = [offset for batch in of_view for offset, _ in batch.messages if offset >= at]
+        if following < max((at, *seen)):
+            self._fail(f"X9 {what}: it goes on before what it gave")
+        if views:
+            (view,) = views
+            self._of_view(view, at, following, seen, log_follows=bool(behind), what=what)
+            start = view.horizon
+        elif start != at and not any(
+            view.horizon == start and not _between(view.offsets, at, start) for view in self._views
+        ):
+            self._fail(f"X9 {what}: nothing was given up to {start}, and no view is like that")
+        return seen + self._of_log(start, following, behind, what)
+
+    def _of_view(
+        self, view: Kept, at: int, following: int, seen: list[int], *, log_follows: bool, what: str
+    ) -> None:
+        wanted = _between(view.offsets, at, view.horizon if log_follows else following)
+        if seen != wanted:
+            self._fail(f"X9 {what}: {seen} of the view up to {view.horizon}, which has {wanted}")
+        self._trace.probe("compacted.page_of_view")
+        if log_follows:
+            self._trace.probe("compacted.page_over_the_horizon")
+        elif following > view.horizon:
+            self._fail(f"X9 {what}: it goes on behind the horizon {view.horizon}")
+
+    def _of_log(self, start: int, following: int, behind: list[Seen], what: str) -> list[int]:
+        at = start
+        for batch in behind:
+            if not (batch.first <= at < batch.following if at == start else batch.first == at):
+                self._fail(f"X9 {what}: {at} was to come, {batch.first} did")
+            at = batch.following
+        if behind and at != following:
+            self._fail(f"X9 {what}: what it gave ends at {at}")
+        return list(range(start, at))
+
+    def passed(self, before: Kept, seen: set[int], end: int) -> None:
+        """Somebody read from the beginning to `end`; `before` was the view when it began."""
+        self._trace.probe("compacted.pass")
+        newest: dict[bytes | None, int] = {}
+        keyless = []
+        for offset, message in sorted(self._log.at.items()):
+            if offset < end:
+                key = self._key_of(message.value)
+                newest[key] = offset
+                if key is None:
+                    keyless.append(offset)
+        for offset in (*newest.values(), *keyless):
+            was_there = offset >= self._log.trimmed or offset in before.offsets
+            if was_there and offset not in seen:
+                self._fail(
+                    f"X9 {self._log.name}: offset {offset}, the newest of its key below {end}, was "
+                    "not seen by who read all of it"
+                )
+
+
+def _between(offsets: tuple[int, ...], start: int, end: int) -> list[int]:
+    return list(offsets[bisect_left(offsets, start) : bisect_left(offsets, end)])

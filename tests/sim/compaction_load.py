@@ -1,0 +1,351 @@
+"""Compactions beside owners, readers of compacted topics: in a share of the seeds with topics.
+
+A compaction here is the job's own steps over the partition's record, and its own reads of ledgers;
+what Spark does in between, finding the newest message of each key, is a dictionary. Its ledgers and
+entries are cut anywhere: views of one entry, of many small ledgers, uneven ones. Jobs race, die,
+give up, and take away the ledgers of earlier views at once or later. A reader goes from the
+beginning to the end by pages of any size. Drawn from streams of its own: a seed without compaction
+is what it was before there was any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.compacted import CompactedPage
+from broker.errors import OffsetTrimmed
+from broker.partition import Partition
+from broker.types import PartitionName
+from ledger.errors import LedgerNotFound
+from ledger.ledgers import LedgerClient
+from ledger.options import LedgerOptions
+from metadata.compactions import (
+    KIND,
+    KIND_KEY,
+    CompactionLost,
+    begun,
+    collected,
+    given_up,
+    published,
+    retired_before,
+)
+from metadata.offloads import change_partition
+from metadata.store import RecordNotFound
+from metadata.topics import CompactedLedger
+from octavo.spark.planning import with_compacted
+from octavo.spark.splits import View, compacted_pieces, pieces
+from protocol.batch import read_header
+from protocol.compression import Compression
+from protocol.records import Record, build_gapped_batch, read_gapped_records
+from tests.sim.brokers import watch_ledgers
+from tests.sim.compaction_audit import CompactedHistory, Seen
+from tests.sim.process import current_process
+from tests.sim.tools import ToolCluster
+from tests.sim.topic_client import EXPECTED, TopicClient
+
+if TYPE_CHECKING:
+    from tests.sim.topic_load import TopicLoad
+
+_SHARE = 0.4
+_PAUSE_S = 0.08
+_CHANGE_S = 3.0
+_BYTES_MAX = (1, 120, 300, 600, 10_000)
+_COUNTS_MAX = (1, 2, 5, 1_000)
+
+Message = tuple[int, Record]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionOptions:
+    """One seed's."""
+
+    jobs: int = 0
+    readers: int = 0
+    keys: int = 0
+    """How many different ones; in some seeds a share of the messages has none."""
+    keyless: bool = False
+    entry_max: int = 1
+    """Messages of one entry of a view, at most …"""
+    ledger_max: int = 1
+    """… and entries of one of its ledgers."""
+    grace_ms: int = 0
+    """How long ledgers of earlier views stay."""
+
+    def key_of(self, value: str) -> bytes | None:
+        """By the value alone, so that no draw of a client's is another one."""
+        if not self.jobs:
+            return None
+        number = zlib.crc32(value.encode()) % (self.keys + self.keyless)
+        return b"k%d" % number if number < self.keys else None
+
+
+def draw(rng: random.Random) -> CompactionOptions:
+    """The options of one seed. All draws come from `rng`, in one order."""
+    if rng.random() >= _SHARE:
+        return CompactionOptions()
+    return CompactionOptions(
+        jobs=rng.choices((1, 2), (3, 1))[0],
+        readers=rng.choice((1, 2)),
+        keys=rng.choice((2, 5, 20)),
+        keyless=rng.random() < 0.3,
+        entry_max=rng.choice((1, 3, 8)),
+        ledger_max=rng.choice((1, 2, 5, 100)),
+        grace_ms=rng.choice((-3_600_000, 0, 200, 3_600_000)),
+    )
+
+
+class CompactionLoad:
+    """All jobs and readers of one seed."""
+
+    def __init__(self, load: TopicLoad, options: CompactionOptions) -> None:
+        self.load = load
+        self.options = options
+        cluster = load.cluster
+        self.views = {
+            name: CompactedHistory(
+                load.audit.logs[name], options.key_of, cluster.trace, cluster.audit.fail
+            )
+            for name in load.partitions
+        }
+        self._runs = 0
+
+    def clients(self) -> list[TopicClient]:
+        """Those of the safety phase."""
+        options = self.options
+        return [
+            *[TopicClient(self.load, f"m{n}", self._compact) for n in range(1, options.jobs + 1)],
+            *[TopicClient(self.load, f"z{n}", self._read) for n in range(1, options.readers + 1)],
+        ]
+
+    async def finish(self, client: TopicClient) -> None:
+        """Nothing is wrong any more: a view is made of each partition, and read as a whole."""
+        for name in self.load.partitions:
+            await self._until_done(client, partial(self._run, client, name, whole=True))
+            await self.read_all(client, name)
+
+    async def read_all(self, client: TopicClient, name: PartitionName) -> None:
+        """A pass that ends."""
+        while not await self._pass(client, name):
+            await client.pause(_PAUSE_S)
+
+    async def _until_done(self, client: TopicClient, work: partial[object]) -> None:
+        while True:
+            with contextlib.suppress(*EXPECTED):
+                await work()  # type: ignore[misc]
+                return
+            await client.pause(_PAUSE_S)
+
+    # ------------------------------------------------------------------ jobs
+
+    async def _compact(self, client: TopicClient) -> None:
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            name = client.rng.choice(self.load.partitions)
+            try:
+                await self._run(client, name)
+                await self._collect(client, name)
+            except EXPECTED as error:
+                self._probe(f"job_ends.{type(error).__name__}")
+
+    async def _run(self, client: TopicClient, name: PartitionName, *, whole: bool = False) -> None:
+        """One compaction of one partition. Raises `EXPECTED`."""
+        self._runs += 1
+        rng, run = client.rng, f"run-{self._runs}"
+        async with self._connected() as cluster:
+            start = partial(begun, run=run, now_ms=self._now_ms())
+            record = await change_partition(cluster.topics, tuple(name), start, timeout_s=_CHANGE_S)
+            view = with_compacted(
+                await cluster.view_of(str(name.topic_name), name.partition, record), record
+            )
+            horizon = view.end
+            if not whole and rng.random() < 0.3:
+                old = 0 if view.compacted is None else view.compacted.horizon
+                horizon = rng.randint(min(old, view.end), view.end)
+            kept = await self._newest(cluster, view, horizon)
+            made = [
+                await self._ledger(client, cluster, name, part) for part in self._cut(rng, kept)
+            ]
+            if not whole and rng.random() < 0.1:
+                await change_partition(
+                    cluster.topics, tuple(name), partial(given_up, run=run), timeout_s=_CHANGE_S
+                )
+                return
+            finish = partial(
+                published, run=run, horizon=horizon, ledgers=made, now_ms=self._now_ms()
+            )
+            try:
+                await change_partition(cluster.topics, tuple(name), finish, timeout_s=_CHANGE_S)
+            except CompactionLost:
+                self._probe("lost_to_another_run")
+                if whole:
+                    raise
+
+    async def _newest(self, cluster: ToolCluster, view: View, horizon: int) -> list[Message]:
+        """Of each key below the horizon its newest message, and those without a key."""
+        old = [] if view.compacted is None else compacted_pieces(view, horizon)
+        first = max(0 if view.compacted is None else view.compacted.horizon, view.earliest)
+        newest: dict[bytes, int] = {}
+        found: dict[int, Record] = {}
+        for piece in [*old, *pieces(view, min(first, horizon), horizon)]:
+            async for entries in cluster.entries(piece):
+                for entry in entries:
+                    records = list(read_gapped_records(entry.payload))
+                    base = piece.base + read_header(entry.payload).base_offset
+                    for record in records:
+                        offset = base + record.offset_delta
+                        if piece.start <= offset < piece.end:
+                            found[offset] = record
+                            if record.key is not None:
+                                newest[record.key] = offset
+        return [
+            (offset, record)
+            for offset, record in sorted(found.items())
+            if record.key is None or newest[record.key] == offset
+        ]
+
+    def _cut(self, rng: random.Random, kept: list[Message]) -> list[list[list[Message]]]:
+        """Ledgers of entries of messages."""
+        ledgers: list[list[list[Message]]] = []
+        while kept:
+            size = rng.randint(1, self.options.entry_max)
+            entry, kept = kept[:size], kept[size:]
+            if not ledgers or len(ledgers[-1]) >= rng.randint(1, self.options.ledger_max):
+                ledgers.append([])
+            ledgers[-1].append(entry)
+        return ledgers
+
+    async def _ledger(
+        self,
+        client: TopicClient,
+        cluster: ToolCluster,
+        name: PartitionName,
+        entries: list[list[Message]],
+    ) -> CompactedLedger:
+        settings = self.load.options.settings
+        writer = await cluster.ledgers.create(
+            ensemble_size=settings.ensemble_size,
+            write_quorum=settings.write_quorum,
+            ack_quorum=settings.ack_quorum,
+            custom={KIND_KEY: KIND},
+        )
+        base, size = entries[0][0][0], 0
+        for entry in entries:
+            first = entry[0][0]
+            rows = [record._replace(offset_delta=offset - first) for offset, record in entry]
+            how = client.rng.choice((Compression.NONE, Compression.ZSTD))
+            data = build_gapped_batch(rows, first - base, compression=how)
+            size += len(data)
+            await writer.append(data)
+        await writer.close()
+        offsets = [offset for entry in entries for offset, _ in entry]
+        self.views[name].wrote(writer.ledger_id, offsets)
+        return CompactedLedger(writer.ledger_id, base, offsets[-1], len(offsets), size)
+
+    async def _collect(self, client: TopicClient, name: PartitionName) -> None:
+        """Ledgers of earlier views go, once no record names them."""
+        if client.rng.random() < 0.3:
+            return
+        until_ms = self._now_ms() - self.options.grace_ms
+        async with self._connected() as cluster:
+            record = await cluster.record(str(name.topic_name), name.partition)
+            going = retired_before(record, until_ms)
+            await change_partition(
+                cluster.topics,
+                tuple(name),
+                partial(collected, ledger_ids=going),
+                timeout_s=_CHANGE_S,
+            )
+            for ledger_id in going:
+                with contextlib.suppress(LedgerNotFound):
+                    await cluster.ledgers.delete(ledger_id)
+                    self._probe("retired_deleted")
+
+    # ------------------------------------------------------------------ readers
+
+    async def _read(self, client: TopicClient) -> None:
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            await self._pass(client, client.rng.choice(self.load.partitions))
+
+    async def _pass(self, client: TopicClient, name: PartitionName) -> bool:
+        """From the beginning to the end; whether it came there."""
+        history = self.views[name]
+        before = history.newest
+        seen: set[int] = set()
+        try:
+            at = await client.ask(name, lambda p: p.compacted.resolve(at="earliest"))
+            while True:
+                following, found = await self._page(client, name, at)
+                if following == at and not found:
+                    break
+                seen.update(found)
+                at = following
+                if client.rng.random() < 0.3:
+                    await client.pause(0.02)
+        except OffsetTrimmed:
+            self._probe("trimmed_behind_the_horizon")
+            return True
+        except (*EXPECTED, RecordNotFound) as error:
+            self._probe(f"read_ends.{type(error).__name__}")
+            return False
+        history.passed(before, seen, at)
+        return True
+
+    async def _page(
+        self, client: TopicClient, name: PartitionName, at: int
+    ) -> tuple[int, list[int]]:
+        bytes_max, count_max = client.rng.choice(_BYTES_MAX), client.rng.choice(_COUNTS_MAX)
+
+        async def work(partition: Partition) -> CompactedPage:
+            compacted = partition.compacted
+            await compacted.resolve(at=at)
+            return await compacted.read(at, bytes_max=bytes_max, count_max=count_max)
+
+        page: CompactedPage = await client.ask(name, work)
+        log, batches = self.load.audit.logs[name], []
+        for batch in page.batches:
+            messages = [
+                (batch.base_offset + record.offset_delta, (record.value or b"").decode())
+                for record in read_gapped_records(batch.data)
+            ]
+            for offset, value in messages:
+                log.stands([value], offset, f"compacted reader {client.name}")
+            batches.append(Seen(batch.ledger_id, batch.base_offset, batch.next_offset, messages))
+        return page.following, self.views[name].page(at, page.start, page.following, batches)
+
+    # ------------------------------------------------------------------ the world
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[ToolCluster]:
+        process = current_process()
+        assert process is not None
+        cluster = self.load.cluster
+        store = cluster.metadata_store(process)
+        ledgers = LedgerClient(
+            store,
+            rng=process.rng,
+            options=LedgerOptions(**cluster.options.client),
+            clock=process.clock_ms,
+        )
+        watch_ledgers(ledgers, cluster.audit, process.name)
+        made = ToolCluster(store, ledgers, "auto")
+        try:
+            await made.start()
+            yield made
+        finally:
+            await made.close()
+
+    @staticmethod
+    def _now_ms() -> int:
+        process = current_process()
+        assert process is not None
+        return process.clock_ms()
+
+    def _probe(self, what: str) -> None:
+        self.load.cluster.trace.probe(f"compacted.{what}")
