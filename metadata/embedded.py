@@ -4,27 +4,33 @@ Promises what `metadata/store.py` says, to processes of one machine; a file on a
 refused or unsafe, use ZooKeeper for more than one machine.
 
 All SQL runs on one thread of our own (`RecordFile`); this module is its asyncio face. A short poll
-(20 ms) of SQLite's data version wakes the watches on changes made by other processes, keeps our
-session alive, and ends the sessions of others that fell silent.
+(20 ms) of SQLite's data version wakes the watches on changes made by other processes and ends the
+sessions of others that fell silent. Our own is kept alive by beats from the event loop, beside the
+database (beats.py).
 
 The session is proven by the clock alone, so a process that was stopped past its session learns so
 from its first call: listeners hear EXPIRED, every call begun before raises `SessionExpired`, and
-only then a new session serves new calls. A process stopped inside a transaction keeps the file's
-write lock: the others get `MetadataUnavailable` until it wakes, never a wrong answer.
+only then a new session serves new calls.
+
+A process stopped inside a transaction keeps the file's write lock. Until it wakes or dies the
+others read, keep their sessions, and cannot write: those calls get `MetadataUnavailable`, which
+names the process. No call waits for the lock on the thread, so reads do not stand behind writes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from metadata.lock_holder import describe_holder
 from metadata.paths import check_folder, check_path
-from metadata.record_file import RecordFile, boot_clock_ms
-from metadata.record_schema import is_transient
+from metadata.record_file import FileLocked, RecordFile, boot_clock_ms
+from metadata.record_schema import is_locked, is_transient
 from metadata.store import (
     ANY_VERSION,
     MetadataError,
@@ -48,6 +54,9 @@ CONNECT_TIMEOUT_MS = 6000
 """A start finds the file's lock free within it. A process stopped inside a transaction holds it."""
 CALL_TIMEOUT_MS = 10_000
 """A call that has no answer by then raises `MetadataUnavailable`."""
+LOCK_TIMEOUT_MS = 2000
+"""So does a write that does not get the file's lock by then. Others hold it for milliseconds."""
+_LOCK_RETRY_MS = 10
 
 
 class EmbeddedStore:
@@ -58,7 +67,7 @@ class EmbeddedStore:
         path: str,
         *,
         session_timeout_ms: int = 6000,
-        busy_timeout_ms: int | None = None,
+        call_timeout_ms: int = CALL_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         poll_interval_ms: int = POLL_INTERVAL_MS,
         executor: Executor | None = None,
@@ -67,24 +76,21 @@ class EmbeddedStore:
         assert session_timeout_ms >= 3 * poll_interval_ms
         self._path = path
         self._session_timeout_ms = session_timeout_ms
+        self._call_timeout_ms = call_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._poll_interval_ms = poll_interval_ms
-        self._clock = clock
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="metadata")
         self._owns_executor = executor is None
-        # A call that waits for the file's lock holds up our own beats: less than half a session.
-        busy_timeout_ms = busy_timeout_ms or session_timeout_ms // 3
-        assert 2 * busy_timeout_ms < session_timeout_ms
-        self._file = RecordFile(path, busy_timeout_ms=busy_timeout_ms, clock=clock)
+        self._file = RecordFile(path, clock=clock)
         self._watches = WatchTable()
         self._state = SessionState.SUSPENDED
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poller: asyncio.Task[None] | None = None
+        self._beater: asyncio.Task[None] | None = None
         # Calls carry the generation in which they began; the thread's own moves on when it finds
         # the session over, and the loop's only after the listeners have heard of it.
         self._generation = 0
         self._thread_generation = 0
-        self._next_beat_ms = 0
 
     @property
     def url(self) -> str:
@@ -94,7 +100,7 @@ class EmbeddedStore:
     @property
     def session_state(self) -> SessionState:
         """Never CONNECTED when the clock says that the session may be over."""
-        if self._state is SessionState.CONNECTED and self._file.lease_end_ms <= self._clock():
+        if self._state is SessionState.CONNECTED and not self._file.is_leased:
             return SessionState.SUSPENDED
         return self._state
 
@@ -120,7 +126,9 @@ class EmbeddedStore:
             self._give_up_executor()
             raise
         self._poller = asyncio.create_task(self._poll_forever(), name="metadata-poll")
-        self._poller.add_done_callback(self._poller_ended)
+        self._beater = asyncio.create_task(self._beat_forever(), name="metadata-beat")
+        for task in (self._poller, self._beater):
+            task.add_done_callback(self._task_ended)
 
     def _open_file(self, is_last_try: bool) -> bool:
         """Open file and session; False when others hold the file's lock and there is time left."""
@@ -131,10 +139,11 @@ class EmbeddedStore:
             except BaseException:
                 self._file.close()
                 raise
-        except sqlite3.Error as error:
-            if is_transient(error) and not is_last_try:
+        except (sqlite3.Error, FileLocked, OSError) as error:
+            locked = isinstance(error, FileLocked) or is_locked(error)
+            if not is_last_try and (locked or is_transient(error)):
                 return False
-            hint = "; is a process that uses it stopped?" if "locked" in str(error) else ""
+            hint = f"; {describe_holder(self._path)}" if locked else ""
             raise MetadataUnavailable(f"{self.url} cannot be opened: {error}{hint}") from error
         return True
 
@@ -146,14 +155,20 @@ class EmbeddedStore:
         poller.cancel()
         await asyncio.gather(poller, return_exceptions=True)
         try:
-            await self._on_thread(self._file.close)
-        except sqlite3.Error as error:
+            await self._until_unlocked(self._file.end_session)
+        except (sqlite3.Error, MetadataUnavailable) as error:
             raise MetadataUnavailable(
                 f"{self.url}: the session could not be ended: {error}; it will time out"
             ) from error
         finally:
             self._state = SessionState.SUSPENDED
-            self._give_up_executor()
+            if self._beater is not None:
+                self._beater.cancel()
+                await asyncio.gather(self._beater, return_exceptions=True)
+            try:
+                await self._on_thread(self._file.close)
+            finally:
+                self._give_up_executor()
 
     def _give_up_executor(self) -> None:
         if self._owns_executor:
@@ -207,18 +222,42 @@ class EmbeddedStore:
     async def _on_thread(self, call: Callable[[], T]) -> T:
         assert self._loop is not None, "start the store first"
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(self._call_timeout_ms / 1000):
                 return await self._loop.run_in_executor(self._executor, call)
         except TimeoutError as error:
             raise MetadataUnavailable(
-                f"{self.url} did not answer within {CALL_TIMEOUT_MS} ms"
+                f"{self.url} did not answer within {self._call_timeout_ms} ms"
             ) from error
+
+    async def _until_unlocked(self, call: Callable[[], T]) -> T:
+        """`call`, again and again while another process holds the file's lock."""
+        assert self._loop is not None, "start the store first"
+        deadline = self._loop.time() + LOCK_TIMEOUT_MS / 1000
+        while True:
+            try:
+                return await self._on_thread(call)
+            except FileLocked as error:
+                if self._loop.time() >= deadline:
+                    raise MetadataUnavailable(
+                        f"{self.url} cannot be written for {LOCK_TIMEOUT_MS} ms now: "
+                        f"{describe_holder(self._path)}"
+                    ) from error
+            await asyncio.sleep(_LOCK_RETRY_MS / 1000)
 
     async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         if self._poller is None:
             raise MetadataUnavailable(f"{self.url} is closed")
         generation = self._generation
-        return await self._on_thread(lambda: self._run(generation, lambda: work(*args, **kwargs)))
+        return await self._until_unlocked(
+            lambda: self._run(generation, lambda: work(*args, **kwargs))
+        )
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._session_timeout_ms / 4000)
+            # A beat that cannot be written is none: then the lease runs out, and the calls say so.
+            with contextlib.suppress(OSError):
+                self._file.beat()
 
     async def _poll_forever(self) -> None:
         quiet_polls = 0
@@ -246,12 +285,12 @@ class EmbeddedStore:
         else:
             self._reconnected()
 
-    def _poller_ended(self, poller: asyncio.Task[None]) -> None:
-        """Without its poll the store is deaf and its session ends: say so, loudly."""
-        if not poller.cancelled() and (error := poller.exception()) is not None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """Without its poll the store is deaf, without its beats the session ends: say so."""
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._set_state(SessionState.SUSPENDED)
-            poller.get_loop().call_exception_handler(
-                {"message": f"{self.url} is not polled any more", "exception": error}
+            task.get_loop().call_exception_handler(
+                {"message": f"{self.url}: {task.get_name()} has ended", "exception": error}
             )
 
     def _reconnected(self) -> None:
@@ -284,15 +323,13 @@ class EmbeddedStore:
                 raise
             finally:
                 self._post_changes()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._file.check_place()
             raise MetadataUnavailable(f"{self.url}: {error}") from error
 
     def _poll(self) -> None:
-        now_ms = self._clock()
-        if now_ms >= self._next_beat_ms:
-            self._file.beat()
-            self._next_beat_ms = now_ms + self._session_timeout_ms // 4
+        self._file.check_lease()
+        self._file.check_place()
         self._file.sweep_if_due()
 
     def _replace_session(self) -> None:
@@ -303,7 +340,6 @@ class EmbeddedStore:
 
     def _open_session(self) -> None:
         self._file.open_session(self._session_timeout_ms)
-        self._next_beat_ms = self._clock() + self._session_timeout_ms // 4
         self._post(self._reconnected)
 
     def _post_changes(self) -> None:

@@ -11,25 +11,31 @@ Any number of processes of one machine may have the file open. Every change is o
 Sessions are measured by CLOCK_BOOTTIME, the one clock that all processes of a machine share and
 that nobody can set; the boot id voids sessions that a reboot has ended. A stopped process that
 wakes therefore sees by the clock alone that its session is over, even if nobody has noticed yet.
+Their ends stand in a file of their own (beats.py): no session needs the write lock to live on.
+
+The write lock is not waited for here: a process that is stopped inside a transaction keeps it for
+as long as it sleeps. `FileLocked` says that nothing was begun; `embedded.py` tries again.
 
 On a crash SQLite's write-ahead log keeps exactly the transactions that were committed (FULL sync).
-Heartbeats are committed without a sync: the only crash that can lose them ends all sessions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from metadata.beats import Beats, Lease
 from metadata.paths import check_folder, check_path, parent_of, parents_of
-from metadata.record_schema import open_database
+from metadata.record_schema import ENDS_IN_BEATS, is_locked, open_database
 from metadata.store import (
     ANY_VERSION,
     MetadataError,
+    MetadataUnavailable,
     MetadataUnusable,
     Record,
     RecordExists,
@@ -42,6 +48,8 @@ from metadata.watching import WatchKey
 CHANGES_KEPT = 10_000
 """Rows of the change log. A watcher that falls further behind gets a false alarm for all."""
 SWEEP_INTERVAL_MS = 50
+BUSY_TIMEOUT_MS = 10
+"""How long SQLite itself waits for a lock. Reads of this process stand behind it."""
 
 
 def boot_clock_ms() -> int:
@@ -65,32 +73,39 @@ class Changes(NamedTuple):
     """The log was trimmed past our place: anything may have changed."""
 
 
+class FileLocked(MetadataUnavailable):
+    """Another process holds the write lock: nothing was begun."""
+
+
 class RecordFile:
-    """One process's connection to the file. All methods belong to one thread."""
+    """One process's connection to the file. All methods but `beat` belong to one thread."""
 
     def __init__(
         self,
         path: str,
         *,
-        busy_timeout_ms: int,
         clock: Callable[[], int] = boot_clock_ms,
         boot_id: str | None = None,
     ) -> None:
         self._path = path
-        self._busy_timeout_ms = busy_timeout_ms
         self._clock = clock
         self._boot_id = read_boot_id() if boot_id is None else boot_id
-        self._session_id: int | None = None
-        self._deadline_ms = 0
-        self._timeout_ms = 0
+        self._lease: Lease | None = None
+        self._former_session = 0
+        """Ours, found to be over; it ends with the opening of the next, if nobody ended it."""
         self._seen_seq = 0
         self._identity: tuple[int, int] | None = None
         self._seen_state = (-1, -1)
         self._next_sweep_ms = 0
 
     def open(self) -> None:
-        """Open or make the file. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
-        self._db = open_database(self._path, self._busy_timeout_ms)
+        """Open or make the files. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
+        self._db = open_database(self._path, BUSY_TIMEOUT_MS)
+        try:
+            self._beats = Beats(f"{self._path}-beats")
+        except OSError as error:
+            self._db.close()
+            raise MetadataUnusable(f"metadata file {self._path}: {error}") from error
         self._identity = self._identity_on_disk()
         self._seen_seq = self._last_seq()
 
@@ -107,9 +122,12 @@ class RecordFile:
         SQLite would go on with the file that nobody else can open any more, and two groups of
         processes would each have a truth of their own.
         """
-        if self._identity_on_disk() != self._identity:
+        gone = self._path if self._identity_on_disk() != self._identity else ""
+        if not gone and not self._beats.is_in_place():
+            gone = self._beats.path
+        if gone:
             raise MetadataUnusable(
-                f"metadata file {self._path} was removed or replaced while in use; "
+                f"metadata file {gone} was removed or replaced while in use; "
                 "stop every process that uses it before it is moved"
             )
 
@@ -125,23 +143,31 @@ class RecordFile:
             return ()
         return found.st_mtime_ns, found.st_size, found.st_ino
 
+    def end_session(self) -> None:
+        """End the session with its ephemeral records. Raises `FileLocked`."""
+        # In a file that was taken away from under us there is nobody left to tell.
+        with contextlib.suppress(MetadataUnusable):
+            if self._lease is not None:
+                with self._transaction():
+                    self._end_sessions([self._lease.session_id])
+        self._lease = None
+
     def close(self) -> None:
-        """End the session with its ephemeral records and let go of the file."""
-        try:
-            # In a file that was taken away from under us there is nobody left to tell.
-            with contextlib.suppress(MetadataUnusable):
-                if self._session_id is not None:
-                    with self._transaction():
-                        self._end_sessions([self._session_id])
-        finally:
-            self._session_id = None
-            self._db.close()
+        """Let go of the files. A session that was not ended is left to time out."""
+        self._lease = None
+        self._beats.close()
+        self._db.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         """The write lock from the first statement on, so that nothing read here can go stale."""
         self.check_place()
-        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if is_locked(error):
+                raise FileLocked(f"metadata file {self._path} is locked") from error
+            raise
         try:
             yield
             self._db.execute("COMMIT")
@@ -155,60 +181,39 @@ class RecordFile:
     @property
     def has_session(self) -> bool:
         """Whether a session was opened and not found expired since."""
-        return self._session_id is not None
+        return self._lease is not None
 
     @property
-    def lease_end_ms(self) -> int:
-        """The time by `clock` at which our session ends unless `beat` comes first."""
-        return self._deadline_ms
+    def is_leased(self) -> bool:
+        """Whether by the clock nobody can have ended our session. For any thread."""
+        lease = self._lease
+        return lease is not None and not lease.is_over
 
     def open_session(self, timeout_ms: int) -> None:
         """A new session, with nothing of an earlier one; those that are over are swept."""
-        self._timeout_ms = timeout_ms
+        assert self._lease is None
         with self._transaction():
-            self._sweep()
-            deadline_ms = self._clock() + timeout_ms
+            self._end_sessions([self._former_session])
+            self._end_sessions(self._sessions_over())
             session_id = self._db.execute(
                 "INSERT INTO sessions (boot_id, deadline_ms) VALUES (?, ?)",
-                (self._boot_id, deadline_ms),
+                (self._boot_id, ENDS_IN_BEATS),
             ).lastrowid
-        assert session_id is not None
-        self._session_id, self._deadline_ms = session_id, deadline_ms
+            assert session_id is not None
+            lease = Lease(self._beats, session_id, timeout_ms, self._clock)
+        self._lease = lease
 
     def forget_session(self) -> None:
         """Stop using a session that was found expired. Its records go with the next sweep."""
-        self._session_id = None
+        if self._lease is not None:
+            self._former_session = self._lease.session_id
+        self._lease = None
 
     def beat(self) -> None:
-        """Prolong the session. Raises `SessionExpired` when it is over, `MetadataUnusable`."""
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        try:
-            with self._session_transaction():
-                self._prolong()
-        finally:
-            self._db.execute("PRAGMA synchronous = FULL")
-
-    @contextlib.contextmanager
-    def _session_transaction(self) -> Iterator[None]:
-        """A transaction in the name of our session; a busy writer needs no other beat."""
-        lease_before = self._deadline_ms
-        try:
-            with self._transaction():
-                self._check_session()
-                if self._deadline_ms - self._clock() < self._timeout_ms * 3 // 4:
-                    self._prolong()
-                yield
-        except BaseException:
-            # Rolled back, or perhaps not: the shorter lease is the one to believe in.
-            self._deadline_ms = lease_before
-            raise
-
-    def _prolong(self) -> None:
-        self._deadline_ms = self._clock() + self._timeout_ms
-        self._db.execute(
-            "UPDATE sessions SET deadline_ms = ? WHERE id = ?",
-            (self._deadline_ms, self._session_id),
-        )
+        """Prolong the session if it is not over. For one thread, any. Raises `OSError`."""
+        lease = self._lease
+        if lease is not None:
+            lease.beat()
 
     def sweep_if_due(self) -> None:
         """End every session whose time is up, ours excepted. Looks every `SWEEP_INTERVAL_MS`."""
@@ -216,21 +221,26 @@ class RecordFile:
         if now_ms < self._next_sweep_ms:
             return
         self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
-        due = self._db.execute(
-            "SELECT 1 FROM sessions WHERE id IS NOT ? AND (deadline_ms <= ? OR boot_id != ?)",
-            (self._session_id, now_ms, self._boot_id),
-        ).fetchone()
-        if due is not None:
-            with self._transaction():
-                self._sweep()
+        if self._sessions_over():
+            # With the lock taken nobody's session ends before it is free: the next sweep will do.
+            with contextlib.suppress(FileLocked), self._transaction():
+                self._end_sessions(self._sessions_over())
 
-    def _sweep(self) -> None:
-        now_ms = self._clock()
-        dead = self._db.execute(
-            "SELECT id FROM sessions WHERE id IS NOT ? AND (deadline_ms <= ? OR boot_id != ?)",
-            (self._session_id, now_ms, self._boot_id),
-        ).fetchall()
-        self._end_sessions([row[0] for row in dead])
+    def _sessions_over(self) -> list[int]:
+        """Those of others whose time is up."""
+        own = self._lease.session_id if self._lease is not None else None
+        found = self._db.execute("SELECT id, boot_id, deadline_ms FROM sessions").fetchall()
+        now_ms = self._clock()  # before the beats are read: see `Lease.beat`
+        return [
+            session_id
+            for session_id, boot_id, deadline_ms in found
+            if session_id != own
+            and (boot_id != self._boot_id or self._session_end(session_id, deadline_ms) <= now_ms)
+        ]
+
+    def _session_end(self, session_id: int, deadline_ms: int) -> int:
+        # A process of an older version keeps its deadline in the table.
+        return self._beats.read(session_id) if deadline_ms == ENDS_IN_BEATS else deadline_ms
 
     def _end_sessions(self, ids: list[int]) -> None:
         for session_id in ids:
@@ -241,21 +251,33 @@ class RecordFile:
                 self._log(path, names_changed=True)
             self._db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
-    def _check_session(self) -> None:
-        """Inside the write lock: nobody else can end the session between this and the commit."""
-        row = self._db.execute(
-            "SELECT deadline_ms FROM sessions WHERE id = ?", (self._session_id,)
-        ).fetchone()
-        if row is None or row[0] <= self._clock():
-            raise SessionExpired(f"metadata session {self._session_id} in {self._path} is over")
+    @contextlib.contextmanager
+    def _session_transaction(self) -> Iterator[Lease]:
+        """A transaction in the name of our session.
 
-    def _check_lease(self) -> None:
-        """After a read: the clock alone says whether the session stood when it was made.
-
-        Before it would be too early: a process may be stopped between the check and the read.
+        It stood inside the write lock, and nobody else can end it between this and the commit.
         """
-        if self._deadline_ms <= self._clock():
-            raise SessionExpired(f"metadata session {self._session_id} in {self._path} is over")
+        with self._transaction():
+            lease = self.check_lease()
+            if not self._db.execute(
+                "SELECT 1 FROM sessions WHERE id = ?", (lease.session_id,)
+            ).fetchone():
+                raise self._expired(lease)
+            yield lease
+
+    def check_lease(self) -> Lease:
+        """Raises `SessionExpired` when by the clock alone the session may be over.
+
+        A read is judged after it was made. Before it would be too early: a process may be stopped
+        between the check and the read.
+        """
+        assert self._lease is not None
+        if self._lease.is_over:
+            raise self._expired(self._lease)
+        return self._lease
+
+    def _expired(self, lease: Lease) -> SessionExpired:
+        return SessionExpired(f"metadata session {lease.session_id} in {self._path} is over")
 
     # -- records
 
@@ -264,7 +286,7 @@ class RecordFile:
         row = self._db.execute(
             "SELECT value, version FROM records WHERE path = ?", (check_path(path),)
         ).fetchone()
-        self._check_lease()
+        self.check_lease()
         if row is None:
             raise RecordNotFound(f"no record at {path}")
         return Record(row[0], row[1])
@@ -274,13 +296,13 @@ class RecordFile:
         rows = self._db.execute(
             "SELECT path FROM records WHERE parent = ?", (check_folder(path),)
         ).fetchall()
-        self._check_lease()
+        self.check_lease()
         return sorted(row[0].rpartition("/")[2] for row in rows)
 
     def create(self, path: str, value: bytes, ephemeral: bool, sequence: bool) -> str:
         """See `MetadataStore.create`."""
         check_path(path + "0" if sequence else path)
-        with self._session_transaction():
+        with self._session_transaction() as lease:
             parent = parent_of(path)
             for above in parents_of(path):
                 self._make_parent(above)
@@ -291,7 +313,7 @@ class RecordFile:
                     (parent,),
                 ).fetchall()[0][0]
                 path = f"{path}{number:010d}"
-            owner = self._session_id if ephemeral else None
+            owner = lease.session_id if ephemeral else None
             made = self._db.execute(
                 "INSERT OR IGNORE INTO records (path, parent, value, version, owner)"
                 " VALUES (?, ?, ?, 0, ?)",

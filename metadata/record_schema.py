@@ -7,7 +7,12 @@ import sqlite3
 
 from metadata.store import MetadataUnusable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_OLD_VERSION = 1
+"""The same tables; sessions had their deadlines in them. Its processes leave `ENDS_IN_BEATS` alone,
+but would keep sessions of ours that are over until the next boot, so they may not start here."""
+ENDS_IN_BEATS = 1 << 62
+"""A `deadline_ms` in `sessions` that never comes: the session's end stands in the file of beats."""
 APPLICATION_ID = 0x4F435456  # "OCTV"
 
 _SCHEMA = f"""
@@ -78,13 +83,17 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
             f"(SQLite chose {mode!r}); use a local disk"
         )
     db.execute("PRAGMA synchronous = FULL")
+    if tables and db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
+        return  # without the write lock, which somebody may hold in his sleep
     db.execute("BEGIN IMMEDIATE")
     try:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             for statement in _SCHEMA.split(";"):
                 db.execute(statement)
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version != SCHEMA_VERSION:
+        if version == _OLD_VERSION:
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif version != SCHEMA_VERSION:
             raise MetadataUnusable(
                 f"metadata file {path} has schema version {version}; this Octavo reads "
                 f"version {SCHEMA_VERSION}. Use the Octavo that wrote it, or a newer one"
@@ -103,7 +112,13 @@ def _unusable(path: str, error: sqlite3.Error) -> MetadataUnusable:
     )
 
 
-def is_transient(error: sqlite3.Error) -> bool:
-    """Whether the same call may succeed later: the file is locked by others, or has no room."""
+def is_locked(error: Exception) -> bool:
+    """Whether another process holds the lock that the call needs."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same call may succeed later: the file is locked by others, or has no room."""
+    full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    return full or is_locked(error)

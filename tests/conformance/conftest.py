@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 from kazoo.client import KazooClient
 
-from metadata.embedded import EmbeddedStore
+from metadata.embedded import CALL_TIMEOUT_MS, EmbeddedStore
 from metadata.store import MetadataStore
-from metadata.zookeeper import CALL_TIMEOUT_MS, ZooKeeperStore
+from metadata.zookeeper import ZooKeeperStore
 from tests.sim.loop import SimLoop
 from tests.sim.metadata import SimMetadata
 from tests.sim.metadata_store import SimMetadataStore
@@ -40,6 +41,9 @@ class Tree(Protocol):
     def cut(self, store: MetadataStore) -> contextlib.AbstractAsyncContextManager[None]:
         """Within the block the store's calls get no answer."""
 
+    def unwritable(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Within the block nobody can change anything; through no fault of any process."""
+
 
 class EmbeddedTree:
     def __init__(self, path: Path) -> None:
@@ -52,7 +56,7 @@ class EmbeddedTree:
         store = EmbeddedStore(
             str(self.path),
             session_timeout_ms=session_timeout_ms,
-            busy_timeout_ms=100 if impatient else None,
+            call_timeout_ms=300 if impatient else CALL_TIMEOUT_MS,
         )
         self.stores.append(store)
         await store.start()
@@ -60,17 +64,21 @@ class EmbeddedTree:
 
     async def expire(self, store: Any) -> None:
         # Both what the file says and what the process knows: for it, too, the time has passed.
-        with contextlib.closing(sqlite3.connect(self.path)) as other, other:
-            other.execute(
-                "UPDATE sessions SET deadline_ms = 0 WHERE id = ?", (store._file._session_id,)
-            )
-        store._file._deadline_ms = 0
+        lease = store._file._lease
+        store._file._beats.write(lease.session_id, 0)
+        lease.ends_ms = 0
 
     @contextlib.asynccontextmanager
     async def cut(self, store: Any) -> AsyncIterator[None]:
+        mended = threading.Event()
+        store._executor.submit(mended.wait)
+        yield
+        mended.set()
+
+    @contextlib.asynccontextmanager
+    async def unwritable(self) -> AsyncIterator[None]:
         with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            store._next_beat_ms = 0
             yield
             other.execute("ROLLBACK")
 
@@ -181,6 +189,11 @@ class ZooKeeperTree:
         yield
         proxy.is_cut = False
 
+    @contextlib.asynccontextmanager
+    async def unwritable(self) -> AsyncIterator[None]:
+        pytest.skip("a single server that is stopped is no ensemble without a quorum")
+        yield
+
 
 class LoopWithHandler(SimLoop):
     """A simulated loop that lets a test look at what a real one would log."""
@@ -222,6 +235,12 @@ class SimulatedTree:
         self.server.partition(store.name)
         yield
         self.server.heal(store.name)
+
+    @contextlib.asynccontextmanager
+    async def unwritable(self) -> AsyncIterator[None]:
+        self.server.go_away()
+        yield
+        self.server.come_back()
 
 
 @pytest.hookimpl(tryfirst=True)

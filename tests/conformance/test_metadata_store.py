@@ -508,6 +508,23 @@ async def test_a_reconnect_raises_a_false_alarm(tree, eventually):
     assert a.session_state is SessionState.CONNECTED
 
 
+async def test_no_session_ends_while_the_store_itself_cannot_be_written(tree, eventually):
+    """Whose fault it is decides: only a process that could have been heard and was not is over."""
+    a, b = [await tree.open(session_timeout_ms=600, impatient=True) for _ in range(2)]
+    states: list[SessionState] = []
+    a.on_session(states.append)
+    await a.create("/e/a", b"", ephemeral=True)
+    await b.create("/e/b", b"", ephemeral=True)
+    async with tree.unwritable():
+        with pytest.raises(MetadataUnavailable):
+            await a.create("/during", b"")
+        await asyncio.sleep(2.0)
+    await eventually(lambda: a.session_state is SessionState.CONNECTED)
+    await a.create("/after", b"")
+    assert await a.children("/e") == ["a", "b"]
+    assert SessionState.EXPIRED not in states
+
+
 async def test_a_store_that_does_not_answer_is_unavailable(tree, eventually):
     a, b = await tree.open(impatient=True), await tree.open()
     await a.create("/r", b"")

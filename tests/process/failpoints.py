@@ -92,9 +92,10 @@ RARE_BROKER_STEPS = frozenset(
     {"topic.create", "namespace.create", "subscription.create", "partition.create"}
     | {"owner.delete", "broker.delete", "owner.put", "broker.put", "ledger-id.put"}
     | {"registration.delete", "registration.put", "subscription.put", "layout.create"}
-    | {"ledger-folder.delete"}
+    | {"ledger-folder.delete", "transaction"}
 )
-"""Of calls that a person makes and of a graceful end: tests of their own."""
+"""Of calls that a person makes and of a graceful end, or inside the embedded store: tests of their
+own."""
 
 
 class Armed:

@@ -14,6 +14,7 @@ from typing import Any
 
 import bookie.recover
 from bookie.disk import RealDisk
+from metadata.record_file import RecordFile
 from tests.process.failpoints import Armed
 from tests.process.seams import FailDisk, FailIndex, FailStore
 
@@ -24,6 +25,7 @@ def main() -> int:
     path = Path(os.environ["FAILPOINTS"])
     armed = Armed(path, path.parent)
     open_store = module.open_store
+    wrap_transactions(armed)
     module.open_store = lambda *given, **named: FailStore(open_store(*given, **named), armed)
     if hasattr(module, "RealDisk"):
         open_index: Any = bookie.recover.RocksIndex
@@ -31,6 +33,17 @@ def main() -> int:
         bookie.recover.RocksIndex = lambda path: FailIndex(open_index(path), armed)  # type: ignore[misc,assignment]
     status: int = module.main()
     return status
+
+
+def wrap_transactions(armed: Armed) -> None:
+    """A change of the embedded store is a step, too: half done, it holds the file's write lock."""
+    log = RecordFile._log
+
+    def log_as_a_step(file: RecordFile, path: str, *, names_changed: bool) -> None:
+        log(file, path, names_changed=names_changed)
+        armed.pass_by("transaction", "half")
+
+    RecordFile._log = log_as_a_step  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

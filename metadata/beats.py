@@ -1,0 +1,79 @@
+"""Until when each session of the embedded store lives: a file beside the database.
+
+A heartbeat must not need the database's write lock: a process that is stopped while it holds that
+lock would end the sessions of all others. So the end of a session stands in `<database>-beats`, a
+signed 64-bit number of milliseconds (big-endian) at eight times the session's id, written in place
+and never synced: a crash of the machine ends all sessions anyway. Eight aligned bytes are read and
+written whole by the page cache.
+
+Whoever holds the write lock and finds the time here past may end the session. Hence a beat counts
+only when it was written before the old time was over: see `Lease.beat`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+
+_SLOT = struct.Struct(">q")
+
+
+class Beats:
+    """The open file. Its methods may be called on any thread."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, session_id: int, ends_ms: int) -> None:
+        """The session lives until `ends_ms`. Raises `OSError`."""
+        os.pwrite(self._fd, _SLOT.pack(ends_ms), _SLOT.size * session_id)
+
+    def read(self, session_id: int) -> int:
+        """Until when the session lives; 0 when that was never written. Raises `OSError`."""
+        found = os.pread(self._fd, _SLOT.size, _SLOT.size * session_id)
+        return int(_SLOT.unpack(found)[0]) if len(found) == _SLOT.size else 0
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this file."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+
+class Lease:
+    """How long our own session lives for certain. Made on one thread, prolonged by one other."""
+
+    __slots__ = ("_beats", "_clock", "_timeout_ms", "ends_ms", "session_id")
+
+    def __init__(
+        self, beats: Beats, session_id: int, timeout_ms: int, clock: Callable[[], int]
+    ) -> None:
+        self._beats = beats
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self.session_id = session_id
+        self.ends_ms = clock() + timeout_ms
+        """By `clock`. Nobody ends the session before; from then on somebody may have."""
+        beats.write(session_id, self.ends_ms)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session may have been ended: for us, who slept so long, it has."""
+        return self.ends_ms <= self._clock()
+
+    def beat(self) -> None:
+        """Prolong the session, unless it is over. Raises `OSError`."""
+        if self.is_over:
+            return
+        ends_ms = self._clock() + self._timeout_ms
+        self._beats.write(self.session_id, ends_ms)
+        # Only if it is still in time after the write can nobody have found the old time past.
+        if not self.is_over:
+            self.ends_ms = ends_ms

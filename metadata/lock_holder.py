@@ -1,0 +1,45 @@
+"""Which process holds the write lock of a SQLite file, for messages: Linux tells in /proc/locks.
+
+The lock is byte 120 of the file's `-shm` (https://www.sqlite.org/walformat.html, "WAL locks"). It
+must not be asked for with fcntl: closing a descriptor of that file would drop SQLite's own locks.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_WRITE_LOCK_BYTE = "120"
+
+
+def describe_holder(path: str) -> str:
+    """`process 17 (octavo, stopped) holds its lock`, or a hint when that cannot be found out."""
+    pid = _holder(path)
+    if pid is None:
+        return "is a process that uses it stopped?"
+    return f"process {pid}{_describe(pid)} holds its lock"
+
+
+def _holder(path: str) -> int | None:
+    try:
+        inode = os.stat(f"{path}-shm").st_ino
+        locks = Path("/proc/locks").read_text()
+    except OSError:
+        return None
+    for line in locks.splitlines():
+        # 1: POSIX  ADVISORY  WRITE 4711 fd:01:1234 120 120
+        fields = line.split()
+        if len(fields) == 8 and fields[3] == "WRITE" and fields[6] == _WRITE_LOCK_BYTE:
+            _, _, found = fields[5].rpartition(":")
+            if found == str(inode) and fields[4].isdecimal() and fields[4] != "0":
+                return int(fields[4])
+    return None
+
+
+def _describe(pid: int) -> str:
+    try:
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except OSError:
+        return ""
+    stopped = ", stopped" if after.split()[0] in ("T", "t") else ""
+    return f" ({before.partition('(')[2]}{stopped})"
