@@ -55,7 +55,7 @@ async def test_a_start_waits_for_the_lock(path: Path) -> None:
 async def test_a_start_gives_up_in_bounded_time_and_says_what_to_look_for(path: Path) -> None:
     with locked(path):
         store = EmbeddedStore(str(path), session_timeout_ms=SESSION_MS, connect_timeout_ms=300)
-        with pytest.raises(MetadataUnavailable, match="holds its lock|stopped") as given_up:
+        with pytest.raises(MetadataUnavailable, match=r"holds its lock|stopped") as given_up:
             async with asyncio.timeout(10):
                 await store.start()
         assert "locked" in str(given_up.value)
