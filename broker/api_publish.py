@@ -35,6 +35,7 @@ from protocol.batch import (
     check_batch,
     split_batches,
 )
+from protocol.limits import json_line_bytes_max
 from protocol.records import partition_for
 
 TURN_MESSAGES = 1000
@@ -164,7 +165,7 @@ async def _feed_and_answer(call: Call, publishing: Publishing) -> web.StreamResp
 
 
 async def _feed_raw(call: Call, publishing: Publishing) -> None:
-    body = await call.read_body()
+    body = await call.read_body(call.services.config.line_bytes_max)
     publishing.add(raw_record(body, call.request.headers, call.services.clock()))
 
 
@@ -175,6 +176,7 @@ async def _feed_json(call: Call, publishing: Publishing) -> None:
     for index, message in enumerate(messages):  # all are checked before the first is stored
         try:
             records.append(record_of(message, now_ms))
+            publishing.size_of(records[-1])
         except Problem as problem:
             if len(messages) > 1:
                 problem.extra["index"] = index
@@ -202,7 +204,7 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
     """Lines as they come. Stops at the first bad one, and says which it is."""
-    line_bytes_max = call.services.config.line_bytes_max * 4 // 3 + 4096  # base64 is a third longer
+    line_bytes_max = json_line_bytes_max(call.services.config.line_bytes_max)
     length = call.request.content_length
     bound = call.services.config.inflight_bytes_max
     await call.hold(bound if length is None else min(length, bound))

@@ -154,12 +154,15 @@ class Call:
         """Whether the whole body is in memory: the call can then be made again."""
         return self._body is not None
 
-    async def read_body(self) -> bytes:
-        """The whole body, read once. Raises a 413 above the bound, a 408 when it does not come."""
+    async def read_body(self, bytes_max: int | None = None) -> bytes:
+        """The whole body, read once. Raises a 413 above the bound, a 408 when it does not come.
+
+        `bytes_max`: for a kind that may have less than other bodies.
+        """
         if self._body is not None:
             return self._body
         config = self.services.config
-        bound = config.body_bytes_max
+        bound = min(bytes_max or config.body_bytes_max, config.body_bytes_max)
         announced = self.request.content_length
         if announced is not None and announced > bound:
             raise too_long(announced, bound)

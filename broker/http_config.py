@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.config import KIB, MIB, BrokerConfigError
+from protocol.limits import MESSAGE_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +16,8 @@ class HttpConfig:
     """A body that is held in memory whole: raw, JSON, record batches, settings."""
     bodies_bytes_max: int = 256 * MIB
     """All such bodies of all connections together; above it callers are told to come back."""
-    line_bytes_max: int = 4 * MIB
-    """One line of NDJSON, one message of JSON: it must fit an entry with its batch around it."""
+    line_bytes_max: int = MESSAGE_BYTES_MAX
+    """One message, in whatever form: it must fit an entry with its batch around it."""
     header_bytes_max: int = 16 * KIB
     """One header field, and the request line."""
     headers_max: int = 128

@@ -25,10 +25,14 @@ from broker.partition import Partition
 from broker.problems import Problem, problem_of
 from broker.proxy import with_owner
 from broker.types import MessageId, Owner, PartitionName, Published, TopicName
-from protocol.records import Record, build_batch, partition_for
+from protocol.records import (
+    RECORD_OVERHEAD_BYTES,
+    Record,
+    build_batch,
+    partition_for,
+    record_bytes,
+)
 
-RECORD_OVERHEAD_BYTES = 16
-"""About what a record takes beside its key, value and headers."""
 SENT_TOGETHER_BYTES = 512 * 1024
 """Batches for another broker travel back to back up to this size."""
 SEQUENCE_MASK = 0x7FFF_FFFF
@@ -121,12 +125,9 @@ class Publishing:
         self.failed = False
         """Something was not stored: no more need be read."""
 
-    def add(self, record: Record) -> None:
-        """Take one message."""
-        key, value, headers = record[0], record[1], record[2]
-        size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
-        if headers:
-            size += sum(len(name) * 2 + len(text or b"") + 4 for name, text in headers)
+    def size_of(self, record: Record) -> int:
+        """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
+        size = record_bytes(record[0], record[1], record[2])
         if size > self._config.line_bytes_max:
             raise Problem(
                 413,
@@ -135,6 +136,12 @@ class Publishing:
                 f"headers, this one has {size}",
                 extra={"bytes_max": self._config.line_bytes_max},
             )
+        return size + RECORD_OVERHEAD_BYTES
+
+    def add(self, record: Record) -> None:
+        """Take one message."""
+        key = record.key
+        size = self.size_of(record)
         if self._only is not None:
             number = self._only
         elif key is not None:

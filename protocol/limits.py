@@ -12,6 +12,10 @@ FRAME_OVERHEAD_BYTES = 128
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
 """The longest payload that fits one add frame under any digest."""
 
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""Key, value and headers of one message, as `records.record_bytes` counts: with its batch around it
+it fits an entry under any digest. Brokers and clients refuse a longer one."""
+
 BATCH_RECORDS_MAX = 1_000_000
 """Records one compressed batch may count: a forged count would burn offsets by the billion."""
 
@@ -22,3 +26,8 @@ LONG_POLL_MS_MAX = 60_000
 """No request is parked longer: a forgotten poller must not hold a slot for ever."""
 
 assert FRAME_BYTES_MAX < 2**31
+
+
+def json_line_bytes_max(message_bytes_max: int) -> int:
+    """The longest line of NDJSON for messages of a length: base64 is a third longer."""
+    return message_bytes_max * 4 // 3 + 4096

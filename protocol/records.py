@@ -35,6 +35,8 @@ from protocol.entry import Buffer
 
 _UNLIMITED = 2**31 - 1
 """The builder's own size limit is not used: callers bound a batch by what they put into it."""
+RECORD_OVERHEAD_BYTES = 16
+"""About what a message takes in a batch beside its `record_bytes`."""
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
 _KEY_BYTES_REMEMBERED_MAX = 64
 _KEYS_REMEMBERED_MAX = 65_536
@@ -52,6 +54,16 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
     timestamp_ms: int = 0
     offset_delta: int = 0
+
+
+def record_bytes(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
+) -> int:
+    """What `MESSAGE_BYTES_MAX` bounds: key, value and headers, with their lengths."""
+    size = (len(key) if key else 0) + (len(value) if value else 0)
+    if headers:
+        size += sum(len(name) * 2 + len(text or b"") + 4 for name, text in headers)
+    return size
 
 
 def build_batch(

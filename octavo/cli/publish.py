@@ -138,7 +138,7 @@ def publish(
     if not messages and file is None and sys.stdin.isatty():
         raise BadOption("nothing to publish: give messages, --file FILE, or pipe lines in")
     reading = _Reading(key, key_field, ndjson, envelope)
-    lines = _arguments(messages, reading) if messages else _lines(file, reading)
+    lines = iter(_arguments(messages, reading)) if messages else _lines(file, reading)
     started = time.monotonic()
     count, last = asyncio.run(_run(broker_urls(url, data), topic, lines, partition, producer_id))
     took_s = time.monotonic() - started
@@ -150,9 +150,12 @@ def publish(
         err.print(f"{count:,} published in {took_s:.1f} s{where}")
 
 
-def _arguments(messages: list[str], reading: _Reading) -> Iterator[Line]:
-    for number, message in enumerate(messages, 1):
-        yield reading.line(os.fsencode(message), f"message {number}")
+def _arguments(messages: list[str], reading: _Reading) -> list[Line]:
+    """All of them, before the first is sent."""
+    return [
+        reading.line(os.fsencode(message), f"message {number}")
+        for number, message in enumerate(messages, 1)
+    ]
 
 
 def _lines(file: Path | None, reading: _Reading) -> Iterator[Line]:

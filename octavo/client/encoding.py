@@ -13,13 +13,22 @@ from typing import NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET
 
+from octavo.client.errors import MessageTooLong
 from octavo.client.transport import BATCH_TYPE, NDJSON_TYPE
 from octavo.client.types import Value, key_bytes, to_bytes
 from protocol.json_message import show_headers, show_key, show_value
-from protocol.records import Record, build_batch
+from protocol.limits import MESSAGE_BYTES_MAX, json_line_bytes_max
+from protocol.records import RECORD_OVERHEAD_BYTES, Record, build_batch, record_bytes
 
-RECORD_OVERHEAD_BYTES = 16
 Headers = Sequence[tuple[str, bytes | None]]
+LINE_BYTES_MAX = json_line_bytes_max(MESSAGE_BYTES_MAX)
+
+
+def _size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    size = record_bytes(key, value, headers)
+    if size > MESSAGE_BYTES_MAX:
+        raise MessageTooLong(size, MESSAGE_BYTES_MAX, "bytes of key, value and headers")
+    return size + RECORD_OVERHEAD_BYTES
 
 
 class Identity(NamedTuple):
@@ -47,7 +56,7 @@ class Encoding(Protocol):
     def item(
         self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
-        """One message and about how many bytes it takes."""
+        """One message and about how many bytes it takes. Raises `MessageTooLong`."""
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
         """The request body of a whole batch."""
@@ -66,9 +75,7 @@ class BatchEncoding:
     ) -> tuple[Record | bytes, int]:
         """A record."""
         data, name = to_bytes(value), key_bytes(key)
-        size = RECORD_OVERHEAD_BYTES + len(data or b"") + len(name or b"")
-        size += sum(len(header) + len(text or b"") + 2 for header, text in headers)
-        return Record(name, data, headers, timestamp_ms), size
+        return Record(name, data, headers, timestamp_ms), _size_of(name, data, headers)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
         """The batch, sequences in its header."""
@@ -97,6 +104,7 @@ class NdjsonEncoding:
             text, base64 = show_key(name)
             line |= {"key": text} if base64 is UNSET else {"key_base64": base64}
         data = to_bytes(value)
+        _size_of(name, data, headers)
         shown = show_value(data)
         # A value is stored as it is written here: one that JSON alone does not tell goes as bytes.
         alone = shown.text is UNSET and shown.base64 is UNSET
@@ -104,6 +112,8 @@ class NdjsonEncoding:
         if headers:
             line["headers"] = show_headers(headers)
         item = msgspec.json.encode(line) + b"\n"
+        if len(item) > LINE_BYTES_MAX:
+            raise MessageTooLong(len(item), LINE_BYTES_MAX, "bytes as a line of JSON")
         return item, len(item)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:

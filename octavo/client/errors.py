@@ -40,6 +40,15 @@ class InvalidCall(ClientError):
     name = "invalid-call"
 
 
+class MessageTooLong(InvalidCall):
+    """A message that no broker would take; nothing was sent, and others are not concerned."""
+
+    name = "message-too-long"
+
+    def __init__(self, size: int, size_max: int, what: str) -> None:
+        super().__init__(f"a message may have {size_max} {what}, this one has {size}")
+
+
 class ApiError(ClientError):
     """A broker's refusal.
 

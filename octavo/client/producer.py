@@ -21,6 +21,8 @@ from octavo.client.types import Headers, Position, TopicName, Value, header_pair
 from protocol.records import partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
+BATCH_BYTES_MAX = 2 * 1024 * 1024
+"""As messages are counted: of very small ones a batch takes up to twice that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,11 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         """Raises `InvalidCall`."""
+        if self.batch_bytes > BATCH_BYTES_MAX:
+            raise InvalidCall(
+                f"producer option batch_bytes may be {BATCH_BYTES_MAX}, not {self.batch_bytes}: "
+                "a batch must fit an entry"
+            )
         for name in ("batch_bytes", "window", "pending_bytes_max", "delivery_timeout_ms"):
             if getattr(self, name) < 1:
                 raise InvalidCall(f"producer option {name} must be at least 1")
@@ -133,7 +140,10 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Receipt:
-        """Take a message on; await the receipt to know where it is stored."""
+        """Take a message on; await the receipt to know where it is stored.
+
+        Raises `InvalidCall`, also (`MessageTooLong`) for a message that no broker would take.
+        """
         while not self._room.is_set():
             await self._room.wait()
         return self.send_nowait(
@@ -165,6 +175,11 @@ class Producer:
         if index == 0:
             batch.done.add_done_callback(self._note)
         return Receipt(batch, index)
+
+    def note(self, error: BaseException) -> None:
+        """A message was not taken, and who gave it may not know: `flush` will say so."""
+        if self._failed is None:
+            self._failed = error
 
     @property
     def has_room(self) -> bool:
@@ -230,5 +245,5 @@ class Producer:
             self._room.set()
 
     def _note(self, done: asyncio.Future[Stored]) -> None:
-        if self._failed is None and not done.cancelled():
-            self._failed = done.exception()
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.note(error)

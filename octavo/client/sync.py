@@ -63,6 +63,7 @@ class Producer:
                     value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
                 )
             except Exception as error:
+                self._inner.note(error)
                 future.set_exception(error)
             else:
                 receipt.on_done(lambda found: _settle(future, found))
