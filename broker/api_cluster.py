@@ -187,7 +187,10 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
             for name, topics in zip(namespaces, listed, strict=True)
             for topic in topics
         ],
-        "partitions_here": sorted(str(one.stats().name) for one in broker.partitions()),
+        "partitions_here": sorted(str(one.name) for one in broker.partitions()),
+        "partitions_to_move": {
+            str(name): heir for name, heir in sorted(broker.balance.to_move().items())
+        },
     }
 
 

@@ -14,10 +14,13 @@ from typing import Any
 
 import structlog
 
+from broker.balance import Balance
 from broker.cache import TailCache
+from broker.chores import Chores
 from broker.config import BrokerConfig
 from broker.log_reader import ReadAheadBudget
 from broker.members import Members, encode_broker
+from broker.metrics import Duties
 from broker.ownership import Owners
 from broker.partition import Partition
 from broker.surroundings import Surroundings
@@ -62,11 +65,13 @@ class Broker:
         self.failed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._rng = rng
         self._tasks: set[asyncio.Task[None]] = set()
-        self._upkeep: asyncio.Task[None] | None = None
+        self._rounds: list[asyncio.Task[None]] = []
         records = TopicStore(store)
         ownership = Ownership(store)
         self._topics = Topics(records, ledgers, clock, self._spawn, self._topic_deleted)
-        self._members = Members(store, ownership, self._brokers_gone, self._fail, self._spawn)
+        self._members = Members(
+            store, ownership, config.balance_after_ms, self._brokers_gone, self._fail, self._spawn
+        )
         self._around = Surroundings(
             config=config,
             ledgers=ledgers,
@@ -84,6 +89,9 @@ class Broker:
         self._owners = Owners(
             self._around, config, self._topics, records, ownership, self._members, self._spawn
         )
+        self.balance = Balance(config, self._members, self._owners)
+        """Who is to be handed what."""
+        self.chores = Chores(config.trim_interval_ms, self._spawn)
 
     @property
     def broker_id(self) -> str:
@@ -103,13 +111,17 @@ class Broker:
         await self._topics.create_namespace(DEFAULT_NAMESPACE)
         self._owners.start(value)
         await self._members.start(own, value)
-        self._upkeep = self._spawn(self._keep_up())
+        self._rounds = [
+            self._spawn(self._again_and_again(self.config.trim_interval_ms, self._keep_up)),
+            self._spawn(self._again_and_again(self.config.balance_interval_ms, self._rebalance)),
+        ]
 
     async def close(self) -> None:
         """Hand every partition over and leave."""
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
+        for task in self._rounds:
+            task.cancel()
+        await asyncio.gather(*self._rounds, return_exceptions=True)
+        await self.chores.close()
         try:
             await self._members.leave()
         except OctavoError as error:
@@ -216,6 +228,20 @@ class Broker:
         """The live brokers as last seen, this one included, sorted by id."""
         return [info for _, info in sorted(self._members.live.items())]
 
+    def duties(self) -> Duties:
+        """Figures of what is done in the background."""
+        balance = self.balance
+        return Duties(
+            len(self.partitions()),
+            len(balance.to_move()),
+            balance.moved,
+            dict(self.chores.failures),
+        )
+
+    def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
+        """Who should own each partition of a topic that has so many, by the live brokers."""
+        return self._members.preferred(topic, partitions)
+
     # In the background
 
     def _topic_deleted(self, name: TopicName) -> None:
@@ -229,15 +255,23 @@ class Broker:
             _log.critical("broker_failed", broker=self.broker_id, reason=str(error))
             self.failed.set_exception(error)
 
-    async def _keep_up(self) -> None:
+    async def _again_and_again(self, interval_ms: int, begin: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(self.config.trim_interval_ms / 1000)
-            for partition in self.partitions():
-                await partition.upkeep()
-            try:
-                await self.transactions.sweep(self._served_here)
-            except OctavoError as error:
-                _log.warning("transactions_not_swept", reason=str(error))
+            await asyncio.sleep(interval_ms / 1000)
+            begin()
+
+    def _keep_up(self) -> None:
+        served = self.partitions()
+        for partition in served:
+            self.chores.begin("upkeep", partition.name, partition.upkeep)
+        self.chores.keep_only("upkeep", [partition.name for partition in served])
+        self.chores.begin("sweep", "transactions", self._sweep)
+
+    async def _sweep(self) -> None:
+        await self.transactions.sweep(self._served_here)
+
+    def _rebalance(self) -> None:
+        self.chores.begin("balance", self.broker_id, self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
         """The partition, claimed if nobody serves it and we should; None when another does."""

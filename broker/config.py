@@ -75,6 +75,13 @@ class BrokerConfig:
     """How long a request waits for a partition that is just being opened here."""
     handover_timeout_ms: int = 10_000
     """A graceful stop takes no longer than this to close its partitions."""
+    balance_after_ms: int = 10_000
+    """So long a broker has been up before it is given partitions that another serves, and so long
+    a partition stays where it was opened."""
+    balance_interval_ms: int = 1_000
+    """How often a broker looks whether another should serve what it serves …"""
+    balance_pause_ms: int = 100
+    """… and how long it waits between two partitions that it hands on."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -105,4 +112,7 @@ _POSITIVE = (
     "leased_messages_max",
     "claim_wait_ms",
     "handover_timeout_ms",
+    "balance_after_ms",
+    "balance_interval_ms",
+    "balance_pause_ms",
 )

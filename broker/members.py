@@ -1,23 +1,25 @@
 """The live brokers: our own registration, the others as a watch shows them, who is preferred.
 
 A broker is alive as long as its ephemeral record stands. Which of the live brokers should own a
-partition nobody owns is decided by rendezvous hashing: all brokers come to the same answer, and
-when one vanishes only its own partitions move, spread over the rest. It is a preference, no more.
+partition says `preference.py`: all brokers come to the same answer. It is a preference, no more.
+Whoever claims a partition that nobody owns goes by all live brokers; a partition that is served is
+handed on only to a broker that has settled: up for a while, as is this one, without a break in
+our own session. So brokers that come and go make nothing move to and fro.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgpack
 import structlog
 
 from broker.errors import BrokerIdTaken
-from broker.types import BrokerInfo, PartitionName
+from broker.preference import preferred_brokers
+from broker.types import BrokerInfo, TopicName
 from metadata.election import Ownership
 from metadata.store import MetadataError, MetadataStore, RecordNotFound, SessionState, Watch
 from metadata.topics import BROKERS_ROOT, broker_path
@@ -26,16 +28,6 @@ _log = structlog.get_logger()
 _RETRY_S = 0.2
 _TAKEN_SESSIONS_MAX = 2
 """A record that stands for longer than so many session timeouts is no leftover of our past."""
-
-
-def preferred_broker(name: PartitionName, broker_ids: Collection[str]) -> str:
-    """The broker that should own the partition (highest random weight, Thaler/Ravishankar 1998)."""
-    assert broker_ids
-    return max(broker_ids, key=lambda broker_id: (_weight(name, broker_id), broker_id))
-
-
-def _weight(name: PartitionName, broker_id: str) -> bytes:
-    return hashlib.blake2b(f"{broker_id} {name}".encode(), digest_size=8).digest()
 
 
 def encode_broker(info: BrokerInfo, run: str) -> bytes:
@@ -59,18 +51,23 @@ class Members:
         self,
         store: MetadataStore,
         ownership: Ownership,
+        settle_ms: int,
         on_gone: Callable[[], None],
         on_taken: Callable[[BrokerIdTaken], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._store = store
         self._ownership = ownership
+        self._settle_s = settle_ms / 1000
         self._on_gone = on_gone
         self._on_taken = on_taken
         self._spawn = spawn
         self._value = b""
         self._values: dict[str, bytes] = {}
         """The records as last read; they differ from one start of a broker to the next."""
+        self._up_since_s: dict[str, float] = {}
+        """When each record was first seen here."""
+        self._undisturbed_since_s = 0.0
         self._watch: Watch | None = None
         self._registered = False
         self._namesake: bytes | None = None
@@ -85,6 +82,7 @@ class Members:
         """Register and learn who else is there."""
         self.own, self._value = own, value
         self._registered = True
+        self._undisturbed_since_s = asyncio.get_running_loop().time()
         self._watch = self._store.watch_children(BROKERS_ROOT, self._alarm.set)
         self._store.on_session(self._session_changed)
         await self._register()
@@ -104,13 +102,44 @@ class Members:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
-    def preferred(self, name: PartitionName) -> BrokerInfo:
-        """Who should own an unowned partition."""
-        candidates = self.live or {self.own.broker_id: self.own}
-        return candidates[preferred_broker(name, candidates)]
+    def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
+        """Who should own each partition of a topic that has so many, were it free now."""
+        live = self.live or {self.own.broker_id: self.own}
+        return tuple(live[one] for one in preferred_brokers(topic, partitions, tuple(sorted(live))))
+
+    def settled(self) -> tuple[str, ...]:
+        """The brokers that have been up for long enough to be given what is served; sorted.
+
+        None of them while this broker itself has not settled, or is without its session.
+        """
+        settled_since_s = asyncio.get_running_loop().time() - self._settle_s
+        if (
+            not self._registered
+            or self._store.session_state is not SessionState.CONNECTED
+            or self._undisturbed_since_s > settled_since_s
+        ):
+            return ()
+        return tuple(sorted(one for one in self.live if self._up_since_s[one] <= settled_since_s))
+
+    def heirs(
+        self, topic: TopicName, partitions: int, settled: tuple[str, ...]
+    ) -> tuple[str | None, ...]:
+        """Who should be given each partition when it is served by somebody else; None: nobody yet.
+
+        Those whom all would send to afterwards, and who would also have it if whatever has not
+        settled went away again.
+        """
+        if not settled:
+            return (None,) * partitions
+        wanted = preferred_brokers(topic, partitions, settled)
+        return tuple(
+            one if one == now.broker_id else None
+            for one, now in zip(wanted, self.preferred(topic, partitions), strict=True)
+        )
 
     def _session_changed(self, state: SessionState) -> None:
         # A new session owns nothing: register again, then look who is there.
+        self._undisturbed_since_s = asyncio.get_running_loop().time()
         if state is SessionState.CONNECTED:
             self._alarm.set()
         else:
@@ -174,6 +203,10 @@ class Members:
         # A broker that came back under its name has lost its partitions like one that is gone.
         gone = sorted(n for n, value in self._values.items() if values.get(n) != value)
         self._values = {name: value for name, value in values.items() if value is not None}
+        now_s = asyncio.get_running_loop().time()
+        self._up_since_s = {
+            name: now_s if name in gone else self._up_since_s.get(name, now_s) for name in found
+        }
         if found != self.live or gone:
             self.live = found
             _log.info("brokers_changed", live=sorted(found), gone=gone)

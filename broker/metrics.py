@@ -5,10 +5,11 @@ Children are looked up once and kept: a labelled counter costs more than what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broker.types import PartitionStats
@@ -16,10 +17,27 @@ from broker.types import PartitionStats
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
 
+class Duties(NamedTuple):
+    """What a broker has to do besides answering."""
+
+    served: int = 0
+    """Partitions open here."""
+    to_move: int = 0
+    """Of those, the ones that other brokers should have."""
+    handed_on: int = 0
+    """Since the start."""
+    chore_failures: Mapping[str, int] = {}
+    """By chore, since the start."""
+
+
 class Metrics:
     """The counters of one broker's HTTP side, and live figures of its partitions."""
 
-    def __init__(self, partitions: Callable[[], Iterable[PartitionStats]]) -> None:
+    def __init__(
+        self,
+        partitions: Callable[[], Iterable[PartitionStats]],
+        duties: Callable[[], Duties],
+    ) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "octavo_http_requests",
@@ -55,6 +73,7 @@ class Metrics:
             registry=self.registry,
         )
         self.registry.register(_PartitionCollector(partitions))
+        self.registry.register(_DutiesCollector(duties))
         self._counted: dict[tuple[str, int], Counter] = {}
         self._timed: dict[str, Histogram] = {}
 
@@ -97,3 +116,29 @@ class _PartitionCollector(Collector):
             for name, subscription in stats.subscriptions.items():
                 backlog.add_metric((*where, name), subscription.backlog)
         return (following, earliest, stored, pending, backlog)
+
+
+class _DutiesCollector(Collector):
+    """What is to be done besides answering, taken when it is asked for."""
+
+    def __init__(self, duties: Callable[[], Duties]) -> None:
+        self._duties = duties
+
+    def collect(self) -> Iterable[Metric]:
+        """One family per figure."""
+        duties = self._duties()
+        failures = CounterMetricFamily(
+            "octavo_chore_failures", "Maintenance that failed and is tried again", labels=("chore",)
+        )
+        for chore, count in sorted(duties.chore_failures.items()):
+            failures.add_metric((chore,), count)
+        return (
+            GaugeMetricFamily("octavo_partitions_served", "Open here", duties.served),
+            GaugeMetricFamily(
+                "octavo_partitions_to_move", "Others should have them", duties.to_move
+            ),
+            CounterMetricFamily(
+                "octavo_partitions_handed_on", "Given to other brokers", duties.handed_on
+            ),
+            failures,
+        )

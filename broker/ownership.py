@@ -2,12 +2,12 @@
 
     unowned → claimed (our ephemeral record stands) → opened (recovered, new ledger) → served
                                                        ↓ session over, fenced, deleted: dropped
-                                                       ↓ graceful stop: closed, then released
+                                                       ↓ handed over: closed, then released
 
 The ephemeral record is the truth about who should serve; that nobody else's writes succeed is the
 ledgers' business (fencing). When a broker vanishes, each survivor takes at once the partitions for
-which it is now preferred; a partition that nobody asked for so far stays unowned. Lookups are kept
-in memory under a watch (remembered.py).
+which it is now preferred; a partition that nobody asked for so far stays unowned. One that another
+broker should have is handed on to it (balance.py).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from broker.errors import (
     PartitionUnavailable,
     TopicNotFound,
 )
+from broker.lookups import Lookups
 from broker.members import Members, decode_broker
 from broker.partition import Partition, PartitionState
 from broker.partition_record import OwnershipLost
-from broker.remembered import Remembered
 from broker.surroundings import Surroundings
 from broker.topics import Topics
 from broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
 from metadata.election import Ownership
-from metadata.store import RecordNotFound, Watch
+from metadata.store import RecordNotFound
 from metadata.topics import TopicStore, owner_path
 from protocol.codes import OctavoError
 
@@ -46,33 +46,16 @@ _OPENINGS_AT_ONCE = 32
 _NOWHERE = PartitionName("", "", -1)
 
 
-class _Lookup:
-    """Who owns a partition, as last read."""
-
-    __slots__ = ("changed", "changes", "owner", "watch")
-
-    def __init__(self, owner: Remembered[BrokerInfo | None]) -> None:
-        self.owner = owner
-        self.changes = 0
-        self.changed = asyncio.Event()
-        """Set at the next change, and then replaced."""
-        self.watch: Watch | None = None
-
-    def alarm(self) -> None:
-        """Whoever waits for another owner looks again."""
-        self.owner.alarm()
-        self.changes += 1
-        self.changed.set()
-        self.changed = asyncio.Event()
-
-
 class _Local:
     """A partition that is ours, or is about to be."""
 
-    __slots__ = ("error", "opened", "partition", "task")
+    __slots__ = ("error", "opened", "partition", "settings", "since_s", "task")
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, settings: Callable[[], TopicSettings]) -> None:
         self.partition = partition
+        self.settings = settings
+        self.since_s = 0.0
+        """When it was opened."""
         self.opened = asyncio.Event()
         """Set when it is open, or when `error` says why it is not (yet)."""
         self.error: OctavoError | None = None
@@ -101,11 +84,11 @@ class Owners:
         self._spawn = spawn
         self._value = b""
         self._local: dict[PartitionName, _Local] = {}
-        self._releasing: dict[str, int] = {}
-        """Owner records that are being given up."""
+        self._releasing: dict[PartitionName, int] = {}
+        """Whose owner records are being given up."""
         self._names: dict[str, PartitionName] = {}
-        """By the path of the ownership record, of all that were ever claimed here."""
-        self._lookups: dict[PartitionName, _Lookup] = {}
+        """Of `_local`, by the path of the ownership record."""
+        self._lookups = Lookups(ownership, spawn, self._owner_changed)
         self._openings = asyncio.Semaphore(_OPENINGS_AT_ONCE)
         self._stopping = False
         self._reconciling = False
@@ -124,19 +107,29 @@ class Owners:
             if local.partition.state in (PartitionState.OPEN, PartitionState.REOPENING)
         ]
 
+    def served_since(self, upto_s: float) -> list[tuple[PartitionName, int]]:
+        """What is open here since `upto_s` or longer; with how many partitions its topic has."""
+        return [
+            (name, local.settings().partitions)
+            for name, local in self._local.items()
+            if local.partition.state is PartitionState.OPEN
+            and local.opened.is_set()
+            and local.since_s <= upto_s
+        ]
+
     async def owner_of(self, name: PartitionName, *, forwarded: bool) -> Owner:
         """See `Broker.owner_of`."""
         settings = await self._check_exists(name)
         local = self._local.get(name)
         if local is None:
-            owner = await self._lookup(name).owner.value()
+            owner = await self._lookups.of(name).owner.value()
             if owner is not None and owner.broker_id != self._members.own.broker_id:
                 return Owner(owner.broker_id, owner.url, False)
             if self._stopping:
                 raise PartitionMoving(f"{name} is being handed over by this broker")
-            if owner_path(*name) in self._releasing:
+            if name in self._releasing:
                 raise PartitionMoving(f"{name} is being released by this broker; ask again")
-            preferred = self._members.preferred(name)
+            preferred = self._preferred(name, settings)
             # A record of ours that nobody is releasing is left over from a release that failed:
             # as long as our session lives, nobody else can open the partition.
             ours = owner is not None or preferred.broker_id == self._members.own.broker_id
@@ -147,18 +140,11 @@ class Owners:
 
     def owner_changes(self, name: PartitionName) -> int:
         """See `Broker.owner_changes`."""
-        lookup = self._lookups.get(name)
-        return 0 if lookup is None else lookup.changes
+        return self._lookups.changes(name)
 
     async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
         """See `Broker.until_owner_changes`."""
-        lookup = self._lookups.get(name)
-        if lookup is None:
-            await asyncio.sleep(timeout_s)
-        elif lookup.changes == seen:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await lookup.changed.wait()
+        await self._lookups.until_changed(name, seen, timeout_s)
 
     async def partition(self, name: PartitionName) -> Partition:
         """See `Broker.partition`."""
@@ -168,7 +154,7 @@ class Owners:
         return local.partition
 
     def reconcile(self) -> None:
-        """A broker is gone: take what nobody owns any more and we are preferred for."""
+        """Brokers went or came: take what nobody owns and we are preferred for, watch the rest."""
         self._reconcile_again = True
         if not self._reconciling and not self._stopping:
             self._reconciling = True
@@ -178,8 +164,7 @@ class Owners:
         """Its partitions are served no more, nor looked up."""
         for name in [name for name in self._local if name.topic_name == topic]:
             self._local[name].partition.abandon("its topic was deleted")
-        for name in [name for name in self._lookups if name.topic_name == topic]:
-            self._forget_lookup(name)
+        self._lookups.forget(topic)
 
     async def hand_over(self) -> None:
         """Close every partition and release it; whoever is preferred then claims it at once."""
@@ -191,8 +176,30 @@ class Owners:
             _log.warning("handover_incomplete", partitions=[str(name) for name in self._local])
             for local in list(self._local.values()):
                 local.partition.abandon("this broker is stopping")
-        for name in list(self._lookups):
-            self._forget_lookup(name)
+        self._lookups.forget()
+
+    async def hand_on(self, name: PartitionName, timeout_s: float) -> BrokerInfo | None:
+        """Close a partition, release it, and return who has it then; None when that is nobody.
+
+        It is taken back when nobody wanted it within `timeout_s`. Raises what reading records does.
+        """
+        local = self._local.get(name)
+        if local is None or self._stopping:
+            return None
+        try:
+            async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
+                await self._hand_over(name)
+        except TimeoutError:
+            _log.warning("handover_incomplete", partitions=[str(name)])
+        lookup = self._lookups.of(name)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while (owner := await lookup.owner.newest()) is None:
+                    await lookup.changed.wait()
+                return owner
+        if not self._stopping:
+            self._claim(name, local.settings())
+        return None
 
     # Claims
 
@@ -200,13 +207,13 @@ class Owners:
         """Begin to claim and open; idempotent while that is under way."""
         local = self._local.get(name)
         if local is None:
-            partition = Partition(
-                name,
-                self._around,
-                lambda: self._topics.settings_of(name.topic_name, settings),
-                self._partition_lost,
-            )
-            local = self._local[name] = _Local(partition)
+
+            def newest() -> TopicSettings:
+                return self._topics.settings_of(name.topic_name, settings)
+
+            partition = Partition(name, self._around, newest, self._partition_lost)
+            local = self._local[name] = _Local(partition, newest)
+            self._names[owner_path(*name)] = name
             local.task = asyncio.create_task(self._run(name, local), name=f"claim {name}")
         return local
 
@@ -214,13 +221,12 @@ class Owners:
         """Claim, then open, again and again until it is open or turns out to be another's."""
         delay_ms = self._config.reopen_delay_ms
         path = owner_path(*name)
-        self._names[path] = name
         while self._local.get(name) is local:
             try:
                 claim = await self._ownership.claim(path, self._value)
                 if not claim.held:
                     self._forget(name, local, NotOwner(f"{name} was claimed by another broker"))
-                    self._note_owner(name, decode_broker(claim.owner))
+                    self._lookups.note(name, decode_broker(claim.owner))
                     return
                 async with self._openings:
                     await local.partition.open()
@@ -228,7 +234,7 @@ class Owners:
                 return
             except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
                 self._forget(name, local, NotOwner(f"{name}: {error}"))
-                await self._release_quietly(path)
+                await self._release_quietly(name)
                 return
             except Exception as error:  # a bug must not leave everybody waiting in silence
                 reason = str(error) if isinstance(error, OctavoError) else repr(error)
@@ -246,8 +252,9 @@ class Owners:
             local.partition.abandon("its claim was lost while it was being opened")
             return
         local.error = None
+        local.since_s = asyncio.get_running_loop().time()
         local.opened.set()
-        self._note_owner(name, self._members.own)
+        self._lookups.note(name, self._members.own)
 
     async def _wait_until_open(self, name: PartitionName, local: _Local) -> Owner:
         try:
@@ -265,6 +272,7 @@ class Owners:
     def _forget(self, name: PartitionName, local: _Local, error: NotOwner) -> None:
         if self._local.get(name) is local:
             del self._local[name]
+            del self._names[owner_path(*name)]
         local.error = error
         local.opened.set()
 
@@ -280,22 +288,24 @@ class Owners:
             self._forget(partition.name, local, NotOwner(f"{partition.name} was lost"))
             if local.task is not None:
                 local.task.cancel()
-            self._spawn(self._release_quietly(owner_path(*partition.name)))
+            self._spawn(self._release_quietly(partition.name))
 
-    def _release_quietly(self, path: str) -> Coroutine[Any, Any, None]:
+    def _release_quietly(self, name: PartitionName) -> Coroutine[Any, Any, None]:
         # Noted at once, not when it first runs: a claim in between would hold what is given up.
-        self._releasing[path] = self._releasing.get(path, 0) + 1
-        return self._release_noted(path)
+        self._releasing[name] = self._releasing.get(name, 0) + 1
+        return self._release_noted(name)
 
-    async def _release_noted(self, path: str) -> None:
+    async def _release_noted(self, name: PartitionName) -> None:
+        path = owner_path(*name)
         try:
             await self._ownership.release(path)
+            self._lookups.released(name)
         except OctavoError as error:
             _log.warning("claim_not_released", path=path, reason=str(error))
         finally:
-            self._releasing[path] -= 1
-            if not self._releasing[path]:
-                del self._releasing[path]
+            self._releasing[name] -= 1
+            if not self._releasing[name]:
+                del self._releasing[name]
 
     async def _hand_over(self, name: PartitionName) -> None:
         local = self._local.get(name)
@@ -304,9 +314,15 @@ class Owners:
         if local.task is not None and not local.task.done():
             local.task.cancel()
             await asyncio.gather(local.task, return_exceptions=True)
-        await local.partition.close(graceful=True)
-        self._forget(name, local, NotOwner(f"{name} was handed over"))
-        await self._release_quietly(owner_path(*name))
+        try:
+            await local.partition.close(graceful=True)
+        finally:
+            self._forget(name, local, NotOwner(f"{name} was handed over"))
+            released = self._spawn(self._release_quietly(name))
+        await asyncio.wait((released,))
+
+    def _preferred(self, name: PartitionName, settings: TopicSettings) -> BrokerInfo:
+        return self._members.preferred(name.topic_name, settings.partitions)[name.partition]
 
     async def _check_exists(self, name: PartitionName) -> TopicSettings:
         settings = (await self._topics.get(name.topic_name)).settings
@@ -317,34 +333,9 @@ class Owners:
             )
         return settings
 
-    # Lookups
-
-    def _lookup(self, name: PartitionName) -> _Lookup:
-        lookup = self._lookups.get(name)
-        if lookup is None:
-            path = owner_path(*name)
-
-            async def read() -> BrokerInfo | None:
-                value = await self._ownership.owner(path)
-                return None if value is None else decode_broker(value)
-
-            lookup = self._lookups[name] = _Lookup(Remembered(read, self._spawn))
-            lookup.watch = self._ownership.watch(path, lambda: self._owner_changed(name))
-        return lookup
-
-    def _forget_lookup(self, name: PartitionName) -> None:
-        lookup = self._lookups.pop(name)
-        lookup.alarm()
-        if lookup.watch is not None:
-            lookup.watch.cancel()
-
-    def _note_owner(self, name: PartitionName, owner: BrokerInfo | None) -> None:
-        lookup = self._lookups.get(name)
-        if lookup is not None:
-            lookup.owner.note(owner)
+    # What nobody owns
 
     def _owner_changed(self, name: PartitionName) -> None:
-        self._lookups[name].alarm()
         if not self._stopping:
             self._spawn(self._take_if_free(name, used=True))
 
@@ -353,17 +344,21 @@ class Owners:
         try:
             if name in self._local or self._stopping:
                 await self._verify_own(name)
-            elif (
-                self._members.preferred(name).broker_id == self._members.own.broker_id
-                and await self._lookup(name).owner.newest() is None
+                return
+            settings = await self._check_exists(name)
+            own = self._preferred(name, settings).broker_id == self._members.own.broker_id
+            if (
+                own
+                and await self._lookups.of(name).owner.newest() is None
+                and name not in self._releasing
+                and (used or (await self._records.read_partition(*name))[0].ledgers)
             ):
-                settings = await self._check_exists(name)
-                if used or (await self._records.read_partition(*name))[0].ledgers:
-                    self._claim(name, settings)
+                self._claim(name, settings)
         except (TopicNotFound, PartitionNotFound, RecordNotFound):
             return  # deleted meanwhile, or never opened by anybody
         except OctavoError as error:
             _log.warning("owner_not_read", partition=str(name), reason=str(error))
+            self.reconcile()  # by and by
 
     async def _verify_own(self, name: PartitionName) -> None:
         """Somebody touched the record of a partition that is served here: is it still ours?"""
@@ -375,26 +370,32 @@ class Owners:
             local.partition.abandon("its ownership record is gone")
 
     async def _reconcile(self) -> None:
+        delay_ms = self._config.reopen_delay_ms
         try:
             while self._reconcile_again and not self._stopping:
                 self._reconcile_again = False
-                await self._take_all_free()
+                try:
+                    await self._take_all_free()
+                except Exception as error:  # a bug must not end the trying in silence
+                    bug = None if isinstance(error, OctavoError) else error
+                    _log.warning("topics_not_read", reason=str(error), exc_info=bug)
+                    self._reconcile_again = True
+                if self._reconcile_again:
+                    await asyncio.sleep(delay_ms / 1000)
+                    delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
         finally:
             self._reconciling = False
 
     async def _take_all_free(self) -> None:
-        own = self._members.own.broker_id
-        try:
-            topics = await self._topics.all_topics()
-        except OctavoError as error:
-            _log.warning("topics_not_read", reason=str(error))
-            return
+        own = self._members.own
         wanted = [
             name
-            for topic in topics
-            for number in range(topic.settings.partitions)
-            if (name := topic.name.partition(number)) not in self._local
-            and self._members.preferred(name).broker_id == own
+            for topic in await self._topics.all_topics()
+            for number, broker in enumerate(
+                self._members.preferred(topic.name, topic.settings.partitions)
+            )
+            if broker.broker_id == own.broker_id
+            and (name := topic.name.partition(number)) not in self._local
         ]
         for start in range(0, len(wanted), _LOOKUPS_AT_ONCE):
             batch = wanted[start : start + _LOOKUPS_AT_ONCE]

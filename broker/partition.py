@@ -280,13 +280,24 @@ class Partition:
         if self.state is PartitionState.CLOSED:
             return
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
-        if graceful and self._publisher is not None and self._publisher.failed is None:
+        try:
+            if graceful:
+                await asyncio.gather(self._close_log(), self._close_state())
+        finally:
+            await self._release()
+
+    async def _close_log(self) -> None:
+        publisher = self._publisher
+        if publisher is not None and publisher.failed is None:
             assert self._rollover is not None
             await self._rollover.close()
             with contextlib.suppress(OctavoError):
-                await self._publisher.confirmed_up_to(self._publisher.next_offset)
-                await self._publisher.writer.close()
-        await self._release(drain=graceful)
+                await publisher.confirmed_up_to(publisher.next_offset)
+                await publisher.writer.close()
+
+    async def _close_state(self) -> None:
+        if self._state_log is not None:
+            await self._state_log.close(drain=True)
 
     def abandon(self, why: str) -> None:
         """Stop serving this instant: the partition is somebody else's, or may be any moment."""
@@ -394,7 +405,7 @@ class Partition:
             return
         _log.warning("partition_lost", partition=str(self.name), reason=str(error))
         self._stop_serving(NotOwner(f"{self.name} is served by another broker now: {error}"))
-        self._around.spawn(self._release(drain=False))
+        self._around.spawn(self._release())
         self._on_lost(self)
 
     def _stop_serving(self, gone: NotOwner) -> None:
@@ -402,7 +413,7 @@ class Partition:
         self.state = PartitionState.CLOSED
         self._subscriptions.close(gone)
 
-    async def _release(self, *, drain: bool) -> None:
+    async def _release(self) -> None:
         """Let go of tasks, memory and ledgers."""
         assert self._gone is not None
         if self._publisher is not None:
@@ -413,7 +424,7 @@ class Partition:
         if self._rollover is not None:
             await self._rollover.cancel()
         if self._state_log is not None:
-            await self._state_log.close(drain=drain)
+            await self._state_log.close(drain=False)
         await self._log.close(self._gone)
         await self._compacted.close(self._gone)
         if self._publisher is not None:

@@ -123,7 +123,9 @@ class BrokerServer:
     ) -> None:
         self._broker = broker
         self._config = http or HttpConfig()
-        metrics = Metrics(lambda: [open_here.stats() for open_here in broker.partitions()])
+        metrics = Metrics(
+            lambda: [open_here.stats() for open_here in broker.partitions()], broker.duties
+        )
         self._services = Services(
             broker=broker,
             ledgers=ledgers,

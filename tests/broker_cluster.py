@@ -27,6 +27,7 @@ FAST: dict[str, Any] = {
     "reopen_delay_ms": 50,
     "reopen_delay_ms_max": 200,
     "handover_timeout_ms": 1_000,
+    "balance_after_ms": 600_000,
 }
 TOPIC = TopicName("public", "flights")
 

@@ -18,7 +18,7 @@ from bookie.metrics import BookieMetrics
 from bookie.read_stats import ReadStats
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
-from broker.metrics import Metrics
+from broker.metrics import Duties, Metrics
 from ledger.keeper import KeeperStatus
 from ledger.options import LedgerOptions
 from octavo.process.copies import CopyMetrics
@@ -69,7 +69,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
     bookie.scrubbing(lambda: (0, 0, -1))
     bookie.garbage(CollectorStatus())
     bookie.registry.register(CopyMetrics(KeeperStatus()))
-    registries: list[CollectorRegistry] = [bookie.registry, Metrics(list).registry]
+    registries: list[CollectorRegistry] = [bookie.registry, Metrics(list, Duties).registry]
     for registry in registries:
         for family in registry.collect():
             found.add(family.name + ("_total" if family.type == "counter" else ""))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig, BrokerConfigError
 from broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
-from broker.members import decode_broker, encode_broker, preferred_broker
+from broker.members import decode_broker, encode_broker
 from broker.types import (
     AckId,
     BrokerInfo,
@@ -105,22 +105,3 @@ def test_a_brokers_record() -> None:
     assert encode_broker(info, "run") != encode_broker(info, "another run")
     for foreign in (b"", b"\xc1", b"noise", b"\x80"):
         assert decode_broker(foreign) is None
-
-
-@given(st.sets(st.text("abcdef", min_size=1), min_size=2, max_size=8), st.integers(0, 99))
-def test_when_a_broker_goes_only_its_partitions_move(brokers: set[str], number: int) -> None:
-    name = NAME.partition(number)
-    before = preferred_broker(name, brokers)
-    for gone in brokers:
-        after = preferred_broker(name, brokers - {gone})
-        assert after in brokers - {gone}
-        if gone != before:
-            assert after == before
-
-
-def test_partitions_spread_over_brokers() -> None:
-    brokers = [f"broker-{n}" for n in range(5)]
-    shares = [0] * 5
-    for number in range(5_000):
-        shares[brokers.index(preferred_broker(NAME.partition(number), brokers))] += 1
-    assert min(shares) > 800

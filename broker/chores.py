@@ -1,0 +1,100 @@
+"""What a broker does again and again, each piece apart from every other.
+
+A piece is a chore and what it concerns: trimming one partition, sweeping transactions. One that is
+still under way is not begun again, and one that hangs holds up nobody else. An error, a bug as
+well, is logged and counted, and the piece is tried again after a pause that doubles: so a log says
+it a few times an hour, however many pieces fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, NamedTuple
+
+import structlog
+
+from protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+PAUSE_S_MAX = 600.0
+
+
+class _Failing(NamedTuple):
+    """A piece that failed last time."""
+
+    pause_s: float
+    not_before_s: float
+
+
+class Chores:
+    """All pieces of one broker. `pause_ms` is the first pause after a failure."""
+
+    def __init__(
+        self,
+        pause_ms: int,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._pause_s = pause_ms / 1000
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._under_way: dict[tuple[str, Hashable], asyncio.Task[None]] = {}
+        self._failing: dict[tuple[str, Hashable], _Failing] = {}
+        self.failures: Counter[str] = Counter()
+        """By chore, since the start."""
+
+    def begin(
+        self, chore: str, of: Hashable, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Do it in the background, unless it is under way or failed a moment ago."""
+        piece = (chore, of)
+        failing = self._failing.get(piece)
+        if piece in self._under_way:
+            return
+        if failing is None or self._loop.time() >= failing.not_before_s:
+            self._under_way[piece] = self._spawn(self._do(piece, work))
+
+    def keep_only(self, chore: str, of: list[Hashable]) -> None:
+        """What failed of anything else is forgotten: it is no longer ours."""
+        if any(name == chore for name, _ in self._failing):
+            kept = set(of)
+            self._failing = {
+                piece: failing
+                for piece, failing in self._failing.items()
+                if piece[0] != chore or piece[1] in kept
+            }
+
+    async def close(self) -> None:
+        """Break off what is under way."""
+        tasks = tuple(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _do(
+        self, piece: tuple[str, Hashable], work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        try:
+            await work()
+        except Exception as error:
+            self._failed(piece, error)
+        else:
+            self._failing.pop(piece, None)
+        finally:
+            del self._under_way[piece]
+
+    def _failed(self, piece: tuple[str, Hashable], error: Exception) -> None:
+        chore, of = piece
+        before = self._failing.get(piece)
+        pause_s = self._pause_s if before is None else min(2 * before.pause_s, PAUSE_S_MAX)
+        self._failing[piece] = _Failing(pause_s, self._loop.time() + pause_s)
+        self.failures[chore] += 1
+        _log.warning(
+            "chore_failed",
+            chore=chore,
+            of=str(of),
+            reason=str(error) or repr(error),
+            again_in_ms=round(pause_s * 1000),
+            exc_info=None if isinstance(error, OctavoError) else error,
+        )
