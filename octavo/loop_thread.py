@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -18,6 +19,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._stopped = False
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -47,11 +49,14 @@ class LoopThread:
                     return
         finally:
             close = getattr(source, "aclose", None)
-            if close is not None:
-                self.call(close())
+            if close is not None and not self._stopped:
+                # A call that was given up, by Ctrl-C say, is still under way and closes it itself.
+                with contextlib.suppress(RuntimeError):
+                    self.call(close())
 
     def stop(self) -> None:
         """End the thread."""
+        self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_TIMEOUT_S)
         if not self._thread.is_alive():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -165,19 +166,15 @@ async def _by_subscription(
         consumer = client.subscription(topic, name)  # it exists with other settings: use it
     if start not in ("earliest", "latest"):
         await consumer.seek(start)
-    wait_s = FOLLOW_WAIT_S if follow else DRAIN_WAIT_S
-    while True:
-        received = await consumer.receive(min(RECEIVE_MAX, printer.left), wait_s=wait_s)
-        if not received and not follow:
-            return
-        printed = []
-        try:
-            for delivery in received:
-                printed.append(delivery)
+    idle_s = None if follow else DRAIN_WAIT_S
+    batch = min(RECEIVE_MAX, printer.left)
+    async with aclosing(consumer.deliveries(batch=batch, idle_s=idle_s)) as deliveries:
+        async for delivery in deliveries:
+            try:
                 printer.show(delivery)
-        finally:
-            if printed:
-                await consumer.ack(printed)
+            except _Enough:
+                await consumer.ack(delivery)
+                raise
 
 
 async def _by_reading(

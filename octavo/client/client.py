@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import quote
 
+from octavo.client.deliveries import DeliveryLoop
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
 from octavo.client.errors import ClientError
 from octavo.client.producer import Producer, ProducerOptions, producer_id_of
@@ -46,6 +47,7 @@ class AsyncClient:
             urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng, on_retry=on_retry
         )
         self._own_producers: dict[TopicName, Producer] = {}
+        self._loops: dict[DeliveryLoop, None] = {}
 
     async def __aenter__(self) -> AsyncClient:
         """Ready for use as it is; connections open when needed."""
@@ -61,7 +63,14 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what `publish` started and give the connections back."""
+        """End loops over deliveries, stop what `publish` started, give the connections back."""
+        try:
+            for loop in list(self._loops):
+                await loop.close()
+        finally:
+            await self._close_rest()
+
+    async def _close_rest(self) -> None:
         while self._own_producers:  # another task may publish meanwhile
             _, producer = self._own_producers.popitem()
             await producer.close(flush=False)
@@ -268,6 +277,7 @@ class AsyncClient:
             quote(name, safe=""),
             who,
             nonce=self._rng.getrandbits(64),
+            loops=self._loops,
         )
 
     # ---- inner

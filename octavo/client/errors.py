@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.codes import OctavoError
@@ -47,6 +47,23 @@ class MessageTooLong(InvalidCall):
 
     def __init__(self, size: int, size_max: int, what: str) -> None:
         super().__init__(f"a message may have {size_max} {what}, this one has {size}")
+
+
+class AcksUnsent(ClientError):
+    """A loop over deliveries ended, and its last acks may not have arrived.
+
+    `ack_ids` are those of the messages that were processed and may be delivered again.
+    """
+
+    name = "acks-unsent"
+
+    def __init__(self, ack_ids: Sequence[str], cause: ClientError) -> None:
+        self.ack_ids = tuple(ack_ids)
+        shown = ", ".join(ack_ids[:5]) + (", …" if len(ack_ids) > 5 else "")
+        super().__init__(
+            f"{len(ack_ids)} messages were processed and may be delivered again, for their acks "
+            f"({shown}) could not be sent: {cause}"
+        )
 
 
 class ApiError(ClientError):

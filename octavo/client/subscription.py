@@ -8,14 +8,18 @@ again (`delivery_count` grows).
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
+from octavo.client.deliveries import DeliveryLoop
 from octavo.client.doubt import PartitionKey
 from octavo.client.transport import JSON_TYPE, Transport
 from octavo.client.types import Delivery, TopicName, decode_deliveries
 
 WAIT_S_MAX = 60.0
+LEASE_S = 30.0
+"""Of a subscription that does not say."""
 Handed = Delivery | str
 """A delivery, or its ack id."""
 
@@ -24,12 +28,20 @@ class Subscription:
     """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`."""
 
     def __init__(
-        self, transport: Transport, topic: TopicName, name: str, consumer: str, nonce: int
+        self,
+        transport: Transport,
+        topic: TopicName,
+        name: str,
+        consumer: str,
+        nonce: int,
+        loops: dict[DeliveryLoop, None],
     ) -> None:
         self.topic = topic
         self.name = name
         self.consumer = consumer
         self._transport = transport
+        self._loops = loops
+        """All that the client has open: closing it closes them."""
         # A call to receive is repeated under its own number, so that it gets the same messages.
         self._requests = (f"{nonce:016x}-{number}" for number in itertools.count())
         self._path = self._base(None)
@@ -89,31 +101,57 @@ class Subscription:
 
     async def deliveries(
         self, *, auto_ack: bool = True, batch: int = 500, idle_s: float | None = None
-    ) -> AsyncIterator[Delivery]:
+    ) -> AsyncGenerator[Delivery, None]:
         """Messages one by one. With `auto_ack` each is acked after the loop came back for more.
 
-        Ends when nothing came for `idle_s`; never when that is None.
+        Leases are extended while the body works, however long it takes; one that blocks the event
+        loop for longer than a lease loses the message that it has in hand. Acks are sent a second
+        later at the latest. Leaving the loop (`break`, an error, closing the client) gives back at
+        once what is not done, the message in hand included. Ends when nothing came for `idle_s`;
+        never when that is None. Raises `AcksUnsent` when the last acks could not be sent.
         """
-        while True:
-            wait_s = WAIT_S_MAX / 2 if idle_s is None else min(idle_s, WAIT_S_MAX)
-            received = await self.receive(batch, wait_s=wait_s)
-            if not received and idle_s is not None:
-                return
-            handled: list[str] = []
-            try:
-                for delivery in received:
+        wait_s = WAIT_S_MAX / 2 if idle_s is None else min(idle_s, WAIT_S_MAX)
+        loop = DeliveryLoop(self, await self._lease_s(), auto_ack=auto_ack, batch=batch)
+        self._loops[loop] = None
+        try:
+            while True:
+                delivery = await loop.next(wait_s)
+                if delivery is not None:
                     yield delivery
-                    handled.append(delivery.ack_id)
+                elif idle_s is not None:
+                    return
+        finally:
+            try:
+                await loop.close()
             finally:
-                if auto_ack and handled:
-                    await self.ack(handled)
+                self._loops.pop(loop, None)
 
-    async def _ack(self, body: Mapping[str, Any], partition: int | None = None) -> None:
+    async def acknowledge(self, body: Mapping[str, Any], retry_s: float | None = None) -> None:
+        """One call with `ack_ids`, `nack` and `extend`, as the API takes them."""
+        partitions = {
+            (one if isinstance(one, str) else one["ack_id"]).partition("-")[0]
+            for part in ("ack_ids", "nack", "extend")
+            for one in body.get(part, ())
+        }
+        only = int(partitions.pop()) if len(partitions) == 1 else None
+        await self._ack(body, only, retry_s)
+
+    async def _lease_s(self) -> float:
+        found = await self._transport.call("GET", f"/v1/topics/{self.topic}/subscriptions")
+        for one in found.json()["subscriptions"]:
+            if one["name"] == unquote(self.name):
+                return float(one["settings"]["ack_timeout"])
+        return LEASE_S
+
+    async def _ack(
+        self, body: Mapping[str, Any], partition: int | None = None, retry_s: float | None = None
+    ) -> None:
         await self._transport.call(
             "POST",
             f"{self._base(partition)}/ack",
             json_body=body,
             partition=self._key(partition),
+            retry_s=retry_s,
         )
 
     def _base(self, partition: int | None) -> str:

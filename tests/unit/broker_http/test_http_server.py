@@ -426,7 +426,9 @@ async def test_bodies_that_are_too_long() -> None:
 
             answer = await one.api.post(ONE + "/messages", stream(), kind)
             assert answer.status == 413, answer
-        answer = await one.api.post(ONE + "/messages", b"x" * 2_000, "text/plain")
+        answer = await one.api.post(
+            ONE + "/messages", b"x" * 2_000, "text/plain", headers={"Octavo-Key": "k"}
+        )
         assert (answer.status, answer.json()["code"]) == (413, "message-too-long")
         body = b'{"value":1}\n{"value":"' + b"x" * 2_500 + b'"}\n'
         answer = await one.api.post(ONE + "/messages", body, NDJSON)
