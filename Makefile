@@ -17,7 +17,7 @@ help:
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2] [PROFILE=all]'
-	@echo 'make mutants   bugs of the field, planted: seeds until each is found [ONLY=name] [JOBS=2]'
+	@echo 'make mutants   bugs planted one at a time: the seeds, or the test, that find each [ONLY=name] [JOBS=2]'
 	@echo 'make model     every state of the protocol, by its production code: [MODEL="M1 M6"] [STORY=1]'
 	@echo 'make crash-states   every disk that a power failure may leave; minutes to an hour'
 	@echo 'make fault-sweep    every block of a bookie'"'"'s disk damaged in turn, alone and among three'
@@ -89,7 +89,8 @@ sim-many: N ?= 1000
 sim-many: install
 	$(BIN)/python -m tests.sim many $(N) --start $(START) --jobs $(JOBS) $(if $(PROFILE),--profile $(PROFILE))
 
-# Bugs of the field, planted in our code one at a time, each to be found; docs/planted_bugs.md.
+# Bugs of the field, and what a reviewer may overlook, planted in our code one at a time, each to be
+# found by seeds or by the tests that it names; docs/planted_bugs.md.
 mutants: install
 	$(BIN)/python -m tests.sim mutants --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
 

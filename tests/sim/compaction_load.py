@@ -55,8 +55,10 @@ if TYPE_CHECKING:
 _SHARE = 0.4
 _PAUSE_S = 0.08
 _CHANGE_S = 3.0
-_BYTES_MAX = (1, 120, 300, 600, 10_000)
-_COUNTS_MAX = (1, 2, 5, 1_000)
+_READ_PAUSE_S = 0.02
+_PASSES = 3
+_BYTES_MAX = (1, 200, 400, 900, 10_000)
+_COUNTS_MAX = (1, 3, 6, 12, 1_000)
 
 Message = tuple[int, Record]
 
@@ -92,10 +94,10 @@ def draw(rng: random.Random) -> CompactionOptions:
     return CompactionOptions(
         jobs=rng.choices((1, 2), (3, 1))[0],
         readers=rng.choice((1, 2)),
-        keys=rng.choice((2, 5, 20)),
+        keys=rng.choice((2, 5, 20, 60)),
         keyless=rng.random() < 0.3,
         entry_max=rng.choice((1, 3, 8)),
-        ledger_max=rng.choice((1, 2, 5, 100)),
+        ledger_max=rng.choice((1, 2, 5, 5, 100)),
         grace_ms=rng.choice((-3_600_000, 0, 200, 3_600_000)),
     )
 
@@ -130,9 +132,11 @@ class CompactionLoad:
             await self.read_all(client, name)
 
     async def read_all(self, client: TopicClient, name: PartitionName) -> None:
-        """A pass that ends."""
-        while not await self._pass(client, name):
-            await client.pause(_PAUSE_S)
+        """Some passes that end."""
+        for _ in range(_PASSES):
+            while not await self._pass(client, name):
+                await client.pause(_PAUSE_S)
+            await self._look(client, name)
 
     async def _until_done(self, client: TopicClient, work: partial[object]) -> None:
         while True:
@@ -212,12 +216,15 @@ class CompactionLoad:
     def _cut(self, rng: random.Random, kept: list[Message]) -> list[list[list[Message]]]:
         """Ledgers of entries of messages."""
         ledgers: list[list[list[Message]]] = []
+        left = 0
         while kept:
             size = rng.randint(1, self.options.entry_max)
             entry, kept = kept[:size], kept[size:]
-            if not ledgers or len(ledgers[-1]) >= rng.randint(1, self.options.ledger_max):
+            if not left:
                 ledgers.append([])
+                left = rng.randint(1, self.options.ledger_max)
             ledgers[-1].append(entry)
+            left -= 1
         return ledgers
 
     async def _ledger(
@@ -270,8 +277,17 @@ class CompactionLoad:
 
     async def _read(self, client: TopicClient) -> None:
         while not self.load.over:
-            await client.pause(_PAUSE_S)
-            await self._pass(client, client.rng.choice(self.load.partitions))
+            await client.pause(_READ_PAUSE_S)
+            name = client.rng.choice(self.load.partitions)
+            await self._pass(client, name)
+            await self._look(client, name)
+
+    async def _look(self, client: TopicClient, name: PartitionName) -> None:
+        """Some pages from anywhere, also from amid an entry."""
+        for _ in range(client.rng.randint(0, 4)):
+            with contextlib.suppress(*EXPECTED):
+                end = await client.ask(name, _end_offset)
+                await self._page(client, name, client.rng.randint(0, end))
 
     async def _pass(self, client: TopicClient, name: PartitionName) -> bool:
         """From the beginning to the end; whether it came there."""
@@ -349,3 +365,7 @@ class CompactionLoad:
 
     def _probe(self, what: str) -> None:
         self.load.cluster.trace.probe(f"compacted.{what}")
+
+
+async def _end_offset(partition: Partition) -> int:
+    return partition.next_offset

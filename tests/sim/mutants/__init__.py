@@ -13,14 +13,27 @@ from tests.sim.mutants import (
     bookie_bugs,
     copy_bugs,
     garbage_bugs,
+    overlooked_bugs,
     recovery_bugs,
+    tested_bugs,
     tool_bugs,
     topic_bugs,
+    view_bugs,
     writer_bugs,
 )
 from tests.sim.mutants.planting import Absent, EditCameLoose, Mutant, planted_edits
+from tests.sim.mutants.tested import TestedBug
 
-__all__ = ["ABSENT", "MUTANTS", "Absent", "EditCameLoose", "Mutant", "planted"]
+__all__ = [
+    "ABSENT",
+    "MUTANTS",
+    "TESTED",
+    "Absent",
+    "EditCameLoose",
+    "Mutant",
+    "TestedBug",
+    "planted",
+]
 
 _ALL = (
     *recovery_bugs.MUTANTS,
@@ -30,12 +43,17 @@ _ALL = (
     *garbage_bugs.MUTANTS,
     *topic_bugs.MUTANTS,
     *tool_bugs.MUTANTS,
+    *view_bugs.MUTANTS,
+    *overlooked_bugs.MUTANTS,
 )
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant for mutant in sorted(_ALL, key=lambda m: (m.canon or 99, m.name))
 }
 """By name: the canon in its order, then the others."""
+
+TESTED: dict[str, TestedBug] = {bug.name: bug for bug in tested_bugs.BUGS}
+"""Those that a test has to find, by name."""
 
 ABSENT = (
     Absent(

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
-from tests.sim.mutants import ABSENT, MUTANTS, Mutant
+from tests.sim.mutants import ABSENT, MUTANTS, TESTED, Mutant, TestedBug
 from tests.sim.mutants.search import Found
+from tests.sim.mutants.tested import Verdict
 
 CANON_MAX = 25
 HEAD = """# Planted bugs
@@ -34,11 +35,13 @@ Each bug is a few words of one production function, replaced in place and taken 
 longer fits the code is an error. CI runs those that are found fastest
 (`tests/sim/test_mutants.py`) and holds all edits against the code (`tests/unit/sim`).
 Numbers are those of the canon of 25; bugs without a number come from the ledger protocol's own list
-and from BookKeeper's newest.
+and from BookKeeper's newest, or are none of the field's: what a reviewer may overlook, at least one
+for each module that decides. A second table has those of which a test is the right judge: the bug
+is planted, the named tests are run, one of them must fail; without it they pass.
 """
 
 
-def page(results: Mapping[str, Found]) -> str:
+def page(results: Mapping[str, Found], verdicts: Mapping[str, Verdict]) -> str:
     """The whole page."""
     found = [r for r in results.values() if r.proven]
     lines = [HEAD]
@@ -54,9 +57,17 @@ def page(results: Mapping[str, Found]) -> str:
         ("no.", "bug", "what it breaks", "seeds", "caught by"),
         [row for _, row in sorted(rows, key=lambda numbered: numbered[0])],
     )
+    told = sum(bool(one.failed) for one in verdicts.values())
+    lines += ["", "## Found by tests", "", f"Measured: {told} of {len(TESTED)} found.", ""]
+    lines += _table(
+        ("bug", "what it breaks", "found by"),
+        [_tested_row(bug, verdicts.get(bug.name)) for bug in TESTED.values()],
+    )
     lines += ["", "## What each was, and how it is planted", ""]
     for mutant in MUTANTS.values():
         lines += _story(mutant)
+    for bug in TESTED.values():
+        lines += _tested_story(bug)
     lines += ["## Does not apply yet", ""]
     lines += _table(
         ("no.", "bug", "reference", "why"),
@@ -73,6 +84,17 @@ def _row(mutant: Mutant, found: Found | None) -> tuple[str, ...]:
         caught_by = _property(found.caught_by)
     bug = f"{mutant.title} (`{mutant.name}`)"
     return str(mutant.canon or ""), bug, mutant.breaks, seeds, caught_by
+
+
+def _tested_row(bug: TestedBug, verdict: Verdict | None) -> tuple[str, ...]:
+    found = "not measured" if verdict is None else f"`{verdict.failed}`" if verdict.failed else ""
+    return f"{bug.title} (`{bug.name}`)", bug.breaks, found or "not found"
+
+
+def _tested_story(bug: TestedBug) -> list[str]:
+    places = ", ".join(dict.fromkeys(f"`{edit.target}`" for edit in bug.edits))
+    story = " ".join(bug.story.split())
+    return [f"**{bug.title}.** {story} Planted in {places}, judged by `{bug.test}`.", ""]
 
 
 def _property(failure: str) -> str:
@@ -102,12 +124,15 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 def main() -> None:
     """Print the page."""
-    results = {}
+    results, verdicts = {}, {}
     for line in Path(sys.argv[1]).read_text().splitlines():
         if line.startswith("{"):
             fields = json.loads(line)
+            if fields["name"] in TESTED:
+                verdicts[fields["name"]] = Verdict(**fields)
+                continue
             results[fields["name"]] = Found(**{**fields, "unclean": tuple(fields["unclean"])})
-    print(page(results), end="")
+    print(page(results, verdicts), end="")
 
 
 if __name__ == "__main__":

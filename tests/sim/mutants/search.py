@@ -16,7 +16,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 
-from tests.sim.mutants import ABSENT, MUTANTS, Mutant
+from tests.sim.mutants import ABSENT, MUTANTS, TESTED, Mutant
+from tests.sim.mutants.tested import judge
 
 SEEDS_MAX = 20_000
 _BLOCK = 20
@@ -124,12 +125,13 @@ def _first_line(failure: str) -> str:
 
 def main(args: argparse.Namespace) -> int:
     """Search and print; 0 when every bug was found by a seed that passes without it."""
-    names = list(MUTANTS) if args.only is None else args.only.split(",")
-    if unknown := [name for name in names if name not in MUTANTS]:
-        print(f"no planted bug {', '.join(unknown)}; there are: {', '.join(MUTANTS)}")
+    every = [*MUTANTS, *TESTED]
+    names = every if args.only is None else args.only.split(",")
+    if unknown := [name for name in names if name not in every]:
+        print(f"no planted bug {', '.join(unknown)}; there are: {', '.join(every)}")
         return 2
-    wanted = [MUTANTS[name] for name in names]
-    missed: list[str] = []
+    missed = _by_tests(names, as_json=args.json)
+    wanted = [MUTANTS[name] for name in names if name in MUTANTS]
     for found in find(wanted, seeds_max=args.seeds_max, jobs=args.jobs):
         if not found.proven:
             missed.append(found.name)
@@ -137,10 +139,24 @@ def main(args: argparse.Namespace) -> int:
     if not args.json:
         for absent in ABSENT if args.only is None else ():
             print(f"{absent.canon:3}  does not apply yet: {absent.title}")
-        print(f"{len(wanted) - len(missed)} of {len(wanted)} planted bugs found")
+        print(f"{len(names) - len(missed)} of {len(names)} planted bugs found")
         if missed:
             print(f"NOT found: {', '.join(missed)}")
     return 1 if missed else 0
+
+
+def _by_tests(names: list[str], *, as_json: bool) -> list[str]:
+    """Those of `names` that a test has to find; returns whom none did."""
+    missed: list[str] = []
+    for one in judge([TESTED[name] for name in names if name in TESTED]):
+        if not one.failed:
+            missed.append(one.name)
+        if as_json:
+            print(json.dumps(asdict(one)), flush=True)
+        else:
+            said = one.failed or "NOT FOUND"
+            print(f"     {one.name:<38} {one.wall_s:7.1f} s  {said}", flush=True)
+    return missed
 
 
 def _line(found: Found) -> str:

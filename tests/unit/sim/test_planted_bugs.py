@@ -21,17 +21,18 @@ from metadata.cookie import Cookie
 from metadata.ledgers import Fragment, LedgerMetadata
 from protocol.codes import OctavoError
 from tests.ledger_world import Recoverer, World, content, new_ledger
-from tests.sim.mutants import ABSENT, MUTANTS, planted
+from tests.sim.mutants import ABSENT, MUTANTS, TESTED, planted
 from tests.sim.mutants.planting import Edit, EditCameLoose, function_of, planted_edits
 
 CANON = 25
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", [*MUTANTS, *TESTED])
 def test_it_fits_changes_the_function_and_is_undone_exactly(name: str) -> None:
-    functions = [function_of(edit.target) for edit in MUTANTS[name].edits]
+    edits = MUTANTS[name].edits if name in MUTANTS else TESTED[name].edits
+    functions = [function_of(edit.target) for edit in edits]
     before = [function.__code__ for function in functions]
-    with planted(name):
+    with planted_edits(edits):
         for function, code in zip(functions, before, strict=True):
             now = function.__code__
             assert _what_it_does(now) != _what_it_does(code)
@@ -49,6 +50,12 @@ def test_the_whole_canon_is_planted_or_says_why_not() -> None:
     absent_numbers = {absent.canon for absent in ABSENT}
     assert planted_numbers | absent_numbers == set(range(1, CANON + 1))
     assert not planted_numbers & absent_numbers
+
+
+def test_no_bug_is_planted_twice() -> None:
+    every = [*MUTANTS.values(), *TESTED.values()]
+    assert len({bug.name for bug in every}) == len(every)
+    assert len({bug.edits for bug in every}) == len(every)
 
 
 def test_an_edit_that_fits_no_more_is_an_error() -> None:

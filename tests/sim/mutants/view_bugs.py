@@ -1,0 +1,83 @@
+"""Planted bugs of compacted reads, of no canon: what a reviewer may overlook."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+PROFILE = "topic"
+
+MUTANTS = (
+    Mutant(
+        "log-before-the-view-ends",
+        0,
+        "compacted.py",
+        "a page that has room left goes on in the log, though the view is not at its end",
+        """That the page has come to the horizon looks redundant where room is left: a page ends
+        when it is full. It also ends after so many ledgers, and where entries are uneven.""",
+        "X9 (a page has all of the view)",
+        "views of many small ledgers, or uneven entries",
+        (
+            Edit(
+                "broker.compacted:CompactedLog.read",
+                "if start == horizon and room.is_left:",
+                "if room.is_left:",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "hint-past-the-last",
+        0,
+        "compacted_view.py",
+        "a hint sends who asks for the last messages of an entry to the entry after it",
+        """Where a page ended, the next entry is where its reader goes on. The edit lets the hint
+        begin where that entry's predecessor does: a similar name.""",
+        "X9 (a page has all of the view)",
+        "readers that begin amid an entry where another one's page ended",
+        (
+            Edit(
+                "broker.compacted_view:Hints.note",
+                "self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)",
+                "self._put(batch.ledger_id, batch.entry_id + 1, batch.base_offset, following + 1)",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "view-of-the-first-look",
+        0,
+        "compacted.py",
+        "a partition's owner keeps the first compacted view that it saw",
+        """The view is put together when the record's is another one. The edit does it when there is
+        none: readers stay in a view whose ledgers go, below a horizon that has moved.""",
+        "X9",
+        "a second view while the owner stays",
+        (
+            Edit(
+                "broker.compacted:CompactedReader.now",
+                "if known is not self._known:",
+                "if self._known is None:",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "owner-takes-a-view-back",
+        0,
+        "offloads.py",
+        "an owner that writes its record takes back the compacted view that a job has published",
+        """Both change the record. Where closed ledgers lie is kept; the view was added later, and
+        the edit forgets it. Its ledgers are retired by no record, and readers that know the view
+        find it gone.""",
+        "X9 (a view is never taken back)",
+        "a roll-over or a trim while a view is published",
+        (
+            Edit(
+                "metadata.offloads:with_jobs_part_of",
+                ", compaction=newer.compaction)",
+                ")",
+            ),
+        ),
+        PROFILE,
+    ),
+)
