@@ -1,12 +1,11 @@
 """The cluster seen from one broker: ledgers, bookies, brokers, health, metrics, the API itself.
 
-Answered from the metadata store, from the bookies (an entry, a ledger's recovery) and from this
-process; nothing needs a partition's owner.
+Answered from what this broker last saw (overview.py), from the metadata store, from the bookies (an
+entry, a ledger's recovery) and from this process; nothing needs a partition's owner.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import asdict
 from typing import Any
@@ -16,12 +15,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from broker.call import OFFSET_MAX, Call, bad_parameter
 from broker.openapi import document
+from broker.overview import Seen
 from broker.problems import Problem
 from broker.status_page import page
 from ledger.errors import BeyondLastConfirmed
 from ledger.recovery_events import RecoveryEvent
+from metadata.bookies import BookieInfo
 from metadata.ledgers import LedgerMetadata
-from metadata.store import SessionState
+from metadata.store import MetadataUnavailable
 from protocol.batch import BatchHeader, InvalidBatch, read_header
 
 OCTETS = "application/octet-stream"
@@ -34,7 +35,8 @@ async def list_ledgers(call: Call) -> web.StreamResponse:
     """`GET /v1/ledgers`: ids, ascending."""
     after = call.integer("after", -1, -1, OFFSET_MAX)
     limit = call.integer("limit", 1000, 1, LEDGERS_SHOWN_MAX)
-    found = sorted(number for number in await call.services.ledgers.list() if number > after)
+    listed = await call.services.overview.prompt(call.services.ledgers.list())
+    found = sorted(number for number in listed if number > after)
     more = len(found) > limit
     return call.reply({"ledgers": found[:limit], "more": more})
 
@@ -42,7 +44,8 @@ async def list_ledgers(call: Call) -> web.StreamResponse:
 async def get_ledger(call: Call) -> web.StreamResponse:
     """`GET /v1/ledgers/{ledger}`."""
     ledger_id = _number(call, "ledger")
-    return call.reply(show_ledger(await call.services.ledgers.metadata(ledger_id)))
+    asked = call.services.ledgers.metadata(ledger_id)
+    return call.reply(show_ledger(await call.services.overview.prompt(asked)))
 
 
 async def get_entry(call: Call) -> web.StreamResponse:
@@ -133,11 +136,19 @@ def _number(call: Call, name: str) -> int:
 
 async def list_bookies(call: Call) -> web.StreamResponse:
     """`GET /v1/bookies`."""
-    return call.reply({"bookies": await _bookies(call)})
+    seen = await call.services.overview.look()
+    if seen.bookies is None:
+        raise MetadataUnavailable("the bookies have not been read yet since this broker started")
+    return call.reply({"bookies": _bookies(seen.bookies), "stale": _stale(seen, "bookies")})
 
 
-async def _bookies(call: Call) -> list[dict[str, Any]]:
-    found = await call.services.bookies.available()
+def _stale(seen: Seen, *shown: str) -> dict[str, Any] | None:
+    """Which of what is `shown` may be out of date, and since when."""
+    names = [name for name in seen.stale if name in shown]
+    return {"what": names, "since": seen.stale_since_ms} if names else None
+
+
+def _bookies(found: dict[str, BookieInfo]) -> list[dict[str, Any]]:
     return [
         {
             "id": info.bookie_id,
@@ -164,7 +175,7 @@ async def list_brokers(call: Call) -> web.StreamResponse:
 
 
 async def get_cluster(call: Call) -> web.StreamResponse:
-    """`GET /v1/cluster`: nodes, topics, and what this broker serves."""
+    """`GET /v1/cluster`: nodes, topics, and what this broker serves; from memory if need be."""
     return call.reply(await cluster_figures(call))
 
 
@@ -172,21 +183,18 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
     """What `/v1/cluster` and the status page show."""
     services = call.services
     broker = services.broker
-    namespaces = await broker.list_namespaces()
-    listed = await asyncio.gather(*(broker.list_topics(name) for name in namespaces))
+    seen = await services.overview.look()
     return {
         "broker_id": broker.broker_id,
         "metadata": {
             "url": services.store.url,
             "session": services.store.session_state.value,
+            "out_of_reach_since": services.overview.out_of_reach_since_ms or None,
         },
+        "stale": _stale(seen, "bookies", "brokers", "topics"),
         "brokers": _brokers(call),
-        "bookies": await _bookies(call),
-        "topics": [
-            f"{name}/{topic}"
-            for name, topics in zip(namespaces, listed, strict=True)
-            for topic in topics
-        ],
+        "bookies": None if seen.bookies is None else _bookies(seen.bookies),
+        "topics": seen.topics,
         "partitions_here": sorted(str(one.name) for one in broker.partitions()),
         "partitions_to_move": {
             str(name): heir for name, heir in sorted(broker.balance.to_move().items())
@@ -210,10 +218,11 @@ async def readyz(call: Call) -> web.StreamResponse:
         reasons.append("it is stopping")
     elif not services.ready:
         reasons.append("it is starting")
-    if services.store.session_state is not SessionState.CONNECTED:
+    if since_ms := services.overview.out_of_reach_since_ms:
         reasons.append(
             f"the metadata store at {services.store.url} is out of reach "
-            f"(session {services.store.session_state.value})"
+            f"(session {services.store.session_state.value}) for "
+            f"{max(services.clock() - since_ms, 0) / 1000:.1f} s"
         )
     if reasons:
         raise Problem(
@@ -240,7 +249,7 @@ async def status_page(call: Call) -> web.StreamResponse:
     figures = await cluster_figures(call)
     partitions = [one.stats() for one in call.services.broker.partitions()]
     return web.Response(
-        text=page(figures, partitions, call.services.url),
+        text=page(figures, partitions, call.services.url, call.services.clock()),
         content_type="text/html",
         headers={
             "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",

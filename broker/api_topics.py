@@ -7,6 +7,7 @@ problem in its partition's place, not as a failure of the whole.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
@@ -18,14 +19,19 @@ from broker.partition import Partition
 from broker.problems import Problem, problem_of
 from broker.proxy import ask_all, ask_partition, at_owner
 from broker.topic_body import TopicBody, show_topic_settings, topic_settings
-from broker.types import PartitionStats, SubscriptionStats, TopicInfo, TopicSettings
+from broker.types import PartitionName, PartitionStats, SubscriptionStats, TopicInfo, TopicSettings
+
+FIGURES_WITHIN_S = 2.0
+"""An owner that does not answer is shown as a problem after it."""
 
 # ---- namespaces
 
 
 async def list_namespaces(call: Call) -> web.StreamResponse:
     """`GET /v1/namespaces`."""
-    return call.reply({"namespaces": await call.services.broker.list_namespaces()})
+    services = call.services
+    found = await services.overview.prompt(services.broker.list_namespaces())
+    return call.reply({"namespaces": found})
 
 
 async def put_namespace(call: Call) -> web.StreamResponse:
@@ -46,7 +52,7 @@ async def put_namespace(call: Call) -> web.StreamResponse:
 async def get_namespace(call: Call) -> web.StreamResponse:
     """`GET /v1/namespaces/{namespace}`."""
     name = call.namespace
-    topics = await call.services.broker.list_topics(name)
+    topics = await call.services.overview.prompt(call.services.broker.list_topics(name))
     return call.reply({"name": name, "topics": len(topics), "policies": {}})
 
 
@@ -62,7 +68,9 @@ async def delete_namespace(call: Call) -> web.StreamResponse:
 async def list_topics(call: Call) -> web.StreamResponse:
     """`GET /v1/topics/{namespace}`."""
     name = call.namespace
-    return call.reply({"namespace": name, "topics": await call.services.broker.list_topics(name)})
+    services = call.services
+    found = await services.overview.prompt(services.broker.list_topics(name))
+    return call.reply({"namespace": name, "topics": found})
 
 
 async def put_topic(call: Call) -> web.StreamResponse:
@@ -95,10 +103,7 @@ async def get_topic(call: Call) -> web.StreamResponse:
     name = call.topic
     info = await call.services.broker.get_topic(name)
     partitions = await each_partition(
-        [
-            ask_partition(call, name.partition(number), show_partition, "GET", "")
-            for number in range(info.settings.partitions)
-        ]
+        [_figures(call, name.partition(number)) for number in range(info.settings.partitions)]
     )
     return call.reply(
         {
@@ -109,6 +114,21 @@ async def get_topic(call: Call) -> web.StreamResponse:
             "partitions": partitions,
         }
     )
+
+
+async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
+    """Of one partition. An owner that sleeps must not hold up who only wants the settings."""
+    try:
+        async with asyncio.timeout(FIGURES_WITHIN_S):
+            found: dict[str, Any] = await ask_partition(call, name, show_partition, "GET", "")
+            return found
+    except TimeoutError:
+        raise Problem(
+            503,
+            "no-figures-in-time",
+            f"the owner of {name} gave no figures within {FIGURES_WITHIN_S:g} s",
+            retryable=True,
+        ) from None
 
 
 async def get_partition(call: Call) -> web.StreamResponse:

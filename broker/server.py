@@ -21,6 +21,7 @@ from broker.call import OWNER_HEADER, Call
 from broker.errors import BrokerError
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
+from broker.overview import Overview
 from broker.problems import PROBLEM_TYPE, Problem, problem_of
 from broker.proxy import Peers
 from broker.router import Router
@@ -130,7 +131,7 @@ class BrokerServer:
             broker=broker,
             ledgers=ledgers,
             store=store,
-            bookies=BookieRegistry(store),
+            overview=Overview(store, BookieRegistry(store), broker, clock),
             config=self._config,
             metrics=metrics,
             held=HeldBytes(self._config.bodies_bytes_max, metrics.held_bytes.set),
@@ -177,6 +178,7 @@ class BrokerServer:
         try:
             await self._services.peers.start()
             await self._broker.start(self._services.url)
+            self._services.overview.start()
         except BaseException:
             await self._cut_off()
             raise
@@ -205,6 +207,7 @@ class BrokerServer:
     async def _cut_off(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        await self._services.overview.close()
         await self._services.peers.close()
         if self._http is not None:
             await self._http.shutdown(timeout=1.0)

@@ -13,8 +13,8 @@ from broker.broker import Broker
 from broker.errors import Overloaded
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
+from broker.overview import Overview
 from broker.proxy import Peers
-from metadata.bookies import BookieRegistry
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Services:
     broker: Broker
     ledgers: LedgerClient
     store: MetadataStore
-    bookies: BookieRegistry
+    overview: Overview
     config: HttpConfig
     metrics: Metrics
     held: HeldBytes

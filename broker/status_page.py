@@ -20,8 +20,12 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bad{color:#c0392b}pre{background:#8881;padding:.8rem;overflow-x:auto;border-radius:.3rem}
 """
 
+_UNKNOWN = "Not known: the metadata store has not answered since this broker started."
 
-def page(figures: dict[str, Any], partitions: Sequence[PartitionStats], url: str) -> str:
+
+def page(
+    figures: dict[str, Any], partitions: Sequence[PartitionStats], url: str, now_ms: int
+) -> str:
     """The whole document. Reloads itself every five seconds."""
     session = figures["metadata"]["session"]
     mark = "" if session == "connected" else ' class="bad"'
@@ -34,11 +38,14 @@ def page(figures: dict[str, Any], partitions: Sequence[PartitionStats], url: str
             f"<body><h1>Octavo</h1><p class=sub>Broker {escape(figures['broker_id'])} at "
             f"{escape(url)} · metadata {escape(figures['metadata']['url'])}: "
             f"<span{mark}>{escape(session)}</span></p>",
+            _stale_line(figures["stale"], now_ms),
             _section(
                 "Bookies",
                 ("Bookie", "Address", "State", "Rack"),
-                [_bookie_row(one) for one in figures["bookies"]],
-                "No bookie is registered: nothing can be written. Start one with `octavo bookie`.",
+                [_bookie_row(one) for one in figures["bookies"] or ()],
+                "No bookie is registered: nothing can be written. Start one with `octavo bookie`."
+                if figures["bookies"] is not None
+                else _UNKNOWN,
             ),
             _section(
                 "Brokers",
@@ -52,8 +59,8 @@ def page(figures: dict[str, Any], partitions: Sequence[PartitionStats], url: str
             _section(
                 "Topics",
                 ("Topic",),
-                [(_link(f"/v1/topics/{name}", name),) for name in figures["topics"]],
-                "No topic yet.",
+                [(_link(f"/v1/topics/{name}", name),) for name in figures["topics"] or ()],
+                "No topic yet." if figures["topics"] is not None else _UNKNOWN,
             ),
             _section(
                 "Partitions served here",
@@ -66,6 +73,17 @@ def page(figures: dict[str, Any], partitions: Sequence[PartitionStats], url: str
             '</pre><p class=sub><a href="/openapi.json">API</a> · <a href="/metrics">metrics</a> · '
             '<a href="/v1/cluster">cluster as JSON</a></p></body></html>\n',
         )
+    )
+
+
+def _stale_line(stale: dict[str, Any] | None, now_ms: int) -> str:
+    if stale is None:
+        return ""
+    what = " and ".join((", ".join(stale["what"][:-1]), stale["what"][-1])).removeprefix(" and ")
+    age_s = max(now_ms - stale["since"], 0) / 1000
+    return (
+        f"<p class=bad>The metadata store has not confirmed {escape(what)} for {age_s:.0f} s: "
+        "this is what was last known.</p>"
     )
 
 

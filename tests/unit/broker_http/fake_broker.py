@@ -361,6 +361,7 @@ class FakeCluster:
             session_state=SessionState.CONNECTED,
             on_session=lambda listener: None,
             children=no_children,
+            watch_children=lambda path, on_change: SimpleNamespace(cancel=lambda: None),
         )
 
 
