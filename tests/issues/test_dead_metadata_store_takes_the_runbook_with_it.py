@@ -86,7 +86,7 @@ async def test_the_cluster_is_shown_as_last_known_and_says_so(cluster: HttpClust
         assert "out of reach" in ready.json()["detail"]
 
     async with asyncio.timeout(10):
-        while (await api.get("/v1/cluster")).json()["stale"] is not None:
+        while (await api.get("/v1/cluster")).json()["stale"] is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 

@@ -19,6 +19,7 @@ from broker import errors
 from broker.compacted import CompactedPage
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
+from broker.metrics import Duties
 from broker.server import BrokerServer
 from broker.transactions import Committed, Offer, Splice
 from broker.types import (
@@ -373,7 +374,11 @@ class FakeBroker:
         self.url = ""
         self.closed = False
         self.transactions = FakeTransactions()
+        self.balance = SimpleNamespace(to_move=dict[PartitionName, str])
         cluster.brokers[broker_id] = self
+
+    def duties(self) -> Duties:
+        return Duties()
 
     async def start(self, url: str) -> None:
         self.url = url
