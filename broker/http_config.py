@@ -60,7 +60,9 @@ class HttpConfig:
     peer_answer_timeout_ms: int = 40_000
     """How long another broker may take to begin its answer, beyond the wait that was asked for."""
     connections_max: int = 10_000
-    """Open connections; one more is told to come back and closed."""
+    """Open connections; one more is told to come back and closed …"""
+    connections_reserved: int = 128
+    """… but for so many beyond, which serve health checks and other brokers only."""
     peer_connections_max: int = 512
     """Connections to all other brokers together."""
     stop_timeout_ms: int = 10_000

@@ -55,6 +55,11 @@ class Metrics:
         self.held_bytes = Gauge(
             "octavo_http_held_body_bytes", "Request bodies in memory", registry=self.registry
         )
+        self.connections_refused = Counter(
+            "octavo_http_connections_refused",
+            "Connections beyond `connections_max` that were sent away",
+            registry=self.registry,
+        )
         self.messages_published = Counter(
             "octavo_messages_published", "Messages stored for callers", registry=self.registry
         )

@@ -20,9 +20,10 @@ from broker.broker import Broker
 from broker.call import OWNER_HEADER, Call
 from broker.errors import BrokerError
 from broker.http_config import HttpConfig
+from broker.http_connections import Connection, ConnectionServer
 from broker.metrics import Metrics
 from broker.overview import Overview
-from broker.problems import PROBLEM_TYPE, Problem, problem_of
+from broker.problems import Problem, problem_of
 from broker.proxy import Peers
 from broker.router import Router
 from broker.routes import ROUTES
@@ -53,61 +54,6 @@ class CannotListen(BrokerError):
 
     name = "cannot-listen"
     scope = Scope.PROCESS
-
-
-class _Connection(web.RequestHandler):
-    """aiohttp's connection; bytes that are not HTTP get a problem and one quiet line in the log."""
-
-    def refuse(self, transport: asyncio.BaseTransport) -> None:
-        """Say that there are too many connections, in a whole answer, and close."""
-        body = Problem(
-            503, "too-many-connections", "this broker has too many connections", retryable=True
-        ).response()
-        assert isinstance(transport, asyncio.Transport)
-        assert isinstance(body.body, bytes)
-        head = (
-            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
-            f"Content-Type: {PROBLEM_TYPE}\r\nContent-Length: {len(body.body)}\r\n\r\n"
-        )
-        transport.write(head.encode() + body.body)
-        self.force_close()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """The answer to a request that could not even be parsed."""
-        if status >= 500:
-            return super().handle_error(request, status, exc, message)
-        log.info("request_malformed", remote=request.remote, reason=str(message)[:200])
-        text = " ".join(str(message or "not HTTP/1.1").split())[:500]
-        if "decode content-encoding" in text:
-            response = Problem(
-                415, "unsupported-content-encoding", f"{text}; gzip and deflate are understood"
-            ).response()
-        else:
-            response = Problem(status, "malformed-request", text).response()
-        response.force_close()
-        return response
-
-
-class _Server(web.Server):
-    """aiohttp's low-level server: no application, no middleware, our own connection class."""
-
-    connections_max = 0
-
-    def __call__(self) -> web.RequestHandler:
-        """One connection."""
-        return _Connection(self, loop=self._loop, **self._kwargs)
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Keep count; one too many is refused."""
-        super().connection_made(handler, transport)
-        if len(self._connections) > self.connections_max and isinstance(handler, _Connection):
-            handler.refuse(transport)
 
 
 class BrokerServer:
@@ -141,7 +87,7 @@ class BrokerServer:
         )
         self._router = Router(ROUTES)
         self._listener: asyncio.Server | None = None
-        self._http: _Server | None = None
+        self._http: ConnectionServer | None = None
         self._in_hand = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -156,8 +102,11 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         config = self._config
         host, port = self._broker.config.host, self._broker.config.port
-        self._http = _Server(
+        self._http = ConnectionServer(
             self._answer,
+            connections_max=config.connections_max,
+            connections_reserved=config.connections_reserved,
+            on_refused=self._services.metrics.connections_refused.inc,
             access_log=None,
             keepalive_timeout=config.keepalive_timeout_ms / 1000,
             max_line_size=config.header_bytes_max,
@@ -166,7 +115,6 @@ class BrokerServer:
             lingering_time=2.0,
             read_bufsize=READ_BUFFER_BYTES,
         )
-        self._http.connections_max = config.connections_max
         try:
             self._listener = await loop.create_server(self._http, host, port, backlog=BACKLOG)
         except OSError as error:
@@ -278,6 +226,11 @@ class BrokerServer:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _run(self, call: Call) -> web.StreamResponse:
+        connection = call.request.protocol
+        assert isinstance(connection, Connection)
+        if connection.reserved and not (call.forwarded or call.route.tag == "health"):
+            assert self._http is not None
+            raise self._http.refused()
         if not self._services.ready and call.route.tag != "health":
             raise Problem(
                 503,

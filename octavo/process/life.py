@@ -25,6 +25,7 @@ import structlog
 import uvloop
 
 from octavo.logs import configure_logging
+from octavo.process.loop_watch import LoopWatch
 from octavo.process.spec import ProcessSpec
 from protocol.codes import OctavoError
 
@@ -136,6 +137,8 @@ def run_process(main: Main, spec: ProcessSpec, control_fd: int | None = None) ->
 
 async def _live(main: Main, spec: ProcessSpec, control: socket.socket | None) -> int:
     life = Life(control)
+    watch = LoopWatch()
+    watch.start()
     task = asyncio.ensure_future(main(spec, life))
     ended = asyncio.ensure_future(life.until_stopped())
     await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +156,7 @@ async def _live(main: Main, spec: ProcessSpec, control: socket.socket | None) ->
         life.failed(error)
         return 1
     finally:
+        watch.stop()
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
     log.info("stopped")

@@ -7,10 +7,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_broker import Running, running
+
+
+@pytest.fixture(scope="session")
+def event_loop_policy() -> uvloop.EventLoopPolicy:
+    """As in production: uvloop's transports are no subclasses of asyncio's."""
+    return uvloop.EventLoopPolicy()
 
 
 @pytest.fixture

@@ -631,18 +631,56 @@ async def test_a_client_that_takes_nothing_is_cut_off() -> None:
         assert (await one.api.get("/healthz")).status == 200
 
 
+ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n"
+
+
+async def connections_of(one: Running, count: int) -> list[asyncio.StreamWriter]:
+    port = int(one.api.url.rpartition(":")[2])
+    kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    await until(lambda: len(one.servers[0]._http.connections) >= min(count, 3))
+    return [writer for _, writer in kept]
+
+
 async def test_too_many_connections() -> None:
-    async with running(1, connections_max=3) as one:
-        port = int(one.api.url.rpartition(":")[2])
-        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        await until(lambda: len(one.servers[0]._http.connections) == 3)
-        answer = await send_raw(one.api.url, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with running(1, connections_max=3, connections_reserved=2) as one:
+        kept = await connections_of(one, 3)
+        answer = await send_raw(one.api.url, ASK % (b"/v1/topics/public", b""))
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"too-many-connections" in answer
-        for _, writer in kept:
+        assert b"connection: close" in answer.lower()
+        for writer in kept:
             writer.close()
         await until(lambda: not one.servers[0]._http.connections)
-        assert (await one.api.get("/healthz")).status == 200
+        assert (await one.api.get("/v1/topics/public")).status == 200
+
+
+async def test_the_last_places_are_for_health_and_for_other_brokers() -> None:
+    async with running(1, connections_max=3, connections_reserved=2) as one:
+        await one.api.put(ONE)
+        await one.api.session.close()
+        kept = await connections_of(one, 3)
+        health = ASK % (b"/healthz", b"Connection: close\r\n")
+        assert (await send_raw(one.api.url, health)).startswith(b"HTTP/1.1 200 ")
+        peers = ASK % (ONE.encode(), b"Connection: close\r\nOctavo-Forwarded-By: b1\r\n")
+        assert (await send_raw(one.api.url, peers)).startswith(b"HTTP/1.1 200 ")
+        for writer in kept:
+            writer.close()
+
+
+async def test_a_flood_of_connections_leaves_nothing_behind() -> None:
+    async with running(1, connections_max=3, connections_reserved=2) as one:
+        server = one.servers[0]
+        kept = await connections_of(one, 300)
+        await until(lambda: len(server._http.connections) == 5)
+        health = ASK % (b"/healthz", b"Connection: close\r\n")
+        assert (await send_raw(one.api.url, health)).startswith(b"HTTP/1.1 200 ")
+        refused = server._services.metrics.connections_refused._value.get()
+        assert refused >= 295
+        for writer in kept:
+            writer.close()
+        await until(lambda: not server._http.connections)
+        assert not server._http._reserved
+        assert (await one.api.get("/v1/topics/public")).status == 200
 
 
 async def test_a_topic_with_many_partitions(two: Running) -> None:
