@@ -63,7 +63,7 @@ async def get_entry(call: Call) -> web.StreamResponse:
     finally:
         await reader.close()
     payload = bytes(entries[0].payload)
-    if OCTETS in call.request.headers.get("Accept", "").lower():
+    if OCTETS in call.headers.get("Accept", "").lower():
         return web.Response(body=payload, content_type=OCTETS)
     return call.reply(
         {

@@ -133,7 +133,7 @@ async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
     if call.content_type == JSON:
         records = [record_of(message, 0) for message in decode_messages(body)]
     else:
-        records = [raw_record(body, call.request.headers, 0)]
+        records = [raw_record(body, call.headers, 0)]
     numbers = {None if r.key is None else partition_for(r.key, partitions) for r in records}
     if len(numbers) != 1 or None in numbers:
         raise partition_required(
@@ -166,7 +166,7 @@ async def _feed_and_answer(call: Call, publishing: Publishing) -> web.StreamResp
 
 async def _feed_raw(call: Call, publishing: Publishing) -> None:
     body = await call.read_body(call.services.config.line_bytes_max)
-    publishing.add(raw_record(body, call.request.headers, call.services.clock()))
+    publishing.add(raw_record(body, call.headers, call.services.clock()))
 
 
 async def _feed_json(call: Call, publishing: Publishing) -> None:

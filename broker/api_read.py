@@ -196,7 +196,7 @@ def _several(topic: TopicName, partitions: int, what: str) -> Problem:
 
 def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
     """The media type to answer in: the first of ours that the caller accepts. Raises a 406."""
-    accepted = call.request.headers.get("Accept")
+    accepted = call.headers.get("Accept")
     if not accepted:
         return JSON
     wishes = [wish.partition(";")[0].strip().lower() for wish in accepted.split(",")]

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from aiohttp import web
 
+from broker.forwarded_headers import restored
 from broker.problems import Problem
 from broker.types import PartitionName, TopicName, checked_name
 
@@ -47,6 +48,7 @@ class Call:
         "_body",
         "_held_bytes",
         "body_is_spent",
+        "headers",
         "owner_url",
         "query",
         "request",
@@ -64,6 +66,8 @@ class Call:
         services: Services,
     ) -> None:
         self.request = request
+        self.headers = restored(request.headers) if self.forwarded else request.headers
+        """As the caller sent them, also when another broker has passed the call on."""
         self.route = route
         self.variables = variables
         self.services = services
@@ -147,7 +151,7 @@ class Call:
     @property
     def content_type(self) -> str:
         """The media type of the body without its parameters, lower case; empty when not given."""
-        return self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     @property
     def body_was_read(self) -> bool:
@@ -249,7 +253,7 @@ class Call:
 
     async def continue_if_asked(self) -> None:
         """Tell a client that waits for `100 Continue` (curl, for larger bodies) to go on."""
-        if self.request.headers.get("Expect", "").lower() == "100-continue":
+        if self.headers.get("Expect", "").lower() == "100-continue":
             writer = self.request.writer
             await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             writer.output_size = 0  # it is no part of the answer

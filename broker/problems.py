@@ -62,12 +62,12 @@ class Problem(OctavoError):
             "type": f"urn:octavo:problem:{self.code}",
             "title": self.code.replace("-", " ").capitalize(),
             "status": self.status,
-            "detail": self.detail,
+            "detail": _readable(self.detail),
             "code": self.code,
             "retryable": self.can_retry,
         }
         if instance is not None:
-            members["instance"] = instance
+            members["instance"] = _readable(instance)
         members.update(self.extra)
         return members
 
@@ -82,6 +82,11 @@ class Problem(OctavoError):
         if self.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             answer.headers.setdefault("Retry-After", str(RETRY_AFTER_S))
         return answer
+
+
+def _readable(text: str) -> str:
+    """`text` with bytes of the request that are no UTF-8 spelled out, so that JSON can hold it."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 STATUS_OF: dict[type[OctavoError], int] = {

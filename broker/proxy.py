@@ -21,6 +21,7 @@ from yarl import URL
 
 from broker.call import FORWARDED_HEADER, OWNER_HEADER, Call
 from broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
+from broker.forwarded_headers import escaped
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
 from broker.partition import Partition
@@ -247,8 +248,12 @@ class Peers:
             body = await call.read_body()
         elif request.body_exists:
             body = call.stream_body()
-        headers = CIMultiDict(
-            (key, value) for key, value in request.headers.items() if key.lower() not in _HOP_BY_HOP
+        headers = escaped(
+            CIMultiDict(
+                (key, value)
+                for key, value in request.headers.items()
+                if key.lower() not in _HOP_BY_HOP
+            )
         )
         headers[FORWARDED_HEADER] = call.services.broker.broker_id
         wait_s = self._config.wait_ms_max / 1000 if call.route.waits else 0.0
@@ -272,6 +277,7 @@ class Peers:
             if key.lower() not in _NOT_COPIED_BACK
         )
         headers.setdefault(OWNER_HEADER, owner.url)
+        headers["Server"] = "octavo"
         length = response.content_length
         if length is not None and length <= HELD_ANSWER_BYTES_MAX:
             content = await response.read()

@@ -30,7 +30,7 @@ _ENCODINGS = frozenset(("", "identity", "gzip", "deflate"))
 def check_content_type(call: Call) -> None:
     """Raises a 415 with what is understood."""
     kind = call.content_type
-    encoding = call.request.headers.get("Content-Encoding", "").strip().lower()
+    encoding = call.headers.get("Content-Encoding", "").strip().lower()
     if kind != RECORD_BATCH and _REFUSED_TYPES.fullmatch(kind):
         raise Problem(
             415,
@@ -49,7 +49,7 @@ def check_content_type(call: Call) -> None:
 
 def producer_of(call: Call) -> Producer | None:
     """The producer that the request names. All three headers, or none."""
-    values = [call.request.headers.get(name) for name in _PRODUCER_HEADERS]
+    values = [call.headers.get(name) for name in _PRODUCER_HEADERS]
     if all(value is None for value in values):
         return None
     missing = [n for n, value in zip(_PRODUCER_HEADERS, values, strict=True) if value is None]
@@ -90,7 +90,7 @@ def _bad_header(name: str, text: str, expected: str) -> Problem:
 
 def refuse_producer_headers(call: Call) -> None:
     """A record batch says itself who made it. Raises a 422."""
-    headers = call.request.headers
+    headers = call.headers
     if any(name in headers for name in _PRODUCER_HEADERS):
         raise Problem(
             422,
@@ -117,7 +117,7 @@ def refuse_unsupported(header: BatchHeader) -> None:
 
 def expected_offset(call: Call) -> int | None:
     """`If-Match: "<next offset>"`."""
-    text = call.request.headers.get("If-Match")
+    text = call.headers.get("If-Match")
     if text is None:
         return None
     found = text.strip().strip('"')
