@@ -205,9 +205,6 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
     """Lines as they come. Stops at the first bad one, and says which it is."""
     line_bytes_max = json_line_bytes_max(call.services.config.line_bytes_max)
-    length = call.request.content_length
-    bound = call.services.config.inflight_bytes_max
-    await call.hold(bound if length is None else min(length, bound))
     rest = b""
     line_number = 0
     async for chunk in call.stream_body(idle_ms=call.services.config.stream_idle_ms):
@@ -235,6 +232,7 @@ async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
         if publishing.failed:
             return
         await publishing.room()
+        await call.hold(len(rest) + publishing.held_bytes)
     if rest:
         line_number = _take_lines(call, publishing, [rest], line_number)
     if not line_number:

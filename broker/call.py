@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from broker.forwarded_headers import restored
+from broker.inflating import ENCODINGS, Inflater
 from broker.problems import Problem
 from broker.types import PartitionName, TopicName, checked_name
 
@@ -37,6 +38,8 @@ NEXT_OFFSET_HEADER = "Next-Offset"
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?")
 _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
+PRESSED_STALL_S = 2.0
+"""A body that stands still for so long while memory for bodies is scarce loses its place."""
 
 Body = TypeVar("Body")
 
@@ -170,52 +173,96 @@ class Call:
         announced = self.request.content_length
         if announced is not None and announced > bound:
             raise too_long(announced, bound)
-        await self.hold(announced or 0)
         content = self.request.content
-        if content.is_eof():  # all of it came with the head: the usual case for small bodies
+        if content.is_eof() and not self._encoding:  # it came with the head: the usual case
             body = content.read_nowait()
             if len(body) > bound:
                 raise too_long(len(body), bound)
+            await self.hold(len(body))
         else:
             await self.continue_if_asked()
             body = b"".join(await self._collect(bound))
         self._body = body
         return body
 
+    @property
+    def _encoding(self) -> str:
+        """How the body is packed; empty when it is not. Raises a 415 for what is not known."""
+        found = self.headers.get("Content-Encoding", "").strip().lower()
+        if found in ("", "identity"):
+            return ""
+        if found not in ENCODINGS:
+            raise Problem(
+                415,
+                "unsupported-content-encoding",
+                f"Content-Encoding {found[:40]!r} is not understood here; gzip and deflate are",
+                headers={"Accept-Encoding": "gzip, deflate"},
+            )
+        return found
+
     async def _collect(self, bound: int) -> list[bytes]:
         parts: list[bytes] = []
         size = 0
-        content = self.request.content
+        inflater = Inflater(self._encoding) if self._encoding else None
         try:
             async with asyncio.timeout(self.services.config.body_timeout_ms / 1000):
-                while chunk := await content.readany():
-                    size += len(chunk)
-                    if size > bound:
-                        raise too_long(None, bound)
-                    await self.hold(size)
-                    parts.append(chunk)
+                while chunk := await self._arrived(self.services.config.stall_timeout_ms):
+                    for piece in inflater.feed(chunk) if inflater else (chunk,):
+                        size += len(piece)
+                        if size > bound:
+                            raise too_long(None, bound)
+                        await self.hold(size)
+                        parts.append(piece)
+            if inflater is not None:
+                inflater.finish()
         except TimeoutError:
             raise Problem(
                 408,
                 "body-too-slow",
-                f"the body did not come within {self.services.config.body_timeout_ms} ms; "
-                f"{size} bytes were there",
+                f"the body did not come within {self.services.config.body_timeout_ms} ms, or stood "
+                f"still; {size} bytes were there",
                 retryable=True,
                 headers={"Connection": "close"},
             ) from None
         return parts
 
     async def hold(self, size: int) -> None:
-        """Count `size` bytes of this body against what all bodies together may take."""
-        if size > self._held_bytes:
-            await self.services.held.take(size - self._held_bytes)
-            self._held_bytes = size
+        """Say that `size` bytes of this body are in memory now. Raises `Overloaded`."""
+        more = size - self._held_bytes
+        if more > 0:
+            await self.services.held.take(self._peer, more)
+        elif more < 0:
+            self.services.held.give_back(self._peer, -more)
+        self._held_bytes = size
 
     def release(self) -> None:
         """The request is over: its body no longer counts."""
         if self._held_bytes:
-            self.services.held.give_back(self._held_bytes)
+            self.services.held.give_back(self._peer, self._held_bytes)
             self._held_bytes = 0
+
+    @property
+    def _peer(self) -> str:
+        return self.request.remote or "unknown"
+
+    async def _arrived(self, patience_ms: int) -> bytes:
+        """What has come of the body since the last look; empty at its end.
+
+        Raises `TimeoutError` when nothing comes for `patience_ms`, or for a moment while memory
+        for bodies is scarce and this one takes some.
+        """
+        content = self.request.content
+        waited_s, patience_s = 0.0, patience_ms / 1000
+        while True:
+            turn_s = min(PRESSED_STALL_S, patience_s - waited_s)
+            try:
+                async with asyncio.timeout(turn_s):
+                    return await content.readany()
+            except TimeoutError:
+                waited_s += turn_s
+                pressed = self._held_bytes > 0 and self.services.held.pressed
+                if waited_s >= patience_s or (pressed and waited_s >= PRESSED_STALL_S):
+                    raise
 
     async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
         """The body in pieces as they come. Raises a 408 when it stalls.
@@ -227,13 +274,12 @@ class Call:
             return
         self.body_is_spent = True
         await self.continue_if_asked()
-        content = self.request.content
+        inflater = Inflater(self._encoding) if self._encoding else None
         stall_ms = self.services.config.stall_timeout_ms
         patience_ms = idle_ms or stall_ms
         while True:
             try:
-                async with asyncio.timeout(patience_ms / 1000):
-                    chunk = await content.readany()
+                chunk = await self._arrived(patience_ms)
             except TimeoutError:
                 if patience_ms < stall_ms:
                     patience_ms = stall_ms
@@ -247,9 +293,12 @@ class Call:
                     headers={"Connection": "close"},
                 ) from None
             if not chunk:
+                if inflater is not None:
+                    inflater.finish()
                 return
             patience_ms = idle_ms or stall_ms
-            yield chunk
+            for piece in inflater.feed(chunk) if inflater else (chunk,):
+                yield piece
 
     async def continue_if_asked(self) -> None:
         """Tell a client that waits for `100 Continue` (curl, for larger bodies) to go on."""

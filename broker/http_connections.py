@@ -54,12 +54,7 @@ class Connection(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         log.info("request_malformed", remote=request.remote, reason=str(message)[:200])
         text = " ".join(str(message or "not HTTP/1.1").split())[:500]
-        if "decode content-encoding" in text:
-            response = Problem(
-                415, "unsupported-content-encoding", f"{text}; gzip and deflate are understood"
-            ).response()
-        else:
-            response = Problem(status, "malformed-request", text).response()
+        response = Problem(status, "malformed-request", text).response()
         response.force_close()
         return response
 

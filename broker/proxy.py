@@ -10,7 +10,7 @@ unknown, and the caller decides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -242,12 +242,13 @@ class Peers:
         """Pass the request on and its answer back, both as streams when they are long."""
         self._metrics.forwarded.inc()
         request = call.request
+        broken: list[Problem] = []
         body: Any = None
         length = request.content_length
         if call.body_was_read or (length is not None and length <= HELD_BODY_BYTES_MAX):
             body = await call.read_body()
         elif request.body_exists:
-            body = call.stream_body()
+            body = self._passing_on(call, broken)
         headers = escaped(
             CIMultiDict(
                 (key, value)
@@ -264,9 +265,21 @@ class Peers:
         except _NOT_CONNECTED as error:
             raise _unreachable(owner, error) from error
         except (aiohttp.ClientError, TimeoutError) as error:
+            if broken:
+                raise broken[0] from error
             if request.method in ("GET", "HEAD") or call.route.waits:
                 raise _unreachable(owner, error) from error
             raise _unknown(owner, error) from error
+
+    async def _passing_on(self, call: Call, broken: list[Problem]) -> AsyncIterator[bytes]:
+        """The body as it comes; what is wrong with it is kept, for aiohttp would hide it."""
+        try:
+            async for piece in call.stream_body():
+                yield piece
+        except Problem as problem:
+            problem.detail += "; what came before may have been published"
+            broken.append(problem)
+            raise
 
     async def _pass_back(
         self, call: Call, owner: Owner, response: aiohttp.ClientResponse

@@ -24,26 +24,17 @@ UNDERSTOOD_TYPES = (
 )
 _REFUSED_TYPES = re.compile(r"multipart/.*|application/vnd\.kafka\..*|application/json-seq")
 _PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
-_ENCODINGS = frozenset(("", "identity", "gzip", "deflate"))
 
 
 def check_content_type(call: Call) -> None:
     """Raises a 415 with what is understood."""
     kind = call.content_type
-    encoding = call.headers.get("Content-Encoding", "").strip().lower()
     if kind != RECORD_BATCH and _REFUSED_TYPES.fullmatch(kind):
         raise Problem(
             415,
             "unsupported-media-type",
             f"{kind} is not understood here; understood are {UNDERSTOOD_TYPES}",
             headers={"Accept": f"{JSON}, {NDJSON}, {RECORD_BATCH}, */*;q=0.1"},
-        )
-    if encoding not in _ENCODINGS:
-        raise Problem(
-            415,
-            "unsupported-content-encoding",
-            f"Content-Encoding {encoding[:40]!r} is not understood here; gzip and deflate are",
-            headers={"Accept-Encoding": "gzip, deflate"},
         )
 
 

@@ -125,6 +125,11 @@ class Publishing:
         self.failed = False
         """Something was not stored: no more need be read."""
 
+    @property
+    def held_bytes(self) -> int:
+        """What is in memory: messages in unfinished batches, and batches on their way."""
+        return self._open_bytes + self._in_flight
+
     def size_of(self, record: Record) -> int:
         """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
         size = record_bytes(record[0], record[1], record[2])

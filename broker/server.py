@@ -19,6 +19,7 @@ from aiohttp import web
 from broker.broker import Broker
 from broker.call import OWNER_HEADER, Call
 from broker.errors import BrokerError
+from broker.held_bytes import HeldBytes
 from broker.http_config import HttpConfig
 from broker.http_connections import Connection, ConnectionServer
 from broker.metrics import Metrics
@@ -27,7 +28,7 @@ from broker.problems import Problem, problem_of
 from broker.proxy import Peers
 from broker.router import Router
 from broker.routes import ROUTES
-from broker.services import HeldBytes, Services
+from broker.services import Services
 from metadata.bookies import BookieRegistry
 from metadata.store import MetadataStore
 from protocol.codes import Scope
@@ -114,6 +115,7 @@ class BrokerServer:
             max_headers=config.headers_max,
             lingering_time=2.0,
             read_bufsize=READ_BUFFER_BYTES,
+            auto_decompress=False,
         )
         try:
             self._listener = await loop.create_server(self._http, host, port, backlog=BACKLOG)

@@ -448,11 +448,15 @@ async def test_too_many_bodies_at_once_are_429() -> None:
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(
             b"POST /v1/topics/public/one/messages HTTP/1.1\r\nHost: x\r\n"
-            b"Content-Length: 90000\r\nContent-Type: text/plain\r\n\r\nhalf"
+            b"Content-Length: 90000\r\nContent-Type: text/plain\r\n\r\n" + b"h" * 60_000
         )
         server = one.servers[0]
-        await until(lambda: server._services.held._held)
-        answer = await one.api.post(ONE + "/messages", b"x" * 50_000, "text/plain")
+        await until(lambda: server._services.held._held >= 60_000)
+        asking = asyncio.ensure_future(one.api.post(ONE + "/messages", b"x" * 50_000, "text/plain"))
+        while not asking.done():  # it comes slowly, but it comes: it keeps its place
+            writer.write(b"h")
+            await asyncio.wait({asking}, timeout=0.2)
+        answer = await asking
         assert answer.status == 429, answer
         assert answer.headers["Retry-After"]
         writer.close()
