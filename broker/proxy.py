@@ -184,18 +184,27 @@ def all_or_raise(found: Sequence[Result | BaseException]) -> list[Result]:
 
 
 class Peers:
-    """Connections to the other brokers."""
+    """Connections to the other brokers.
+
+    Calls that wait have a pool of their own, without a bound: each of them holds a connection of
+    its caller, and those are bounded. So however many wait, those that work find a connection.
+    """
 
     def __init__(self, config: HttpConfig, metrics: Metrics) -> None:
         self._config = config
         self._metrics = metrics
-        self._session: aiohttp.ClientSession | None = None
+        self._working: aiohttp.ClientSession | None = None
+        self._waiting: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Make the pool; nothing is connected yet."""
-        self._session = aiohttp.ClientSession(
+        """Make the pools; nothing is connected yet."""
+        self._working = self._pool(self._config.peer_connections_max)
+        self._waiting = self._pool(0)
+
+    def _pool(self, connections_max: int) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=self._config.peer_connections_max,
+                limit=connections_max,
                 keepalive_timeout=KEEPALIVE_S,
                 use_dns_cache=True,
             ),
@@ -208,9 +217,10 @@ class Peers:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._working, self._waiting):
+            if session is not None:
+                await session.close()
+        self._working = self._waiting = None
 
     async def ask(
         self,
@@ -257,7 +267,8 @@ class Peers:
             )
         )
         headers[FORWARDED_HEADER] = call.services.broker.broker_id
-        wait_s = self._config.wait_ms_max / 1000 if call.route.waits else 0.0
+        waits = call.route.waits and "wait" in call.query
+        wait_s = self._config.wait_ms_max / 1000 if waits else 0.0
         try:
             opened = self._open(owner, request.method, request.raw_path, body, headers, wait_s)
             async with opened as response:
@@ -321,9 +332,10 @@ class Peers:
         headers: Mapping[str, str],
         wait_s: float,
     ) -> Any:
-        assert self._session is not None, "peers are started"
+        session = self._waiting if wait_s else self._working
+        assert session is not None, "peers are started"
         config = self._config
-        return self._session.request(
+        return session.request(
             method,
             URL(owner.url + path, encoded=True),
             data=body,

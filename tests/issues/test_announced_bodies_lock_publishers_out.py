@@ -1,4 +1,4 @@
-"""Heads that announce 8 MiB each, and never a byte of body, took all room for bodies for a minute."""
+"""Heads that announced 8 MiB each, with no byte of body, took all room for bodies for a minute."""
 
 from __future__ import annotations
 
