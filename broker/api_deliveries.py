@@ -396,7 +396,7 @@ def _up_to(value: int | str) -> Position:
             return value
     elif value.count(":") == 2:
         return MessageId.parse(value)
-    elif value.isascii() and value.isdigit():
+    elif value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= OFFSET_MAX:
         return int(value)
     raise Problem(
         422, "invalid-up-to", f"up_to is {value!r:.60}; it must be an offset or a message id"

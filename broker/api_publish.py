@@ -38,6 +38,8 @@ from protocol.batch import (
 from protocol.limits import json_line_bytes_max
 from protocol.records import partition_for
 
+BLANK_LINES_MAX = 10_000
+"""Of one body: they cost time and say nothing."""
 TURN_MESSAGES = 1000
 """Messages of a long body made into records before other requests get their turn."""
 
@@ -220,6 +222,14 @@ async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
             for start in range(0, len(lines), TURN_MESSAGES):
                 some = lines[start : start + TURN_MESSAGES]
                 line_number = _take_lines(call, publishing, some, line_number)
+                if line_number - publishing.count > BLANK_LINES_MAX:
+                    raise Problem(
+                        422,
+                        "too-many-blank-lines",
+                        f"more than {BLANK_LINES_MAX} of the first {line_number} lines are empty; "
+                        "the messages between them were published",
+                        headers={"Connection": "close"},
+                    )
                 await asyncio.sleep(0)
         if len(rest) > line_bytes_max:
             raise Problem(

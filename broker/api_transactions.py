@@ -22,28 +22,28 @@ from metadata.transactions import PrivateLedger, TransactionRecord
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
 """Partitions of a batch that its writer publishes: the record is bounded by ZooKeeper's 1 MB."""
+ABORTED_LEDGERS_MAX = 10_000
+"""Ledgers that one call gives up; a writer with more calls again."""
+LEDGERS_MAX = 4_000
+"""Ledgers of one part: a partition holds no more that came whole."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
+Stamp = Annotated[int, msgspec.Meta(ge=-OFFSET_MAX, le=OFFSET_MAX)]
+PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFound}
 
 
 class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
     """One private ledger."""
 
-    id: int
-    messages: int
-    bytes: int
-    first_ms: int
-    last_ms: int
-    disorder_ms: int = -1
+    id: Number
+    messages: Annotated[int, msgspec.Meta(ge=1, le=OFFSET_MAX)]
+    bytes: Number
+    first_ms: Stamp
+    last_ms: Stamp
+    disorder_ms: Stamp = -1
 
     def ledger(self) -> PrivateLedger:
         """As the record holds it."""
-        if self.id < 0 or self.messages < 1 or self.bytes < 0:
-            raise Problem(
-                422,
-                "invalid-body",
-                f"ledger {self.id} with {self.messages} messages in {self.bytes} bytes: an id from "
-                "0, at least one message",
-            )
         return PrivateLedger(
             self.id, self.messages, self.bytes, self.first_ms, self.last_ms, self.disorder_ms
         )
@@ -53,8 +53,8 @@ class PartBody(msgspec.Struct, forbid_unknown_fields=True):
     """What is to be added to one partition."""
 
     topic: str
-    partition: int
-    ledgers: list[LedgerBody]
+    partition: PartitionNumber
+    ledgers: Annotated[list[LedgerBody], msgspec.Meta(max_length=LEDGERS_MAX)]
 
     def offer(self) -> Offer:
         """As the driver takes it. Raises `InvalidName`."""
@@ -73,7 +73,7 @@ class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
     """What will be published to one partition; `content` in the writer's own words."""
 
     topic: str
-    partition: int
+    partition: PartitionNumber
     content: Annotated[str, msgspec.Meta(max_length=CONTENT_CHARS_MAX)]
 
 
@@ -86,14 +86,14 @@ class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
 class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an abort."""
 
-    ledgers: list[int]
+    ledgers: Annotated[list[Number], msgspec.Meta(max_length=ABORTED_LEDGERS_MAX)]
 
 
 class SpliceBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a splice."""
 
     transaction: str
-    batch: int
+    batch: Number
 
 
 async def get_transaction(call: Call) -> web.StreamResponse:

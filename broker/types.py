@@ -18,6 +18,8 @@ from protocol.records import Record
 DEFAULT_NAMESPACE = "public"
 NAME_CHARS_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_SETTING_MAX = 2**63 - 1
+"""What the metadata store's records hold; above it a number has no place to be kept."""
 _NAME_SHOWN_CHARS = 60
 PARTITIONS_MAX = 10_000
 BOOKIES_MAX = 64
@@ -169,11 +171,15 @@ class TopicSettings:
             )
         for name in ("retention_ms", "retention_bytes"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise InvalidSettings(f"{name} is {value}; it must be 0 or more, or null")
+            if value is not None and not 0 <= value <= _SETTING_MAX:
+                raise InvalidSettings(
+                    f"{name} is {value}; it must be between 0 and {_SETTING_MAX}, or null"
+                )
         for name in ("rollover_bytes", "rollover_entries", "rollover_age_ms"):
-            if getattr(self, name) < 1:
-                raise InvalidSettings(f"{name} is {getattr(self, name)}; it must be at least 1")
+            if not 1 <= getattr(self, name) <= _SETTING_MAX:
+                raise InvalidSettings(
+                    f"{name} is {getattr(self, name)}; it must be between 1 and {_SETTING_MAX}"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from octavo.spark.sink_ledgers import Written
 from octavo.spark.sink_rows import Target
 from protocol.codes import OctavoError
 
+_GIVEN_UP_AT_ONCE = 5_000
+"""Ledgers in one call; a broker takes twice as many."""
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
 _ANSWER_S = 60.0
@@ -128,9 +130,12 @@ async def give_up(
     service: str, transaction: str, batch: int, ledger_ids: list[int], timeout_ms: int
 ) -> list[int]:
     """Give ledgers up; those that were deleted. Raises `SinkFailed`."""
+    deleted: list[int] = []
     async with _brokers(service, timeout_ms) as brokers:
-        answer = await brokers.call(_path(transaction, batch, "abort"), {"ledgers": ledger_ids})
-    deleted: list[int] = answer["ledgers"]
+        for start in range(0, len(ledger_ids), _GIVEN_UP_AT_ONCE):
+            some = ledger_ids[start : start + _GIVEN_UP_AT_ONCE]
+            answer = await brokers.call(_path(transaction, batch, "abort"), {"ledgers": some})
+            deleted += answer["ledgers"]
     return deleted
 
 
