@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from broker.browsers import PAGE_HEADERS
 from broker.call import OFFSET_MAX, Call, bad_parameter
 from broker.openapi import document
 from broker.overview import Seen
@@ -251,8 +252,5 @@ async def status_page(call: Call) -> web.StreamResponse:
     return web.Response(
         text=page(figures, partitions, call.services.url, call.services.clock()),
         content_type="text/html",
-        headers={
-            "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-            "Cache-Control": "no-store",
-        },
+        headers={**PAGE_HEADERS, "Cache-Control": "no-store"},
     )

@@ -65,10 +65,16 @@ class HttpConfig:
     """… but for so many beyond, which serve health checks and other brokers only."""
     peer_connections_max: int = 512
     """Connections to all other brokers together."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which this broker is called besides IP addresses, names without a dot (localhost)
+    and the one it advertises. A browser may be led here under any other."""
+    allowed_origins: tuple[str, ...] = ()
+    """Sites whose pages may publish, ack and change settings, such as https://console.example.com."""
     stop_timeout_ms: int = 10_000
     """A graceful stop waits no longer than this for requests that are being answered."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise BrokerConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise BrokerConfigError(f"{name} is {value}; it must be at least 1")

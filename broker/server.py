@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 
 from broker.broker import Broker
+from broker.browsers import check_browser
 from broker.call import OWNER_HEADER, Call
 from broker.errors import BrokerError
 from broker.held_bytes import HeldBytes
@@ -89,6 +90,7 @@ class BrokerServer:
         self._router = Router(ROUTES)
         self._listener: asyncio.Server | None = None
         self._http: ConnectionServer | None = None
+        self._hosts: frozenset[str] = frozenset()
         self._in_hand = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -125,6 +127,7 @@ class BrokerServer:
         advertised = self._broker.config.advertised_host or host
         name = f"[{advertised}]" if ":" in advertised else advertised
         self._services.url = f"http://{name}:{bound}"
+        self._hosts = frozenset((*config.allowed_hosts, advertised.lower()))
         try:
             await self._services.peers.start()
             await self._broker.start(self._services.url)
@@ -173,6 +176,9 @@ class BrokerServer:
         self._in_hand += 1
         self._idle.clear()
         try:
+            check_browser(
+                request.method, request.headers, self._hosts, self._config.allowed_origins
+            )
             route, variables = self._router.find(request.method, path)
             call = Call(request, route, variables, query, self._services)
             response = await self._run(call)
@@ -192,6 +198,7 @@ class BrokerServer:
             headers = response.headers
             headers.setdefault(OWNER_HEADER, call.owner_url if call else self.url)
             headers["Server"] = "octavo"
+            headers["X-Content-Type-Options"] = "nosniff"
             if self._services.stopping.is_set() or headers.get("Connection") == "close":
                 response.force_close()
         name = call.route.name if call else UNKNOWN_CALL
