@@ -1,0 +1,40 @@
+"""`python -m tests.attack`: every attempt, and what each did. Exit code 1 when one did harm."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.attack.campaign import Outcome, chosen, run
+
+
+def tell(outcome: Outcome) -> None:
+    """One line, and one for each problem."""
+    verdict = "harm" if outcome.problems else "held"
+    print(f"{verdict}  {outcome.seconds:6.2f} s  {outcome.attempt.name}", flush=True)
+    for problem in outcome.problems:
+        print(f"      {problem}", flush=True)
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
+    parser.add_argument("--only", default="", metavar="TEXT", help="attempts with this in the name")
+    parser.add_argument("--short", action="store_true", help="the form of every test run")
+    parser.add_argument("--list", action="store_true", help="their names, and nothing else")
+    options = parser.parse_args()
+    attempts = chosen(options.only, short=options.short)
+    if options.list:
+        print("\n".join(one.name for one in attempts))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="octavo-attack-") as folder:
+        outcomes = run(Path(folder) / "data", attempts, tell)
+    harmed = [one for one in outcomes if one.problems]
+    print(f"{len(outcomes)} attempts, {len(harmed)} did harm")
+    return 1 if harmed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

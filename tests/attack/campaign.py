@@ -1,0 +1,104 @@
+"""Attempts one after another against one cluster, and what each did to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.attack import attempts_floods, attempts_requests  # noqa: F401  (they enter themselves)
+from tests.attack.attempts import ATTEMPTS, Attempt
+from tests.attack.canary import Canary
+from tests.attack.world import World
+from tests.process.cluster import Standalone
+
+CALM_S = 5.0
+"""So long after an attempt all is as it was before."""
+LOG_BYTES_MAX = 2_000_000
+"""What one attempt may write into all logs together."""
+
+
+@dataclass
+class Outcome:
+    """What one attempt found."""
+
+    attempt: Attempt
+    seconds: float
+    problems: list[str] = field(default_factory=list)
+
+
+def chosen(only: str = "", *, short: bool = False, seed: int = 1) -> list[Attempt]:
+    """The attempts whose names hold `only`; in the short form a third of the single requests."""
+    found = [one for name, one in ATTEMPTS.items() if only in name and not (short and one.long)]
+    if short:
+        rng = random.Random(seed)
+        found = [one for one in found if ":" not in one.name or rng.random() < 0.34]
+    return found
+
+
+async def attack(
+    cluster: Standalone, attempts: Iterable[Attempt], tell: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """Run them all; the last outcome is the audit of the canary's topic."""
+    world = World(cluster)
+    await world.topic("attacked")
+    assert (await world.ask("PUT", "/v1/topics/public/attacked/subscriptions/s")).status in (
+        200,
+        201,
+    )
+    canary = Canary(world)
+    await canary.start()
+    outcomes: list[Outcome] = []
+    for attempt in attempts:
+        outcome = await _one(world, canary, attempt)
+        outcomes.append(outcome)
+        tell(outcome)
+    last = Outcome(Attempt("the canary's messages", attempts_floods.serves, False), 0.0)
+    last.problems += await canary.stop()
+    last.problems += [f"a trace in a log: {line}" for line in world.traces()[:3]]
+    outcomes.append(last)
+    tell(last)
+    return outcomes
+
+
+async def _one(world: World, canary: Canary, attempt: Attempt) -> Outcome:
+    began, logged = time.monotonic(), world.log_bytes()
+    outcome = Outcome(attempt, 0.0)
+    try:
+        async with asyncio.timeout(300):
+            await attempt.run(world)
+    except Exception as error:
+        outcome.problems.append(f"{type(error).__name__}: {error}"[:600])
+    outcome.seconds = time.monotonic() - began
+    outcome.problems += canary.problems(began)
+    outcome.problems += world.check_processes()
+    outcome.problems += await _calm(world)
+    if (more := world.log_bytes() - logged) > LOG_BYTES_MAX:
+        outcome.problems.append(f"it wrote {more} bytes into the logs")
+    return outcome
+
+
+async def _calm(world: World) -> list[str]:
+    """Every broker answers as if nothing had been."""
+    problems = []
+    until = time.monotonic() + CALM_S
+    for broker in range(len(world.brokers)):
+        while (said := await world.ask("GET", "/readyz", broker=broker)).status != 200:
+            if time.monotonic() > until:
+                problems.append(f"broker {broker} is not ready {CALM_S:g} s later: {said}")
+                break
+            await asyncio.sleep(0.1)
+    return problems
+
+
+def run(folder: Path, attempts: list[Attempt], tell: Callable[[Outcome], None]) -> list[Outcome]:
+    """Start a cluster in `folder`, attack it, and stop it."""
+    cluster = Standalone(folder, "--no-restart")
+    try:
+        cluster.start()
+        return asyncio.run(attack(cluster, attempts, tell))
+    finally:
+        cluster.clean_up()

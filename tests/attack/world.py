@@ -1,0 +1,166 @@
+"""The cluster under attack, and what an attacker needs: raw bytes in, status out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from tests.process.cluster import Standalone
+
+ANSWER_S = 30.0
+RSS_BYTES_MAX = 700 * 1024 * 1024
+"""Of one process under any attack: the bounds of its caches, queues and bodies together."""
+
+
+class Said(NamedTuple):
+    """An answer as it came; status 0 when the connection ended without one."""
+
+    status: int
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """The problem's code, if it is a problem."""
+        with contextlib.suppress(ValueError, AttributeError):
+            return str(json.loads(self.body).get("code", ""))
+        return ""
+
+
+class World:
+    """One running cluster."""
+
+    def __init__(self, cluster: Standalone) -> None:
+        self.cluster = cluster
+        found = cluster.cluster
+        self.brokers = [_address(one.address) for one in found.of_kind("broker")]
+        self.bookies = [_address(one.address) for one in found.of_kind("bookie")]
+        self.pids = cluster.pids()
+
+    # ---- HTTP
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | list[Any] = b"",
+        *,
+        broker: int = 0,
+        **headers: str,
+    ) -> Said:
+        """One request on a connection of its own; header names with `_` for `-`."""
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            headers.setdefault("Content_Type", "application/json")
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+        if body or method in ("POST", "PUT", "PATCH"):
+            lines.append(f"Content-Length: {len(body)}")
+        lines += [f"{name.replace('_', '-')}: {text}" for name, text in headers.items()]
+        head = "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
+        return await self.raw(head + body, broker=broker)
+
+    async def raw(self, data: bytes, *, broker: int = 0, wait_s: float = ANSWER_S) -> Said:
+        """These bytes to a broker, and what it says to them."""
+        answer = await exchange(self.brokers[broker], data, wait_s)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        words = head.split(b" ", 2)
+        return Said(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0, body)
+
+    async def topic(self, name: str, **settings: Any) -> str:
+        """Make a topic; its path."""
+        path = f"/v1/topics/public/{name}"
+        said = await self.ask("PUT", path, settings)
+        assert said.status in (200, 201), said
+        return path
+
+    async def owner(self, path: str) -> int:
+        """Which broker serves partition 0 of the topic at `path`."""
+        said = await self.ask("GET", f"{path}/partitions/0")
+        url = json.loads(said.body)["owner"]
+        return self.brokers.index(_address(url))
+
+    @contextlib.asynccontextmanager
+    async def connections(
+        self, count: int, data: bytes = b"", *, broker: int = 0
+    ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
+        """So many connections to a broker that have said `data`, open until the block ends."""
+        made: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        try:
+            for start in range(0, count, 200):
+                some = await asyncio.gather(
+                    *(open_to(self.brokers[broker]) for _ in range(min(200, count - start))),
+                    return_exceptions=True,
+                )
+                for one in some:
+                    if not isinstance(one, BaseException):
+                        one[1].write(data)
+                        made.append(one)
+            yield made
+        finally:
+            for _, writer in made:
+                writer.transport.abort()
+
+    # ---- processes
+
+    def rss(self) -> dict[str, int]:
+        """Resident bytes of every process."""
+        return {name: psutil.Process(pid).memory_info().rss for name, pid in self.pids.items()}
+
+    def check_processes(self) -> Iterable[str]:
+        """What is wrong with them."""
+        alive = self.cluster.pids()
+        for name, pid in self.pids.items():
+            if alive.get(name) != pid:
+                yield f"{name} is not the process that it was"
+            elif (found := psutil.Process(pid).memory_info().rss) > RSS_BYTES_MAX:
+                yield f"{name} takes {found >> 20} MiB; its bound is {RSS_BYTES_MAX >> 20}"
+
+    def log_bytes(self) -> int:
+        """All logs together."""
+        return sum(path.stat().st_size for path in _logs(self.cluster.folder))
+
+    def traces(self) -> list[str]:
+        """Traces of errors that nobody foresaw, in any log."""
+        return [
+            line[:300]
+            for path in _logs(self.cluster.folder)
+            for line in path.read_text(errors="replace").splitlines()
+            if "Traceback" in line
+        ]
+
+
+def _logs(folder: Path) -> list[Path]:
+    return sorted((folder / "logs").iterdir())
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.removeprefix("http://").rpartition(":")
+    return host, int(port)
+
+
+async def open_to(
+    address: tuple[str, int],
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection."""
+    async with asyncio.timeout(ANSWER_S):
+        return await asyncio.open_connection(*address)
+
+
+async def exchange(address: tuple[str, int], data: bytes, wait_s: float) -> bytes:
+    """Send, and read until the other side ends; what came in time."""
+    reader, writer = await open_to(address)
+    found = b""
+    try:
+        writer.write(data)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while more := await reader.read(1 << 16):
+                    found += more
+    finally:
+        writer.transport.abort()
+    return found
