@@ -13,11 +13,13 @@ from broker.problems import Problem
 from broker.publishing import Producer
 from broker.types import TopicName
 from protocol.batch import (
+    ATTRIBUTE_COMPRESSION,
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
     NO_PRODUCER,
     BatchHeader,
 )
+from protocol.compression import compression_of
 
 UNDERSTOOD_TYPES = (
     f"{JSON}, {NDJSON}, {RECORD_BATCH}, or any other type but multipart/* for one raw message"
@@ -92,7 +94,11 @@ def refuse_producer_headers(call: Call) -> None:
 
 
 def refuse_unsupported(header: BatchHeader) -> None:
-    """What a batch may say of itself but this version does not keep is refused, not ignored."""
+    """What a batch may say of itself but this version does not keep is refused, not ignored.
+
+    Raises a 422 `Problem`, or `UnsupportedCompression`.
+    """
+    compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
     if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
         raise Problem(
             422, "not-supported-yet", "transactional and control batches are not supported yet"

@@ -38,6 +38,7 @@ class World:
     def __init__(self, cluster: Standalone) -> None:
         self.cluster = cluster
         found = cluster.cluster
+        self.names = [one.name for one in found.of_kind("broker")]
         self.brokers = [_address(one.address) for one in found.of_kind("broker")]
         self.bookies = [_address(one.address) for one in found.of_kind("bookie")]
         self.pids = cluster.pids()
@@ -81,8 +82,7 @@ class World:
     async def owner(self, path: str) -> int:
         """Which broker serves partition 0 of the topic at `path`."""
         said = await self.ask("GET", f"{path}/partitions/0")
-        url = json.loads(said.body)["owner"]
-        return self.brokers.index(_address(url))
+        return self.names.index(json.loads(said.body)["owner"])
 
     @contextlib.asynccontextmanager
     async def connections(
