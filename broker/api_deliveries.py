@@ -23,7 +23,7 @@ from broker.call import JSON, NDJSON, OFFSET_MAX, Call, bad_parameter
 from broker.partition import Partition
 from broker.payloads import encode, message_out
 from broker.problems import Problem, problem_of
-from broker.proxy import ask_all, ask_partition, at_owner
+from broker.proxy import ask_all, ask_partition, at_owner, topic_of
 from broker.topic_body import time_ms
 from broker.types import AckId, Delivery, MessageId, Nack, TopicName
 
@@ -59,7 +59,7 @@ async def receive(call: Call) -> web.StreamResponse:
     partition = call.partition
     partitions = 1
     if partition is None:
-        partitions = (await call.services.broker.get_topic(topic)).settings.partitions
+        partitions = (await topic_of(call)).settings.partitions
         if partitions == 1:
             partition = topic.partition(0)
     if partition is not None:
@@ -272,7 +272,7 @@ async def acknowledge(call: Call) -> web.StreamResponse:
         raise Problem(422, "too-many-ack-ids", f"one call takes at most {ACK_IDS_MAX} ack ids")
     up_to = None if body.up_to is None else _up_to(body.up_to)
     partition = call.partition
-    partitions = (await call.services.broker.get_topic(topic)).settings.partitions
+    partitions = (await topic_of(call)).settings.partitions
     if partition is None and partitions == 1:
         partition = topic.partition(0)
     if up_to is not None and partition is None:

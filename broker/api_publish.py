@@ -16,7 +16,7 @@ from broker.call import JSON, NDJSON, RECORD_BATCH, Call
 from broker.partition import Partition
 from broker.payloads import decode_message, decode_messages, raw_record, record_of
 from broker.problems import Problem, problem_of
-from broker.proxy import at_owner
+from broker.proxy import at_owner, topic_of
 from broker.publish_answer import answer, with_stored
 from broker.publish_headers import (
     check_content_type,
@@ -48,7 +48,7 @@ async def publish(call: Call) -> web.StreamResponse:
     """`POST …/messages`."""
     check_content_type(call)
     topic = call.topic
-    info = await call.services.broker.get_topic(topic)
+    info = await topic_of(call)
     partitions = info.settings.partitions
     name = call.partition
     if name is None and partitions == 1:

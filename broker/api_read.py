@@ -31,7 +31,7 @@ from broker.compacted_view import CompactedBatch
 from broker.partition import Partition
 from broker.payloads import MessageOut, encode, message_out
 from broker.problems import Problem
-from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner
+from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from broker.types import MessageId, PartitionName, StoredBatch, TopicName
 from protocol.batch import InvalidBatch
 from protocol.compression import UnsupportedCompression
@@ -93,7 +93,7 @@ async def offsets(call: Call) -> web.StreamResponse:
 
         return await at_owner(call, name, reply)
     topic = call.topic
-    info = await call.services.broker.get_topic(topic)
+    info = await topic_of(call)
     suffix = f"/offsets?at={_query_text(call.text('at', 'latest'))}"
     if compacted:
         suffix += "&compacted=true"
@@ -174,7 +174,7 @@ async def one_partition(call: Call, what: str) -> PartitionName:
     if name is not None:
         return name
     topic = call.topic
-    info = await call.services.broker.get_topic(topic)
+    info = await topic_of(call)
     if info.settings.partitions == 1:
         return topic.partition(0)
     raise _several(topic, info.settings.partitions, what)

@@ -17,7 +17,7 @@ from broker.api_topics import each_partition, show_subscription_stats
 from broker.call import Call
 from broker.partition import Partition
 from broker.problems import Problem
-from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner
+from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from broker.topic_body import SubscriptionBody, show_subscription_settings, subscription_settings
 from broker.types import MessageId, SubscriptionInfo, TopicName
 
@@ -39,7 +39,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
         return await at_owner(call, partition, here)
     body = await call.read_json(SubscriptionBody, required=False)
     info, created = await broker.create_subscription(topic, name, subscription_settings(body))
-    partitions = (await broker.get_topic(topic)).settings.partitions
+    partitions = (await topic_of(call)).settings.partitions
     asked = [
         ask_partition(
             call,
@@ -82,7 +82,7 @@ async def get_subscription(call: Call) -> web.StreamResponse:
             return call.reply(await figures(partition))
 
         return await at_owner(call, call.partition, here)
-    partitions = (await broker.get_topic(topic)).settings.partitions
+    partitions = (await topic_of(call)).settings.partitions
     found = await each_partition(
         [
             ask_partition(call, topic.partition(n), figures, "GET", f"/subscriptions/{name}")
@@ -140,7 +140,7 @@ async def seek(call: Call) -> web.StreamResponse:
         return {"partitions": [{"partition": partition.name.partition, "offset": offset}]}
 
     partition = call.partition
-    partitions = (await call.services.broker.get_topic(topic)).settings.partitions
+    partitions = (await topic_of(call)).settings.partitions
     if partition is None and partitions == 1:
         partition = topic.partition(0)
     if partition is not None:

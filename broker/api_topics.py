@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from broker.call import Call
 from broker.partition import Partition
 from broker.problems import Problem, problem_of
-from broker.proxy import ask_all, ask_partition, at_owner
+from broker.proxy import ask_all, ask_partition, at_owner, topic_of
 from broker.topic_body import TopicBody, show_topic_settings, topic_settings
 from broker.types import PartitionName, PartitionStats, SubscriptionStats, TopicInfo, TopicSettings
 
@@ -101,7 +102,7 @@ async def delete_topic(call: Call) -> web.StreamResponse:
 async def get_topic(call: Call) -> web.StreamResponse:
     """`GET /v1/topics/{namespace}/{topic}`: settings and live figures."""
     name = call.topic
-    info = await call.services.broker.get_topic(name)
+    info = await topic_of(call)
     partitions = await each_partition(
         [_figures(call, name.partition(number)) for number in range(info.settings.partitions)]
     )
@@ -129,6 +130,18 @@ async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
             f"the owner of {name} gave no figures within {FIGURES_WITHIN_S:g} s",
             retryable=True,
         ) from None
+
+
+class LetGoAnswer(msgspec.Struct):
+    """The partitions that were served until now."""
+
+    served: list[int]
+
+
+async def let_go(call: Call) -> web.StreamResponse:
+    """`POST /v1/topics/{namespace}/{topic}/let-go`: from the broker that deletes the topic."""
+    incarnation = call.text("incarnation")
+    return call.reply({"served": await call.services.broker.let_go(call.topic, incarnation)})
 
 
 async def get_partition(call: Call) -> web.StreamResponse:
@@ -162,6 +175,7 @@ def _show(info: TopicInfo) -> dict[str, Any]:
         "name": str(info.name),
         "settings": show_topic_settings(info.settings),
         "created": info.created_ms,
+        "incarnation": info.incarnation,
     }
 
 

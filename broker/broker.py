@@ -8,8 +8,9 @@ or the partition's ledger is taken from it. Correctness rests on fencing, not on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -18,6 +19,8 @@ from broker.balance import Balance
 from broker.cache import TailCache
 from broker.chores import Chores
 from broker.config import BrokerConfig
+from broker.deletion import Deletions
+from broker.errors import TopicChanged, TopicNotFound
 from broker.log_reader import ReadAheadBudget
 from broker.members import Members, encode_broker
 from broker.metrics import Duties
@@ -39,12 +42,13 @@ from broker.types import (
 )
 from ledger.ledgers import LedgerClient
 from metadata.election import Ownership
-from metadata.store import MetadataStore
+from metadata.store import MetadataStore, MetadataUnavailable, SessionExpired
 from metadata.topics import TopicStore
 from metadata.transactions import TransactionStore
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
+TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]
 
 
 class Broker:
@@ -68,7 +72,12 @@ class Broker:
         self._rounds: list[asyncio.Task[None]] = []
         records = TopicStore(store)
         ownership = Ownership(store)
-        self._topics = Topics(records, ledgers, clock, self._spawn, self._topic_deleted)
+        self._deletions = Deletions(
+            records, ledgers, ownership, config, self._tell_all, self._spawn
+        )
+        self._topics = Topics(records, self._deletions, clock, self._spawn, self._topic_deleted)
+        self.tell_peer: TellPeer | None = None
+        """Calls `let_go` of another broker; set by whoever connects brokers with one another."""
         self._members = Members(
             store, ownership, config.balance_after_ms, self._brokers_gone, self._fail, self._spawn
         )
@@ -107,13 +116,17 @@ class Broker:
         """Register as reachable at `url` (bind first, then call this) and take part."""
         broker_id = self.config.broker_id or url.split("://", 1)[-1].rstrip("/")
         own = BrokerInfo(broker_id, url)
-        value = encode_broker(own, f"{self._rng.getrandbits(64):016x}")
+        run = f"{self._rng.getrandbits(64):016x}"
+        value = encode_broker(own, run)
+        self._topics.start(run)
+        self._deletions.start(value)
         await self._topics.create_namespace(DEFAULT_NAMESPACE)
         self._owners.start(value)
         await self._members.start(own, value)
         self._rounds = [
             self._spawn(self._again_and_again(self.config.trim_interval_ms, self._keep_up)),
             self._spawn(self._again_and_again(self.config.balance_interval_ms, self._rebalance)),
+            self._spawn(self._again_and_again(self.config.sweep_interval_ms, self._sweep)),
         ]
 
     async def close(self) -> None:
@@ -156,17 +169,38 @@ class Broker:
         """The topic, and whether it is new. Raises `SettingsConflict`, `NamespaceNotFound`."""
         return await self._topics.create_topic(name, settings)
 
-    async def get_topic(self, name: TopicName) -> TopicInfo:
-        """Cheap: kept in memory under a watch. Raises `TopicNotFound`."""
-        return await self._topics.get(name)
+    async def get_topic(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
+        """Cheap: kept in memory under a watch. Raises `TopicNotFound`.
+
+        With an `incarnation` no other topic of that name will do: raises `TopicChanged`.
+        """
+        return await self._topics.get_bound(name, incarnation)
 
     async def update_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """New settings; partitions may only grow. Raises `TopicNotFound`, `InvalidSettings`."""
         return await self._topics.update(name, settings)
 
     async def delete_topic(self, name: TopicName) -> None:
-        """Delete the topic, its ledgers and cursors. Raises `TopicNotFound`."""
+        """Delete the topic, its ledgers and cursors; nobody serves it any more when this returns.
+
+        Raises `TopicNotFound`, and `TopicDeleting` when it takes long: it goes on by itself.
+        """
         await self._topics.delete(name)
+
+    async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
+        """Serve this incarnation of the topic no more: it is being deleted, says another broker.
+
+        The partitions that were served here until now. Raises `TopicChanged` when it stands.
+        """
+        with contextlib.suppress(TopicNotFound, MetadataUnavailable, SessionExpired):
+            if (await self._topics.newest(name)).incarnation == incarnation:
+                raise TopicChanged(f"topic {name} is not being deleted", looked=True)
+        self._topics.forget(name)
+        return await self._owners.let_go(name, incarnation)
+
+    def forget_topic(self, name: TopicName) -> None:
+        """What is known of it here turned out to be old."""
+        self._topics.forget(name)
 
     async def list_topics(self, namespace: str) -> list[str]:
         """The topics' names, sorted. Raises `NamespaceNotFound`."""
@@ -198,15 +232,18 @@ class Broker:
 
     # Ownership
 
-    async def owner_of(self, name: PartitionName, *, forwarded: bool = False) -> Owner:
+    async def owner_of(
+        self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
+    ) -> Owner:
         """Who serves the partition; claims and opens it when nobody does and it should be us.
 
         `forwarded`: another broker sent the request here, believing that we should serve: claim
         an unowned partition whatever the preference (ends ping-pong). `local` is true only when
-        `partition` will succeed at once. Raises `PartitionMoving`, `TopicNotFound`,
-        `PartitionNotFound`, `PartitionUnavailable`.
+        `partition` will succeed at once. `incarnation`: of which topic the partition must be.
+        Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`, `PartitionUnavailable`,
+        `TopicChanged`.
         """
-        return await self._owners.owner_of(name, forwarded=forwarded)
+        return await self._owners.owner_of(name, forwarded=forwarded, incarnation=incarnation)
 
     def owner_changes(self, name: PartitionName) -> int:
         """How often the partition's owner has changed, as far as this broker has heard."""
@@ -247,6 +284,27 @@ class Broker:
     def _topic_deleted(self, name: TopicName) -> None:
         self._owners.topic_deleted(name)
 
+    async def _tell_all(self, name: TopicName, incarnation: str) -> frozenset[int]:
+        """Every live broker lets the topic go, as far as it can be reached; see `let_go`."""
+        others = [one for one in self.brokers() if one.broker_id != self.broker_id]
+        found = await asyncio.gather(
+            self.let_go(name, incarnation),
+            *(self._tell(one, name, incarnation) for one in others),
+        )
+        return frozenset(number for served in found for number in served)
+
+    async def _tell(self, broker: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
+        if self.tell_peer is None:
+            return []
+        try:
+            async with asyncio.timeout(self.config.let_go_timeout_ms / 1000):
+                return await self.tell_peer(broker, name, incarnation)
+        except (OctavoError, OSError, TimeoutError) as error:
+            _log.info(
+                "broker_not_told", broker=broker.broker_id, topic=str(name), reason=str(error)
+            )
+            return []
+
     def _brokers_gone(self) -> None:
         self._owners.reconcile()
 
@@ -265,10 +323,18 @@ class Broker:
         for partition in served:
             self.chores.begin("upkeep", partition.name, partition.upkeep)
         self.chores.keep_only("upkeep", [partition.name for partition in served])
-        self.chores.begin("sweep", "transactions", self._sweep)
+        self.chores.begin("sweep", "transactions", self._sweep_transactions)
 
-    async def _sweep(self) -> None:
+    async def _sweep_transactions(self) -> None:
         await self.transactions.sweep(self._served_here)
+
+    def _sweep(self) -> None:
+        self.chores.begin("sweep", "deletions", self._sweep_deletions)
+
+    async def _sweep_deletions(self) -> None:
+        await self._deletions.sweep(
+            lambda topic: self._members.preferred(topic, 1)[0].broker_id == self.broker_id
+        )
 
     def _rebalance(self) -> None:
         self.chores.begin("balance", self.broker_id, self.balance.look)

@@ -33,6 +33,8 @@ CURL_DATA = "application/x-www-form-urlencoded"
 OWNER_HEADER = "Octavo-Owner"
 FORWARDED_HEADER = "Octavo-Forwarded-By"
 """Set by the broker that passes a call on: the one that gets it never passes it on again."""
+INCARNATION_HEADER = "Octavo-Incarnation"
+"""Which topic of that name: in answers, and in calls that shall be about no other one."""
 NEXT_OFFSET_HEADER = "Next-Offset"
 
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?")
@@ -52,10 +54,12 @@ class Call:
         "_held_bytes",
         "body_is_spent",
         "headers",
+        "incarnation",
         "owner_url",
         "query",
         "request",
         "route",
+        "served_incarnation",
         "services",
         "variables",
     )
@@ -75,6 +79,10 @@ class Call:
         self.variables = variables
         self.services = services
         self.owner_url = services.url
+        self.incarnation = request.headers.get(INCARNATION_HEADER)
+        """Of the topic that the call must be about; no matter which when None."""
+        self.served_incarnation = ""
+        """Of the topic that the answer is about."""
         self.query = _parse_query(query_text, route) if query_text else {}
         self.body_is_spent = False
         """Part of the body was taken as a stream: the call cannot be made again from here."""
@@ -114,6 +122,11 @@ class Call:
     def forwarded(self) -> bool:
         """Whether another broker has passed this call on to us."""
         return FORWARDED_HEADER in self.request.headers
+
+    @property
+    def names_incarnation(self) -> bool:
+        """Whether the caller, not a broker, says which topic of that name is meant."""
+        return INCARNATION_HEADER in self.request.headers and not self.forwarded
 
     # ---- parameters
 

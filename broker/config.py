@@ -82,6 +82,12 @@ class BrokerConfig:
     """How often a broker looks whether another should serve what it serves …"""
     balance_pause_ms: int = 100
     """… and how long it waits between two partitions that it hands on."""
+    deletion_wait_ms: int = 20_000
+    """How long a caller waits for a topic's deletion; it goes on without them."""
+    let_go_timeout_ms: int = 2_000
+    """How long another broker has to say that it lets a deleted topic go."""
+    sweep_interval_ms: int = 300_000
+    """How often deletions that others left half done are looked for."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -115,4 +121,7 @@ _POSITIVE = (
     "balance_after_ms",
     "balance_interval_ms",
     "balance_pause_ms",
+    "deletion_wait_ms",
+    "let_go_timeout_ms",
+    "sweep_interval_ms",
 )

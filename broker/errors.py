@@ -58,6 +58,31 @@ class TopicNotFound(BrokerError):
     name = "topic-not-found"
 
 
+class TopicDeleting(BrokerError):
+    """The topic is being deleted, which goes on by itself; ask again (503)."""
+
+    name = "topic-deleting"
+    retryable = True
+
+
+class TopicChanged(BrokerError):
+    """This broker, or the one that asked it, believed in an earlier topic of that name (503)."""
+
+    name = "topic-changed"
+    retryable = True
+
+    def __init__(self, message: str, *, looked: bool = False) -> None:
+        super().__init__(message)
+        self.looked = looked
+        """This broker has looked in the store; another look will find nothing else."""
+
+
+class TopicReplaced(BrokerError):
+    """The caller's topic was deleted; the one of that name was made after it (409)."""
+
+    name = "topic-replaced"
+
+
 class BrokerIdTaken(BrokerError):
     """Another living broker has this broker's id; this one must end (503)."""
 

@@ -33,7 +33,14 @@ from broker.partition import Partition, PartitionState
 from broker.partition_record import OwnershipLost
 from broker.surroundings import Surroundings
 from broker.topics import Topics
-from broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
+from broker.types import (
+    BrokerInfo,
+    Owner,
+    PartitionName,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+)
 from metadata.election import Ownership
 from metadata.store import RecordNotFound
 from metadata.topics import TopicStore, owner_path
@@ -44,6 +51,7 @@ _LOOKUPS_AT_ONCE = 64
 _OPENINGS_AT_ONCE = 32
 """A survivor of a large broker opens thousands of partitions: not all at the same time."""
 _NOWHERE = PartitionName("", "", -1)
+_SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
 
 
 class _Local:
@@ -88,6 +96,8 @@ class Owners:
         """Whose owner records are being given up."""
         self._names: dict[str, PartitionName] = {}
         """Of `_local`, by the path of the ownership record."""
+        self._outstanding: dict[PartitionName, None] = {}
+        """Claimed here at some time, of topics that may stand still."""
         self._lookups = Lookups(ownership, spawn, self._owner_changed)
         self._openings = asyncio.Semaphore(_OPENINGS_AT_ONCE)
         self._stopping = False
@@ -102,9 +112,7 @@ class Owners:
     def open_partitions(self) -> list[Partition]:
         """All that are served here."""
         return [
-            local.partition
-            for local in self._local.values()
-            if local.partition.state in (PartitionState.OPEN, PartitionState.REOPENING)
+            local.partition for local in self._local.values() if local.partition.state in _SERVING
         ]
 
     def served_since(self, upto_s: float) -> list[tuple[PartitionName, int]]:
@@ -117,25 +125,32 @@ class Owners:
             and local.since_s <= upto_s
         ]
 
-    async def owner_of(self, name: PartitionName, *, forwarded: bool) -> Owner:
+    async def owner_of(
+        self, name: PartitionName, *, forwarded: bool, incarnation: str | None = None
+    ) -> Owner:
         """See `Broker.owner_of`."""
-        settings = await self._check_exists(name)
+        info = await self._check_exists(name, incarnation)
         local = self._local.get(name)
+        if local is not None and local.partition.incarnation != info.incarnation:
+            info = await self._topics.newest(name.topic_name)
+            if local.partition.incarnation != info.incarnation:
+                local.partition.abandon("its topic was deleted")
+            raise PartitionMoving(f"{name} is of another topic than it was; ask again")
         if local is None:
             owner = await self._lookups.of(name).owner.value()
             if owner is not None and owner.broker_id != self._members.own.broker_id:
-                return Owner(owner.broker_id, owner.url, False)
+                return Owner(owner.broker_id, owner.url, False, info.incarnation)
             if self._stopping:
                 raise PartitionMoving(f"{name} is being handed over by this broker")
             if name in self._releasing:
                 raise PartitionMoving(f"{name} is being released by this broker; ask again")
-            preferred = self._preferred(name, settings)
+            preferred = self._preferred(name, info.settings)
             # A record of ours that nobody is releasing is left over from a release that failed:
             # as long as our session lives, nobody else can open the partition.
             ours = owner is not None or preferred.broker_id == self._members.own.broker_id
             if not ours and not forwarded:
-                return Owner(preferred.broker_id, preferred.url, False)
-            local = self._claim(name, settings)
+                return Owner(preferred.broker_id, preferred.url, False, info.incarnation)
+            local = self._claim(name, info.incarnation, info.settings)
         return await self._wait_until_open(name, local)
 
     def owner_changes(self, name: PartitionName) -> int:
@@ -165,6 +180,22 @@ class Owners:
         for name in [name for name in self._local if name.topic_name == topic]:
             self._local[name].partition.abandon("its topic was deleted")
         self._lookups.forget(topic)
+
+    async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
+        """See `Broker.let_go`."""
+        held = [
+            (name, local.partition)
+            for name, local in self._local.items()
+            if name.topic_name == topic and local.partition.incarnation == incarnation
+        ]
+        served = [name.partition for name, partition in held if partition.state in _SERVING]
+        for _, partition in held:
+            partition.abandon("its topic was deleted")
+        # A release that failed, or a claim that nobody waited for, has left a record of ours.
+        for name in [name for name in self._outstanding if name.topic_name == topic]:
+            if name not in self._local and name not in self._releasing:
+                self._spawn(self._release_quietly(name, claim=True))
+        return served
 
     async def hand_over(self) -> None:
         """Close every partition and release it; whoever is preferred then claims it at once."""
@@ -198,12 +229,12 @@ class Owners:
                     await lookup.changed.wait()
                 return owner
         if not self._stopping:
-            self._claim(name, local.settings())
+            self._claim(name, local.partition.incarnation, local.settings())
         return None
 
     # Claims
 
-    def _claim(self, name: PartitionName, settings: TopicSettings) -> _Local:
+    def _claim(self, name: PartitionName, incarnation: str, settings: TopicSettings) -> _Local:
         """Begin to claim and open; idempotent while that is under way."""
         local = self._local.get(name)
         if local is None:
@@ -211,9 +242,10 @@ class Owners:
             def newest() -> TopicSettings:
                 return self._topics.settings_of(name.topic_name, settings)
 
-            partition = Partition(name, self._around, newest, self._partition_lost)
+            partition = Partition(name, incarnation, self._around, newest, self._partition_lost)
             local = self._local[name] = _Local(partition, newest)
             self._names[owner_path(*name)] = name
+            self._outstanding[name] = None
             local.task = asyncio.create_task(self._run(name, local), name=f"claim {name}")
         return local
 
@@ -233,6 +265,7 @@ class Owners:
                 self._opened(name, local)
                 return
             except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
+                self._topics.forget(name.topic_name)  # we may not have heard of its deletion
                 self._forget(name, local, NotOwner(f"{name}: {error}"))
                 await self._release_quietly(name)
                 return
@@ -267,7 +300,7 @@ class Owners:
         if local.error is not None:
             raise local.error
         own = self._members.own
-        return Owner(own.broker_id, own.url, True)
+        return Owner(own.broker_id, own.url, True, local.partition.incarnation)
 
     def _forget(self, name: PartitionName, local: _Local, error: NotOwner) -> None:
         if self._local.get(name) is local:
@@ -290,15 +323,22 @@ class Owners:
                 local.task.cancel()
             self._spawn(self._release_quietly(partition.name))
 
-    def _release_quietly(self, name: PartitionName) -> Coroutine[Any, Any, None]:
+    def _release_quietly(
+        self, name: PartitionName, *, claim: bool = False
+    ) -> Coroutine[Any, Any, None]:
         # Noted at once, not when it first runs: a claim in between would hold what is given up.
         self._releasing[name] = self._releasing.get(name, 0) + 1
-        return self._release_noted(name)
+        return self._release_noted(name, claim=claim)
 
-    async def _release_noted(self, name: PartitionName) -> None:
+    async def _release_noted(self, name: PartitionName, *, claim: bool) -> None:
+        """`claim`: a record of ours may stand that is not known to be ours."""
         path = owner_path(*name)
         try:
+            if claim and await self._ownership.owner(path) == self._value:
+                await self._ownership.claim(path, self._value)
             await self._ownership.release(path)
+            if claim:
+                self._outstanding.pop(name, None)
             self._lookups.released(name)
         except OctavoError as error:
             _log.warning("claim_not_released", path=path, reason=str(error))
@@ -324,14 +364,16 @@ class Owners:
     def _preferred(self, name: PartitionName, settings: TopicSettings) -> BrokerInfo:
         return self._members.preferred(name.topic_name, settings.partitions)[name.partition]
 
-    async def _check_exists(self, name: PartitionName) -> TopicSettings:
-        settings = (await self._topics.get(name.topic_name)).settings
-        if not 0 <= name.partition < settings.partitions:
+    async def _check_exists(self, name: PartitionName, incarnation: str | None = None) -> TopicInfo:
+        info = await self._topics.get_bound(name.topic_name, incarnation)
+        if not 0 <= name.partition < info.settings.partitions:
+            info = await self._topics.newest(name.topic_name)  # it may have grown
+        if not 0 <= name.partition < info.settings.partitions:
             raise PartitionNotFound(
-                f"topic {name.topic_name} has partitions 0 to {settings.partitions - 1}, "
+                f"topic {name.topic_name} has partitions 0 to {info.settings.partitions - 1}, "
                 f"not {name.partition}"
             )
-        return settings
+        return info
 
     # What nobody owns
 
@@ -345,15 +387,15 @@ class Owners:
             if name in self._local or self._stopping:
                 await self._verify_own(name)
                 return
-            settings = await self._check_exists(name)
-            own = self._preferred(name, settings).broker_id == self._members.own.broker_id
+            info = await self._check_exists(name)
+            own = self._preferred(name, info.settings).broker_id == self._members.own.broker_id
             if (
                 own
                 and await self._lookups.of(name).owner.newest() is None
                 and name not in self._releasing
                 and (used or (await self._records.read_partition(*name))[0].ledgers)
             ):
-                self._claim(name, settings)
+                self._claim(name, info.incarnation, info.settings)
         except (TopicNotFound, PartitionNotFound, RecordNotFound):
             return  # deleted meanwhile, or never opened by anybody
         except OctavoError as error:

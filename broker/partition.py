@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 import structlog
@@ -23,6 +24,7 @@ from broker.errors import (
     NotOwner,
     PartitionMoving,
     PartitionUnavailable,
+    TopicNotFound,
 )
 from broker.opening import Opened, PartitionOpener
 from broker.partition_log import PartitionLog
@@ -74,18 +76,22 @@ class Partition:
     def __init__(
         self,
         name: PartitionName,
+        incarnation: str,
         around: Surroundings,
         settings: Callable[[], TopicSettings],
         on_lost: Callable[[Partition], None],
     ) -> None:
         self.name = name
+        self.incarnation = incarnation
+        """Of the topic: all that is served here is of that one and no other of its name."""
         self.state = PartitionState.OPENING
         self._around = around
         self._config = around.config
         self._settings = settings
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._record = PartitionRecordKeeper(around.topics, name, around.config.open_timeout_ms)
+        timeout_ms = around.config.open_timeout_ms
+        self._record = PartitionRecordKeeper(around.topics, name, timeout_ms, incarnation)
         self._log = PartitionLog(
             name, around.ledgers, self._record, around.tail_cache, around.read_ahead
         )
@@ -114,6 +120,11 @@ class Partition:
     def epoch(self) -> int:
         """How often the partition was opened by anybody."""
         return self._record.value.epoch
+
+    @property
+    def lease_epoch(self) -> int:
+        """The epoch as ack ids have it: theirs are good for one incarnation of the topic only."""
+        return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
 
     @property
     def earliest_offset(self) -> int:
@@ -380,7 +391,7 @@ class Partition:
                     opened = await self._opener.reopen(
                         failed.stored_producers, failed.confirmed_offset
                     )
-            except OwnershipLost as error:
+            except (OwnershipLost, TopicNotFound) as error:
                 self._lost(error)
                 return
             except Exception as error:  # a bug must not end the trying in silence

@@ -5,6 +5,10 @@ the log. Promise: a change either took effect on exactly the record that this ow
 `OwnershipLost` says that somebody else has changed it since. A lost reply is never guessed: the
 record is read again, and ledger ids, which never repeat, tell whether the write was ours. Jobs may
 change beside the owner where closed ledgers lie, and the compacted view (metadata/offloads.py).
+
+The record belongs to one incarnation of the topic. Whoever deletes a topic marks it first, then its
+partitions' records, and then waits until no owner's claim stands; a claim that is newer than that
+finds the mark or a later topic when it looks here, and is given up.
 """
 
 from __future__ import annotations
@@ -46,9 +50,12 @@ class OwnershipLost(BrokerError):
 class PartitionRecordKeeper:
     """`value` is the record as last read or written, `chain` its ledgers; `change` sets both."""
 
-    def __init__(self, topics: TopicStore, name: PartitionName, timeout_ms: int) -> None:
+    def __init__(
+        self, topics: TopicStore, name: PartitionName, timeout_ms: int, incarnation: str
+    ) -> None:
         self._topics = topics
         self._name = name
+        self._incarnation = incarnation
         self._timeout_s = timeout_ms / 1000
         self._turn = asyncio.Lock()
         self._version = 0
@@ -56,16 +63,34 @@ class PartitionRecordKeeper:
         self.chain = Chain()
 
     async def read(self) -> PartitionRecord:
-        """The record as it stands, made by its first owner. Raises `TopicNotFound`."""
-        try:
-            value, self._version = await self._topics.read_partition(*self._name)
-        except RecordNotFound:
-            await self._create()
-            value, self._version = await self._topics.read_partition(*self._name)
+        """The record as it stands, made by its first owner; to be called under the owner's claim.
+
+        Raises `TopicNotFound` when this incarnation of the topic is no more.
+        """
+        await self._check_topic()
+        while True:
+            try:
+                value, self._version = await self._topics.read_partition(*self._name)
+            except RecordNotFound:
+                with contextlib.suppress(RecordExists):
+                    await self._topics.create_partition(
+                        *self._name, PartitionRecord(incarnation=self._incarnation)
+                    )
+                continue
+            if value.incarnation == self._incarnation:
+                break
+            # An older version of the software says no incarnation. Any other one is dead, for ours
+            # stands: an opening that was too late for the deletion has left it behind.
+            mine = PartitionRecord() if value.incarnation else value
+            with contextlib.suppress(VersionConflict):
+                mine = replace(mine, incarnation=self._incarnation)
+                await self._topics.write_partition(*self._name, mine, self._version)
+        if value.deleted:
+            raise TopicNotFound(f"topic {self._name.topic_name} is being deleted")
         self._set(value)
         return value
 
-    async def _create(self) -> None:
+    async def _check_topic(self) -> None:
         topic = self._name.topic_name
         try:
             record, _ = await self._topics.read_topic(*topic)
@@ -73,8 +98,8 @@ class PartitionRecordKeeper:
             raise TopicNotFound(f"there is no topic {topic}") from error
         if record.deleting:
             raise TopicNotFound(f"topic {topic} is being deleted")
-        with contextlib.suppress(RecordExists):
-            await self._topics.create_partition(*self._name, PartitionRecord())
+        if record.identity != self._incarnation:
+            raise TopicNotFound(f"topic {topic} was deleted, and another one made in its place")
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
         """Set the record to `make(value)`.

@@ -117,6 +117,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     # What stands against it
     broker_errors.NamespaceNotEmpty: 409,
     broker_errors.SettingsConflict: 409,
+    broker_errors.TopicReplaced: 409,
     broker_errors.SequenceGap: 409,
     broker_errors.SubscriptionBusy: 409,
     broker_errors.StaleLease: 409,
@@ -137,6 +138,8 @@ STATUS_OF: dict[type[OctavoError], int] = {
     codes.TooManyRequests: 429,
     ledger_errors.WriterBusy: 429,
     broker_errors.BrokerIdTaken: 503,
+    broker_errors.TopicDeleting: 503,
+    broker_errors.TopicChanged: 503,
     broker_errors.NotOwner: 503,
     broker_errors.PartitionMoving: 503,
     broker_errors.OwnerUnreachable: 503,

@@ -19,14 +19,20 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from broker.call import FORWARDED_HEADER, OWNER_HEADER, Call
-from broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
+from broker.call import FORWARDED_HEADER, INCARNATION_HEADER, OWNER_HEADER, Call
+from broker.errors import (
+    NotOwner,
+    OwnerUnreachable,
+    PartitionMoving,
+    TopicChanged,
+    TopicReplaced,
+)
 from broker.forwarded_headers import escaped
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
 from broker.partition import Partition
 from broker.problems import Problem
-from broker.types import Owner, PartitionName
+from broker.types import Owner, PartitionName, TopicInfo
 
 HELD_ANSWER_BYTES_MAX = 1024 * 1024
 """A longer answer is passed on piece by piece."""
@@ -84,7 +90,9 @@ async def with_owner(
 ) -> Result:
     """What `here` gives when this broker serves the partition, else what `there` gives.
 
-    Waits for a partition that moves, within `moving_wait_ms`, as long as `may_repeat`.
+    Waits for a partition that moves, within `moving_wait_ms`, as long as `may_repeat`. What is
+    asked of another broker says which incarnation of the topic is meant: one of the two may have
+    heard less than the other.
     """
     services = call.services
     loop = asyncio.get_running_loop()
@@ -94,19 +102,44 @@ async def with_owner(
     while True:
         seen = services.broker.owner_changes(name)
         try:
-            owner = await services.broker.owner_of(name, forwarded=forwarded)
+            owner = await services.broker.owner_of(
+                name, forwarded=forwarded, incarnation=call.incarnation
+            )
             call.owner_url = owner.url
+            call.served_incarnation = owner.incarnation
             if owner.local:
                 return await here(await services.broker.partition(name))
             if forwarded:
                 raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
             return await there(owner)
+        except TopicChanged as error:
+            # Ours was an old belief, or the caller's; if it was ours, we know better next time.
+            if error.looked and call.names_incarnation:
+                raise TopicReplaced(str(error)) from error
+            services.broker.forget_topic(name.topic_name)
+            if forwarded or error.looked or loop.time() + pause > deadline or not may_repeat():
+                raise
         except (NotOwner, PartitionMoving, OwnerUnreachable) as error:
             gives_up = forwarded and isinstance(error, NotOwner)
             if gives_up or loop.time() + pause > deadline or not may_repeat():
                 raise
             await services.broker.until_owner_changes(name, seen, pause)
             pause = min(pause * 2, PAUSE_S_MAX)
+
+
+async def topic_of(call: Call) -> TopicInfo:
+    """The topic in the path; the rest of the call is about this incarnation of it and no other.
+
+    Raises `TopicNotFound`, and `TopicReplaced` when the caller means an earlier one.
+    """
+    try:
+        info = await call.services.broker.get_topic(call.topic, call.incarnation)
+    except TopicChanged as error:
+        raise TopicReplaced(str(error)) if call.names_incarnation else error from error
+    call.served_incarnation = info.incarnation
+    if call.partition is None:  # what was made of the number of partitions must stay true
+        call.incarnation = info.incarnation
+    return info
 
 
 async def at_owner(
@@ -237,6 +270,8 @@ class Peers:
         Raises `NotOwner` and `OwnerUnreachable` (nothing was done), and the `Problem` it answers.
         """
         sent = {**(headers or {}), FORWARDED_HEADER: from_broker}
+        if owner.incarnation:
+            sent[INCARNATION_HEADER] = owner.incarnation
         try:
             async with self._open(owner, method, path, body, sent, wait_s) as response:
                 content = await response.read()
@@ -267,6 +302,8 @@ class Peers:
             )
         )
         headers[FORWARDED_HEADER] = call.services.broker.broker_id
+        if owner.incarnation:
+            headers[INCARNATION_HEADER] = owner.incarnation
         waits = call.route.waits and "wait" in call.query
         wait_s = self._config.wait_ms_max / 1000 if waits else 0.0
         try:
@@ -307,7 +344,7 @@ class Peers:
             content = await response.read()
             if response.status == 503 and not call.body_is_spent:
                 problem = _problem_from(owner, 503, content)
-                if isinstance(problem, NotOwner):
+                if isinstance(problem, NotOwner | TopicChanged):
                     raise problem
             return web.Response(status=response.status, headers=headers, body=content)
         answer = web.StreamResponse(status=response.status, headers=headers)
@@ -376,8 +413,8 @@ def _unknown(owner: Owner, error: BaseException) -> Problem:
     )
 
 
-def _problem_from(owner: Owner, status: int, content: bytes) -> Problem | NotOwner:
-    """Another broker's problem as our own; `NotOwner` when it did nothing."""
+def _problem_from(owner: Owner, status: int, content: bytes) -> Problem | NotOwner | TopicChanged:
+    """Another broker's problem as our own; `NotOwner`, `TopicChanged` when it did nothing."""
     try:
         members: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -386,6 +423,8 @@ def _problem_from(owner: Owner, status: int, content: bytes) -> Problem | NotOwn
     detail = str(members.pop("detail", f"broker at {owner.url} answered {status}"))
     if status == 503 and code in MOVING_CODES:
         return NotOwner(detail)
+    if status == 503 and code == TopicChanged.name:
+        return TopicChanged(detail)
     retryable = bool(members.pop("retryable", False))
     for known in ("type", "title", "status", "instance"):
         members.pop(known, None)

@@ -151,7 +151,20 @@ _TOPICS = (
     Route(
         method="DELETE", path=TOPIC, handler=api_topics.delete_topic, name="delete_topic",
         tag="topics", summary="Delete a topic with its ledgers and cursors",
-        parameters=_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404,),
+        description=(
+            "When it is answered, no broker serves the topic any more and none of its publishers "
+            "gets another ack. A deletion that takes long is a 503 and goes on by itself."
+        ),
+        parameters=_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
+    ),
+    Route(
+        method="POST", path=TOPIC + "/let-go", handler=api_topics.let_go, name="let_go",
+        tag="topics", summary="From broker to broker: the topic is being deleted, serve it no more",
+        parameters=(
+            *_path("namespace", "topic"),
+            _query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
+        ),
+        answers=(_ok("Let go", "LetGo"),), problems=(503,),
     ),
     _get(
         TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",

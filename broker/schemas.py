@@ -195,12 +195,20 @@ SCHEMAS: dict[str, Any] = {
             "name": TEXT,
             "settings": ref("TopicSettings"),
             "created": {"type": "integer", "description": "milliseconds since the epoch"},
+            "incarnation": {
+                "type": "string",
+                "description": "tells it from earlier and later topics of the same name",
+            },
             "messages": COUNT,
             "stored_bytes": COUNT,
             "backlog": {"type": "object", "additionalProperties": COUNT},
             "partitions": _list(ref("Partition")),
         },
-        "name", "settings", "created",
+        "name", "settings", "created", "incarnation",
+    ),
+    "LetGo": _object(
+        {"served": _list({"type": "integer", "description": "of partitions, until now"})},
+        "served",
     ),
     "SubscriptionSettings": _object(
         {

@@ -13,12 +13,14 @@ import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 from aiohttp import web
 
+from broker.api_topics import LetGoAnswer
 from broker.broker import Broker
 from broker.browsers import check_browser
-from broker.call import OWNER_HEADER, Call
+from broker.call import INCARNATION_HEADER, OWNER_HEADER, Call
 from broker.errors import BrokerError
 from broker.held_bytes import HeldBytes
 from broker.http_config import HttpConfig
@@ -30,6 +32,7 @@ from broker.proxy import Peers
 from broker.router import Router
 from broker.routes import ROUTES
 from broker.services import Services
+from broker.types import BrokerInfo, Owner, TopicName
 from metadata.bookies import BookieRegistry
 from metadata.store import MetadataStore
 from protocol.codes import Scope
@@ -87,6 +90,7 @@ class BrokerServer:
             clock=clock,
             routes=ROUTES,
         )
+        broker.tell_peer = self._tell_peer
         self._router = Router(ROUTES)
         self._listener: asyncio.Server | None = None
         self._http: ConnectionServer | None = None
@@ -157,6 +161,12 @@ class BrokerServer:
         finally:
             await self._cut_off()
 
+    async def _tell_peer(self, peer: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
+        owner = Owner(peer.broker_id, peer.url, False, incarnation)
+        path = f"/v1/topics/{name.namespace}/{name.topic}/let-go?incarnation={incarnation}"
+        reply = await self._services.peers.ask(self._broker.broker_id, owner, "POST", path)
+        return msgspec.json.decode(reply.body, type=LetGoAnswer).served
+
     async def _cut_off(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -197,6 +207,8 @@ class BrokerServer:
         if not response.prepared:
             headers = response.headers
             headers.setdefault(OWNER_HEADER, call.owner_url if call else self.url)
+            if call and call.served_incarnation:
+                headers.setdefault(INCARNATION_HEADER, call.served_incarnation)
             headers["Server"] = "octavo"
             headers["X-Content-Type-Options"] = "nosniff"
             if self._services.stopping.is_set() or headers.get("Connection") == "close":

@@ -49,8 +49,8 @@ class SubscribedLog(Protocol):
     name: PartitionName
 
     @property
-    def epoch(self) -> int:
-        """Counts the take-overs."""
+    def lease_epoch(self) -> int:
+        """Counts the take-overs, elsewhere in each incarnation of the topic."""
 
     @property
     def earliest_offset(self) -> int:
@@ -300,7 +300,7 @@ class Subscription:
 
     async def _open(self, found: HandOut) -> list[Delivery]:
         offsets, counts = found.offsets, found.counts
-        front, back = f"{self._log.name.partition}-", f"-{self._log.epoch}-{found.number}"
+        front, back = f"{self._log.name.partition}-", f"-{self._log.lease_epoch}-{found.number}"
         deliveries: list[Delivery] = []
         at = 0
         while at < len(offsets):
@@ -343,7 +343,7 @@ class Subscription:
         self, ack_ids: Iterable[str], stale: list[str], *, or_acked: bool = False
     ) -> list[int]:
         """The offsets of ack ids whose lease is alive; those without one go to `stale`."""
-        here = (str(self._log.name.partition), str(self._log.epoch))
+        here = (str(self._log.name.partition), str(self._log.lease_epoch))
         holds, is_acked = self._dispatcher.holds, self._cursor.is_acked
         offsets = []
         for text in ack_ids:

@@ -10,24 +10,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import structlog
 
+from broker.deletion import Deletions
 from broker.errors import (
     InvalidSettings,
     NamespaceNotEmpty,
     NamespaceNotFound,
     SettingsConflict,
     SubscriptionNotFound,
+    TopicChanged,
+    TopicDeleting,
     TopicNotFound,
 )
 from broker.remembered import Remembered
-from broker.state_log import delete_quietly
+from broker.topic_info import differences, info_of, stored
 from broker.types import (
     DEFAULT_NAMESPACE,
-    PartitionName,
     StartPosition,
     SubscriptionInfo,
     SubscriptionSettings,
@@ -37,19 +39,15 @@ from broker.types import (
     TopicSettings,
     checked_name,
 )
-from ledger.ledgers import LedgerClient
-from metadata.compactions import compacted_ledgers
-from metadata.offloads import is_only_copy
 from metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from metadata.topics import NamespaceRecord, SubscriptionRecord, TopicRecord, TopicStore
-from metadata.topics import TopicSettings as StoredSettings
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 8
+_CHANGE_WAIT_S = 10.0
 _STALE_SUBSCRIPTIONS_MAX = 1_000
 """Of a topic with more in memory, those that nobody asked for since the last alarm are dropped."""
-_SETTING_NAMES = tuple(field.name for field in fields(TopicSettings))
 _PARTITIONS_KEY = "partitions"
 """In a subscription's record: how many partitions the topic had when it was made."""
 
@@ -79,17 +77,23 @@ class Topics:
     def __init__(
         self,
         records: TopicStore,
-        ledgers: LedgerClient,
+        deletions: Deletions,
         clock: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_deleted: Callable[[TopicName], None],
     ) -> None:
         self._records = records
-        self._ledgers = ledgers
+        self._deletions = deletions
+        self._run = ""
+        self._made = 0
         self._clock = clock
         self._spawn = spawn
         self._on_deleted = on_deleted
         self._known: dict[TopicName, _Known] = {}
+
+    def start(self, run: str) -> None:
+        """`run` is unique to this start of this broker."""
+        self._run = run
 
     def close(self) -> None:
         """Watch no more."""
@@ -140,18 +144,33 @@ class Topics:
     ) -> tuple[TopicInfo, bool]:
         """See `Broker.create_topic`."""
         await self._check_namespace(name.namespace)
-        record = TopicRecord(_stored(settings), self._clock())
+        self._made += 1
+        incarnation = f"{self._run}-{self._made}"
+        record = TopicRecord(stored(settings), self._clock(), incarnation=incarnation)
+        while True:
+            try:
+                await self._records.create_topic(*name, record)
+            except RecordExists:
+                if (found := await self._standing(name)) is None:
+                    continue
+                if found.settings != settings:
+                    raise SettingsConflict(
+                        f"topic {name} exists with other settings: {differences(found, settings)}"
+                    ) from None
+                return found, False
+            self.forget(name)
+            return TopicInfo(name, settings, record.created_ms, incarnation), True
+
+    async def _standing(self, name: TopicName) -> TopicInfo | None:
+        """The topic; None when it is gone, after waiting for a deletion. Raises `TopicDeleting`."""
         try:
-            await self._records.create_topic(*name, record)
-        except RecordExists:
-            found = await self._read(name)
-            if found.settings != settings:
-                raise SettingsConflict(
-                    f"topic {name} exists with other settings: {_differences(found, settings)}"
-                ) from None
-            return found, False
-        self._drop(name)
-        return await self.get(name), True
+            record, _ = await self._records.read_topic(*name)
+        except RecordNotFound:
+            return None
+        if record.deleting:
+            await self._deletions.finish(name, record.identity)
+            return None
+        return info_of(name, record)
 
     async def get(self, name: TopicName) -> TopicInfo:
         """The topic, from memory if possible. Raises `TopicNotFound`."""
@@ -165,8 +184,25 @@ class Topics:
         try:
             return await (info.newest() if newest else info.value())
         except TopicNotFound:
-            self._drop(name)
+            self.forget(name)
             raise
+
+    async def newest(self, name: TopicName) -> TopicInfo:
+        """The topic as it stands in the store. Raises `TopicNotFound`, `MetadataUnavailable`."""
+        self._watch(name).info.alarm()
+        return await self._found(name, newest=True)
+
+    async def get_bound(self, name: TopicName, incarnation: str | None) -> TopicInfo:
+        """`get`, but of this incarnation if one is given. Raises `TopicChanged`."""
+        info = await self.get(name)
+        if incarnation and info.incarnation != incarnation:
+            info = await self.newest(name)  # we or the caller may be behind
+            if info.incarnation != incarnation:
+                raise TopicChanged(
+                    f"topic {name} was deleted, and another one was made in its place",
+                    looked=True,
+                )
+        return info
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
         """The newest settings in memory."""
@@ -176,6 +212,18 @@ class Topics:
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """See `Broker.update_topic`."""
+        try:
+            async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
+                await self._update(name, settings, check)
+        except TimeoutError as error:
+            raise TopicDeleting(
+                f"topic {name} is being changed or deleted by another broker; ask again"
+            ) from error
+        return await self.newest(name)
+
+    async def _update(
+        self, name: TopicName, settings: TopicSettings, check: Callable[[], None]
+    ) -> None:
         for _ in range(_CHANGES_TRIED_MAX):
             try:
                 record, version = await self._records.read_topic(*name)
@@ -188,22 +236,22 @@ class Topics:
                     f"topic {name} has {record.settings.partitions} partitions; it can get more, "
                     f"not fewer (asked for {settings.partitions})"
                 )
-            stored = replace(_stored(settings), extra=record.settings.extra)
+            wanted = replace(stored(settings), extra=record.settings.extra)
+            check()
             with contextlib.suppress(VersionConflict):
-                await self._records.write_topic(*name, replace(record, settings=stored), version)
-                self._changed(name)
-                return await self._found(name, newest=True)
+                await self._records.write_topic(*name, replace(record, settings=wanted), version)
+                return
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName) -> None:
         """See `Broker.delete_topic`."""
-        await self._mark_deleting(name)
-        self._changed(name)
-        for number in await self._records.list_partitions(*name):
-            await self._delete_partition(name.partition(number))
-        with contextlib.suppress(RecordNotFound):
-            await self._records.delete_topic(*name)
-        self._drop(name)
+        await self._records.sync()
+        try:
+            record, _ = await self._records.read_topic(*name)
+        except RecordNotFound as error:
+            raise _no_topic(name) from error
+        await self._deletions.finish(name, record.identity)
+        self.forget(name)
 
     async def topics_in(self, namespace: str) -> list[str]:
         """See `Broker.list_topics`."""
@@ -219,40 +267,6 @@ class Topics:
                     found.append(await self.get(TopicName(namespace, topic)))
         return found
 
-    async def _mark_deleting(self, name: TopicName) -> None:
-        for _ in range(_CHANGES_TRIED_MAX):
-            try:
-                record, version = await self._records.read_topic(*name)
-                if not record.deleting:
-                    record = replace(record, deleting=True)
-                    await self._records.write_topic(*name, record, version)
-                return
-            except RecordNotFound as error:
-                raise _no_topic(name) from error
-            except VersionConflict:
-                continue
-        raise SettingsConflict(f"topic {name} is being changed by others; try again")
-
-    async def _delete_partition(self, name: PartitionName) -> None:
-        """First the record, so that its owner cannot add a ledger to it any more; then those."""
-        for _ in range(_CHANGES_TRIED_MAX):
-            try:
-                record, version = await self._records.read_partition(*name)
-                await self._records.delete_partition(*name, version)
-            except VersionConflict:
-                continue
-            except RecordNotFound:
-                return
-            ledger_ids = [
-                link.ledger_id for link in record.ledgers if not is_only_copy(link.offload)
-            ]
-            if record.state_ledger is not None:
-                ledger_ids.append(record.state_ledger)
-            ledger_ids += compacted_ledgers(record)
-            await asyncio.gather(*(delete_quietly(self._ledgers, one) for one in ledger_ids))
-            return
-        raise SettingsConflict(f"partition {name} is being changed by its owner; try again")
-
     # Subscriptions
 
     async def create_subscription(
@@ -260,14 +274,16 @@ class Topics:
     ) -> tuple[SubscriptionInfo, bool]:
         """See `Broker.create_subscription`."""
         checked_name("subscription", name)
-        partitions = (await self.get(topic)).settings.partitions
+        info = await self.newest(topic)
         record = SubscriptionRecord(
             type=settings.type,
             start=settings.start,
             ack_timeout_ms=settings.ack_timeout_ms,
             created_ms=self._clock(),
-            extra={_PARTITIONS_KEY: partitions},
+            incarnation=info.incarnation,
+            extra={_PARTITIONS_KEY: info.settings.partitions},
         )
+        await self._remove_leftover(topic, name, info.incarnation)
         try:
             await self._records.create_subscription(*topic, name, record)
         except RecordExists:
@@ -278,6 +294,13 @@ class Topics:
                 ) from None
             return found, False
         return await self._read_subscription(topic, name), True
+
+    async def _remove_leftover(self, topic: TopicName, name: str, incarnation: str) -> None:
+        """One that came too late for the deletion of an earlier topic."""
+        with contextlib.suppress(RecordNotFound, VersionConflict):
+            record, version = await self._records.read_subscription(*topic, name)
+            if record.incarnation not in ("", incarnation):
+                await self._records.delete_subscription(*topic, name, version)
 
     async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
         """The subscription, from memory if possible. Raises `SubscriptionNotFound`."""
@@ -317,6 +340,7 @@ class Topics:
     async def _read_subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
         try:
             record, _ = await self._records.read_subscription(*topic, name)
+            await self._check_incarnation(topic, name, record)
         except RecordNotFound as error:
             raise _no_subscription(topic, name) from error
         settings = SubscriptionSettings(
@@ -327,6 +351,15 @@ class Topics:
         partitions = record.extra.get(_PARTITIONS_KEY, 0)
         return SubscriptionInfo(name, settings, record.created_ms, partitions)
 
+    async def _check_incarnation(
+        self, topic: TopicName, name: str, record: SubscriptionRecord
+    ) -> None:
+        """Older versions of the software say none. Raises `SubscriptionNotFound`."""
+        if not record.incarnation or record.incarnation == (await self.get(topic)).incarnation:
+            return
+        if record.incarnation != (await self.newest(topic)).incarnation:
+            raise _no_subscription(topic, name)
+
     # The cache
 
     async def _read(self, name: TopicName) -> TopicInfo:
@@ -335,8 +368,11 @@ class Topics:
         except RecordNotFound as error:
             raise _no_topic(name) from error
         if record.deleting:
-            raise _no_topic(name)
-        return TopicInfo(name, _settings(record.settings), record.created_ms)
+            raise TopicNotFound(
+                f"topic {name} is being deleted; PUT /v1/topics/{name} waits for "
+                "that and makes it anew"
+            )
+        return info_of(name, record)
 
     def _reading_of(self, name: TopicName) -> Callable[[], Coroutine[Any, Any, TopicInfo]]:
         """Reads the topic and notices a namesake."""
@@ -346,8 +382,10 @@ class Topics:
             nonlocal before
             info = await self._read(name)
             known, before = before, info
-            if known is not None and known.created_ms != info.created_ms:
-                # Deleted and made again between two looks: what is open here was the old one's.
+            if known is not None and known.incarnation != info.incarnation:
+                # Deleted and made again between two looks: what is known here was the old one's.
+                if (held := self._known.get(name)) is not None:
+                    held.subscriptions.clear()
                 self._on_deleted(name)
             return info
 
@@ -378,27 +416,12 @@ class Topics:
         except OctavoError as error:
             _log.warning("topic_not_read", topic=str(name), reason=str(error))
 
-    def _drop(self, name: TopicName) -> None:
+    def forget(self, name: TopicName) -> None:
+        """Whoever asks next is told what stands in the store."""
         known = self._known.pop(name, None)
         if known is not None:
             for watch in known.watches:
                 watch.cancel()
-
-
-def _stored(settings: TopicSettings) -> StoredSettings:
-    return StoredSettings(**{name: getattr(settings, name) for name in _SETTING_NAMES})
-
-
-def _settings(stored: StoredSettings) -> TopicSettings:
-    return TopicSettings(**{name: getattr(stored, name) for name in _SETTING_NAMES})
-
-
-def _differences(found: TopicInfo, wanted: TopicSettings) -> str:
-    return ", ".join(
-        f"{name} is {getattr(found.settings, name)}, not {getattr(wanted, name)}"
-        for name in _SETTING_NAMES
-        if getattr(found.settings, name) != getattr(wanted, name)
-    )
 
 
 def _no_topic(name: TopicName) -> TopicNotFound:

@@ -207,11 +207,12 @@ class SubscriptionSettings:
 
 
 class TopicInfo(NamedTuple):
-    """A topic as it stands. `created_ms` since the epoch."""
+    """A topic as it stands. `created_ms` since the epoch; `incarnation` tells it from namesakes."""
 
     name: TopicName
     settings: TopicSettings
     created_ms: int
+    incarnation: str = ""
 
 
 class SubscriptionInfo(NamedTuple):
@@ -274,11 +275,15 @@ class Nack(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """The broker that serves a partition. `local`: it is this one."""
+    """The broker that serves a partition. `local`: it is this one.
+
+    `incarnation`: which topic of that name the answer is about.
+    """
 
     broker_id: str
     url: str
     local: bool
+    incarnation: str = ""
 
 
 class BrokerInfo(NamedTuple):

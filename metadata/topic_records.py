@@ -49,12 +49,21 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic: its settings, when it was made, and whether it is being deleted."""
+    """A topic: its settings, when it was made, and whether it is being deleted.
+
+    `incarnation` is unique to this making of it; records of older versions have none.
+    """
 
     settings: TopicSettings
     created_ms: int = 0
     deleting: bool = False
+    incarnation: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """The incarnation; of a record without one what is nearest to it and never changes."""
+        return self.incarnation or f"ms{self.created_ms}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,8 @@ class PartitionRecord:
 
     `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `transactions` is
     the newest batch of each transaction id that was spliced in and may be asked for again.
+    `incarnation` is that of the topic it belongs to ("": of whichever stands there). `deleted`: its
+    topic is being deleted, so nobody may change it any more; it still names what has to go.
     """
 
     ledgers: tuple[PartitionLedger, ...] = ()
@@ -175,6 +186,8 @@ class PartitionRecord:
     epoch: int = 0
     transactions: Mapping[str, int] = field(default_factory=dict)
     compaction: CompactionRecord | None = None
+    incarnation: str = ""
+    deleted: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -183,7 +196,7 @@ class SubscriptionRecord:
     """A subscription's settings. Its position is in the partitions' state ledgers.
 
     `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant for
-    each partition when the subscription was made.
+    each partition when the subscription was made. `incarnation`: of the topic it belongs to.
     """
 
     type: str = "exclusive"
@@ -192,6 +205,7 @@ class SubscriptionRecord:
     ack_timeout_ms: int = 30_000
     max_deliveries: int | None = None
     created_ms: int = 0
+    incarnation: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

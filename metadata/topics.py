@@ -5,6 +5,7 @@
     /octavo/topics/<ns>/<topic>/partitions/<n>
     /octavo/topics/<ns>/<topic>/subscriptions/<sub>
     /octavo/owners/<ns>/<topic>/<n>            ephemeral, see election.py
+    /octavo/changes/<ns>/<topic>               ephemeral: who changes or deletes the topic
     /octavo/brokers/<id>                       ephemeral
 
 Names are validated where users give them (broker/types.py); here a bad one is an AssertionError.
@@ -57,12 +58,14 @@ __all__ = [
     "TopicSettings",
     "TopicStore",
     "broker_path",
+    "changes_path",
     "owner_path",
 ]
 
 NAMESPACES_ROOT = "/octavo/namespaces"
 TOPICS_ROOT = "/octavo/topics"
 OWNERS_ROOT = "/octavo/owners"
+CHANGES_ROOT = "/octavo/changes"
 BROKERS_ROOT = "/octavo/brokers"
 OFFLOADS_ROOT = "/octavo/offloads"
 _DELETES_TRIED_MAX = 8
@@ -73,6 +76,11 @@ R = TypeVar("R")
 def owner_path(namespace: str, topic: str, partition: int) -> str:
     """Where the owner of a partition is named."""
     return join(OWNERS_ROOT, namespace, topic, str(partition))
+
+
+def changes_path(namespace: str, topic: str) -> str:
+    """Where the broker is named that changes or deletes a topic."""
+    return join(CHANGES_ROOT, namespace, topic)
 
 
 def broker_path(broker_id: str) -> str:
@@ -104,6 +112,10 @@ class TopicStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+
+    async def sync(self) -> None:
+        """Reads begun after this see all that anybody was told of before it."""
+        await self._store.sync()
 
     # -- namespaces
 

@@ -14,7 +14,7 @@ from broker.broker import Broker
 from broker.config import BrokerConfig
 from broker.errors import PartitionMoving
 from broker.partition import Partition
-from broker.types import PartitionName, TopicName, TopicSettings
+from broker.types import BrokerInfo, PartitionName, TopicName, TopicSettings
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
@@ -91,8 +91,13 @@ class BrokerCluster:
         self._url = f"file://{folder / 'metadata.db'}"
         self._running: list[RunningBroker] = []
 
-    async def start(self, broker_id: str, **config: Any) -> RunningBroker:
+    async def start(self, broker_id: str, *, deaf: bool = False, **config: Any) -> RunningBroker:
+        """`deaf`: none of its watches ever fires."""
         store = open_store(self._url, session_timeout_ms=self._session_timeout_ms)
+        if deaf:
+            muted: Any = store
+            for kind in ("watch", "watch_children"):
+                setattr(muted, kind, _muted(getattr(store, kind)))
         await store.start()
         rng = random.Random(f"{broker_id} {len(self._running)}")
         ledgers = LedgerClient(store, rng=rng, options=LedgerOptions(**QUICK), clock=self.clock)
@@ -104,10 +109,17 @@ class BrokerCluster:
             rng=rng,
             clock=self.clock,
         )
+        broker.tell_peer = self._tell_peer
         await broker.start(f"http://{broker_id}.test")
         running = RunningBroker(broker, store, ledgers)
         self._running.append(running)
         return running
+
+    async def _tell_peer(self, peer: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
+        for running in self._running:
+            if running.broker.broker_id == peer.broker_id and not running.gone:
+                return await running.broker.let_go(name, incarnation)
+        raise ConnectionRefusedError(peer.url)
 
     async def close(self) -> None:
         for running in self._running:
@@ -115,6 +127,10 @@ class BrokerCluster:
                 await running.bury()
             else:
                 await running.close()
+
+
+def _muted(watch: Any) -> Any:
+    return lambda path, on_change: watch(path, lambda: None)
 
 
 @contextlib.asynccontextmanager

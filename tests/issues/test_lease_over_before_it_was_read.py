@@ -27,7 +27,7 @@ class SlowLog:
     """A partition of three messages that are read slower than the ack timeout."""
 
     name = PartitionName("public", "t", 0)
-    epoch = 1
+    lease_epoch = 1
     earliest_offset = 0
     next_offset = 3
 

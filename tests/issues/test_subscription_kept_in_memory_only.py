@@ -24,7 +24,7 @@ INFO = SubscriptionInfo("s", SubscriptionSettings(), 1)
 
 class Log:
     name = PartitionName("public", "t", 0)
-    epoch = 1
+    lease_epoch = 1
     earliest_offset = 0
     next_offset = 9
 

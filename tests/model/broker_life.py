@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -24,13 +25,15 @@ from broker.types import PartitionName, Published, TopicSettings
 from ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
 from metadata.store import MetadataUnavailable, VersionConflict
 from metadata.topic_records import decode_record, encode_record
-from metadata.topics import PartitionRecord
+from metadata.topics import PartitionRecord, TopicRecord
+from metadata.topics import TopicSettings as StoredSettings
 from metadata.transactions import TransactionStore
 from protocol.batch import read_header, with_base_offset
 from protocol.codes import OctavoError
 from protocol.records import Record, build_batch, read_records
 
 NAME = PartitionName("default", "orders", 0)
+INCARNATION = "1"
 Answer = tuple[Any, ...]
 Event = tuple[int, Answer]
 """The number of a call, and how it was answered."""
@@ -128,7 +131,9 @@ class Life:
     # What it does
 
     async def _live(self) -> None:
-        partition = Partition(NAME, self._around(), self._settings, lambda partition: None)
+        partition = Partition(
+            NAME, INCARNATION, self._around(), self._settings, lambda partition: None
+        )
         try:
             await partition.open()
             for number in range(self.messages):
@@ -174,11 +179,14 @@ class _Topics:
     def __init__(self, life: Life) -> None:
         self._life = life
 
+    async def read_topic(self, *name: Any) -> tuple[TopicRecord, int]:
+        return TopicRecord(StoredSettings(), incarnation=INCARNATION), 0
+
     async def read_partition(self, *name: Any) -> tuple[PartitionRecord, int]:
         kind, *found = await self._life.ask("record", "read")
         if kind == "unavailable":
             raise MetadataUnavailable("no answer")
-        return found[0].record, found[1]
+        return replace(found[0].record, incarnation=INCARNATION), found[1]
 
     async def write_partition(self, *args: Any) -> int:
         *_, record, version = args

@@ -17,7 +17,7 @@ from broker.config import BrokerConfig
 from broker.errors import PartitionMoving
 from broker.partition import Partition
 from broker.proxy import OwnerUnreachable, with_owner
-from broker.types import Owner, PartitionName
+from broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from ledger.errors import OutcomeUnknown
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
@@ -104,6 +104,7 @@ class SimBroker:
             await ledgers.start()
             config = BrokerConfig(broker_id=self.name, **self._limits)
             broker = Broker(store, ledgers, config, rng=process.rng, clock=process.clock_ms)
+            broker.tell_peer = partial(self._tell_peer, process)
             await broker.start(f"sim://{self.name}")
             self.broker = broker
             cluster.events.add("broker up", self.name)
@@ -131,7 +132,14 @@ class SimBroker:
 
     # Calls
 
-    async def at_owner(self, name: PartitionName, work: Work, *, forwarded: bool = False) -> Any:
+    async def at_owner(
+        self,
+        name: PartitionName,
+        work: Work,
+        *,
+        forwarded: bool = False,
+        incarnation: str | None = None,
+    ) -> Any:
         """Have `work` done at the partition's owner. For calls through the network."""
         broker, process = self.broker, self.process
         if broker is None or process is None:
@@ -141,11 +149,19 @@ class SimBroker:
                 broker=broker, config=SimpleNamespace(moving_wait_ms=_MOVING_WAIT_MS)
             ),
             forwarded=forwarded,
+            incarnation=incarnation,
+            names_incarnation=incarnation is not None and not forwarded,
             owner_url="",
         )
 
         async def there(owner: Owner) -> Any:
-            ask = partial(self._peers[owner.broker_id].at_owner, name, work, forwarded=True)
+            ask = partial(
+                self._peers[owner.broker_id].at_owner,
+                name,
+                work,
+                forwarded=True,
+                incarnation=owner.incarnation,
+            )
             self.cluster.trace.probe("topic.forwarded")
             try:
                 return await self.cluster.network.call(
@@ -155,6 +171,19 @@ class SimBroker:
                 raise OwnerUnreachable(f"{owner.broker_id} is not there") from error
 
         return await with_owner(call, name, work, there)  # type: ignore[arg-type]
+
+    async def _tell_peer(
+        self, process: Process, peer: BrokerInfo, name: TopicName, incarnation: str
+    ) -> list[int]:
+        async def let_go() -> Any:
+            return await self._peers[peer.broker_id].with_broker(
+                lambda broker: broker.let_go(name, incarnation)
+            )
+
+        found: list[int] = await self.cluster.network.call(
+            process, peer.broker_id, let_go, CALL_TIMEOUT_S
+        )
+        return found
 
     async def with_broker(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
         """Have `work` done by this broker."""

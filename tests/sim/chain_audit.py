@@ -77,6 +77,13 @@ class ChainAudit:
         record = decode_record(PartitionRecord, change.path, change.value)
         known = self.owned.setdefault(name, Owned())
         what = f"{name} by {change.by}: {_short(known.record)} → {_short(record)}"
+        if record.deleted:
+            if not same_to_owner(
+                replace(record, deleted=False), replace(known.record, deleted=False)
+            ):
+                self._fail(f"S9 a chain is changed that is being deleted: {what}")
+            known.record = record
+            return
         self._check_epoch(known, record, change, what)
         for link, following in pairwise(record.ledgers):
             if link.count is None or link.base_offset + link.count != following.base_offset:
@@ -197,6 +204,8 @@ class ChainAudit:
     def _check_not_named(self) -> None:
         for name, known in self.owned.items():
             record = known.record
+            if record.deleted:
+                continue
             for link in record.ledgers:
                 if self._is_deleted(link.ledger_id) and not (
                     self.offloads is not None and self.offloads.may_be_deleted(link)

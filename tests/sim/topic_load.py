@@ -327,7 +327,8 @@ class TopicLoad:
     ) -> None:
         rows = []
         for one in given:
-            partition, offset, epoch, lease = map(int, one.ack_id.split("-"))
+            partition, offset, lease_epoch, lease = map(int, one.ack_id.split("-"))
+            epoch = lease_epoch & 0xFFFF_FFFF
             if (partition, offset) != (log.name.partition, one.offset):
                 self.audit.fail(f"S9 {log.name} offset {one.offset}: ack id {one.ack_id}")
             value = (one.record.value or b"").decode()

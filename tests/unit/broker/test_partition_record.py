@@ -27,10 +27,10 @@ class FakeTopics:
     """One record. `faults` are taken one per write or read: when the reply is lost, and how."""
 
     def __init__(self) -> None:
-        self.record: PartitionRecord | None = PartitionRecord()
+        self.record: PartitionRecord | None = PartitionRecord(incarnation="i")
         self.version = 0
         self.faults: list[str] = []
-        self.topic: TopicRecord | None = TopicRecord(TopicSettings())
+        self.topic: TopicRecord | None = TopicRecord(TopicSettings(), incarnation="i")
 
     def _fault(self) -> str:
         return self.faults.pop(0) if self.faults else "none"
@@ -73,7 +73,7 @@ class FakeTopics:
 
 
 async def opened(topics: FakeTopics, timeout_ms: int = 5_000) -> PartitionRecordKeeper:
-    keeper = PartitionRecordKeeper(topics, NAME, timeout_ms)  # type: ignore[arg-type]
+    keeper = PartitionRecordKeeper(topics, NAME, timeout_ms, "i")  # type: ignore[arg-type]
     await keeper.read()
     return keeper
 
@@ -140,7 +140,7 @@ async def test_a_deleted_partition_is_lost_and_is_not_made_again_while_deleting(
 async def test_the_first_owner_makes_the_record() -> None:
     topics = FakeTopics()
     topics.record = None
-    assert (await opened(topics)).value == PartitionRecord()
+    assert (await opened(topics)).value == PartitionRecord(incarnation="i")
 
 
 async def test_a_store_that_stays_away_is_an_unknown_outcome() -> None:
@@ -149,7 +149,7 @@ async def test_a_store_that_stays_away_is_an_unknown_outcome() -> None:
     topics.faults = ["lost reply"] + ["no read"] * 100
     with pytest.raises(MetadataUnavailable, match=r"within 0\.15 s"):
         await keeper.change(with_ledger(5))
-    assert keeper.value == PartitionRecord()
+    assert keeper.value == PartitionRecord(incarnation="i")
 
 
 async def test_changes_take_turns() -> None:
@@ -231,7 +231,7 @@ async def test_a_look_never_takes_over_another_owners_record() -> None:
     first, second = await opened(topics), await opened(topics)
     await second.change(with_ledger(6))
     await first.look()
-    assert first.value == PartitionRecord()
+    assert first.value == PartitionRecord(incarnation="i")
     with pytest.raises(OwnershipLost):
         await first.change(with_ledger(5))
     topics.record = None

@@ -375,6 +375,8 @@ class FakeBroker:
         self.closed = False
         self.transactions = FakeTransactions()
         self.balance = SimpleNamespace(to_move=dict[PartitionName, str])
+        self.forgotten: list[TopicName] = []
+        self.tell_peer: Any = None
         cluster.brokers[broker_id] = self
 
     def duties(self) -> Duties:
@@ -409,7 +411,9 @@ class FakeBroker:
             if found.settings != settings:
                 raise errors.SettingsConflict(f"{name} exists with other settings")
             return found, False
-        info = self.cluster.topics[name] = TopicInfo(name, settings, NOW_MS)
+        info = self.cluster.topics[name] = TopicInfo(
+            name, settings, NOW_MS, f"i{len(self.cluster.topics)}"
+        )
         self.cluster.subscriptions[name] = {}
         ids = sorted(self.cluster.brokers)
         for number in range(settings.partitions):
@@ -418,11 +422,20 @@ class FakeBroker:
             self.cluster.owners[partition] = ids[number % len(ids)]
         return info, True
 
-    async def get_topic(self, name: TopicName) -> TopicInfo:
+    async def get_topic(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
         try:
-            return self.cluster.topics[name]
+            found = self.cluster.topics[name]
         except KeyError:
             raise errors.TopicNotFound(f"there is no topic {name}") from None
+        if incarnation and found.incarnation != incarnation:
+            raise errors.TopicChanged(f"topic {name} is another one", looked=True)
+        return found
+
+    def forget_topic(self, name: TopicName) -> None:
+        self.forgotten.append(name)
+
+    async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
+        return [n.partition for n, owner in self.cluster.owners.items() if owner == self.broker_id]
 
     async def update_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         info = await self.get_topic(name)
@@ -467,16 +480,17 @@ class FakeBroker:
         await self.get_subscription(topic, name)
         del self.cluster.subscriptions[topic][name]
 
-    async def owner_of(self, name: PartitionName, *, forwarded: bool = False) -> Owner:
-        if name.topic_name not in self.cluster.topics:
-            raise errors.TopicNotFound(f"there is no topic {name.topic_name}")
+    async def owner_of(
+        self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
+    ) -> Owner:
+        info = await self.get_topic(name.topic_name, incarnation)
         if name not in self.cluster.owners:
             raise errors.PartitionNotFound(f"no partition {name}")
         owner = self.cluster.owners[name]
         if owner is None:
             raise errors.PartitionMoving(f"{name} has no owner at this moment")
         broker = self.cluster.brokers[owner]
-        return Owner(owner, broker.url, broker is self)
+        return Owner(owner, broker.url, broker is self, info.incarnation)
 
     def owner_changes(self, name: PartitionName) -> int:
         return 0

@@ -400,7 +400,7 @@ async def test_brokers_that_disagree_do_not_loop(two: Running) -> None:
     first = two.cluster.brokers["b1"]
     real = first.owner_of
 
-    async def wrong(asked: object, *, forwarded: bool = False):
+    async def wrong(asked: object, *, forwarded: bool = False, incarnation: str | None = None):
         return (await real(name))._replace(local=False, url=two.apis[1].url)
 
     first.owner_of = wrong

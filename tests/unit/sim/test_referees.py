@@ -276,6 +276,9 @@ STORIES: dict[str, Callable[[Story], object]] = {
     "S9 ledger 1 ends at 0": lambda s: s.written(1).close(0).chain(link(1, 0)).chain(link(2, 0)),
     "S9 the chain goes back": lambda s: s.change().close(-1).chain(link(1, 5)).chain(link(2, 3)),
     "S9 what was trimmed": lambda s: s.chain(trimmed_offset=3).chain(trimmed_offset=2),
+    "S9 a chain is changed that is being deleted": lambda s: s.chain(link(1, 0)).chain(
+        link(1, 0, 2), deleted=True
+    ),
     "P46 ledger 1 of": lambda s: s.change().chain(link(1, 0)).deleted(1),
     "P46 state ledger": lambda s: s.change().chain(link(2, 0), state_ledger=1).deleted(1),
     "X2 not between": lambda s: (
