@@ -22,7 +22,7 @@ from broker.config import BrokerConfig
 from broker.deletion import Deletions
 from broker.errors import TopicChanged, TopicNotFound
 from broker.log_reader import ReadAheadBudget
-from broker.members import Members, encode_broker
+from broker.members import Members, decode_broker, encode_broker
 from broker.metrics import Duties
 from broker.ownership import Owners
 from broker.partition import Partition
@@ -253,6 +253,10 @@ class Broker:
         """Return once `owner_changes` is no longer `seen`, or when time is up."""
         await self._owners.until_owner_changes(name, seen, timeout_s)
 
+    def doubt_owner(self, name: PartitionName) -> None:
+        """Who was taken for the owner says no: look in the store before the next answer."""
+        self._owners.doubt_owner(name)
+
     async def partition(self, name: PartitionName) -> Partition:
         """The local, open one. Raises `NotOwner`."""
         return await self._owners.partition(name)
@@ -284,14 +288,19 @@ class Broker:
     def _topic_deleted(self, name: TopicName) -> None:
         self._owners.topic_deleted(name)
 
-    async def _tell_all(self, name: TopicName, incarnation: str) -> frozenset[int]:
+    async def _tell_all(
+        self, name: TopicName, incarnation: str, claims: frozenset[bytes]
+    ) -> frozenset[int]:
         """Every live broker lets the topic go, as far as it can be reached; see `let_go`."""
-        others = [one for one in self.brokers() if one.broker_id != self.broker_id]
-        found = await asyncio.gather(
+        # The list of brokers may be as old as anything that a watch keeps.
+        found = {one.broker_id: one for one in self.brokers()}
+        found |= {one.broker_id: one for one in map(decode_broker, sorted(claims)) if one}
+        others = [one for _, one in sorted(found.items()) if one.broker_id != self.broker_id]
+        told = await asyncio.gather(
             self.let_go(name, incarnation),
             *(self._tell(one, name, incarnation) for one in others),
         )
-        return frozenset(number for served in found for number in served)
+        return frozenset(number for served in told for number in served)
 
     async def _tell(self, broker: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
         if self.tell_peer is None:

@@ -55,9 +55,9 @@ _PAUSE_S_MAX = 1.0
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-TellAll = Callable[[TopicName, str], Coroutine[Any, Any, frozenset[int]]]
-"""Has every broker let the topic of this incarnation go; the partitions that were served, by the
-word of those who served them. Takes a bounded time."""
+TellAll = Callable[[TopicName, str, frozenset[bytes]], Coroutine[Any, Any, frozenset[int]]]
+"""Has every broker let the topic of this incarnation go, those with these claims among them; the
+partitions that were served, by the word of those who served them. Takes a bounded time."""
 
 
 class _Job:
@@ -201,9 +201,13 @@ class Deletions:
             marked = await _each(
                 sorted(numbers), lambda n: self._mark(name.partition(n), incarnation, check)
             )
-            served = await self._tell_all(name, incarnation)
+            await (
+                self._records.sync()
+            )  # a claim that is not seen after this is newer than the marks
+            owners = await self._owners(name, numbers)
+            served = await self._tell_all(name, incarnation, frozenset(owners.values()))
             await _each(marked, lambda one: self._fence(one, served))
-            await self._until_let_go(name, incarnation, sorted(numbers), job)
+            await self._until_let_go(name, incarnation, owners, job)
             await _each(marked, lambda one: self._remove(one, check))
             check()
             with contextlib.suppress(RecordNotFound):
@@ -247,22 +251,22 @@ class Deletions:
                 _log.info("ledger_not_fenced", ledger_id=ledger_id, reason=str(error))
 
     async def _until_let_go(
-        self, name: TopicName, incarnation: str, numbers: list[int], job: _Job
+        self, name: TopicName, incarnation: str, owners: dict[int, bytes], job: _Job
     ) -> None:
         """Step 6."""
-        await self._records.sync()  # a claim that is not seen now is newer than the marks
         pause_s = _PAUSE_S
-        while True:
-            paths = [owner_path(*name.partition(number)) for number in numbers]
-            owners = await _each(paths, self._ownership.owner)
-            held = [number for number, owner in zip(numbers, owners, strict=True) if owner]
-            if not held:
-                return
-            job.waits_for = f"the owners of its partitions {held[:8]} have not let go yet"
-            numbers = held
+        while owners := await self._owners(name, owners):
+            job.waits_for = f"the owners of its partitions {[*owners][:8]} have not let go yet"
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-            await self._tell_all(name, incarnation)
+            await self._tell_all(name, incarnation, frozenset(owners.values()))
+
+    async def _owners(self, name: TopicName, numbers: Iterable[int]) -> dict[int, bytes]:
+        """The claims that stand."""
+        asked = sorted(numbers)
+        paths = [owner_path(*name.partition(number)) for number in asked]
+        found = await _each(paths, self._ownership.owner)
+        return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
 
     async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:
         """Step 7. The record goes after the ledgers that it names, so that none is forgotten."""

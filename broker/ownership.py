@@ -161,6 +161,10 @@ class Owners:
         """See `Broker.until_owner_changes`."""
         await self._lookups.until_changed(name, seen, timeout_s)
 
+    def doubt_owner(self, name: PartitionName) -> None:
+        """See `Broker.doubt_owner`."""
+        self._lookups.of(name).owner.alarm()
+
     async def partition(self, name: PartitionName) -> Partition:
         """See `Broker.partition`."""
         local = self._local.get(name)

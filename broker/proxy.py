@@ -123,6 +123,7 @@ async def with_owner(
             gives_up = forwarded and isinstance(error, NotOwner)
             if gives_up or loop.time() + pause > deadline or not may_repeat():
                 raise
+            services.broker.doubt_owner(name)  # a watch may be late by any time
             await services.broker.until_owner_changes(name, seen, pause)
             pause = min(pause * 2, PAUSE_S_MAX)
 

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from broker.broker import Broker
 from broker.config import BrokerConfig
-from broker.errors import PartitionMoving
+from broker.errors import OwnerUnreachable, PartitionMoving
 from broker.partition import Partition
-from broker.types import BrokerInfo, PartitionName, TopicName, TopicSettings
+from broker.proxy import with_owner
+from broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
@@ -29,6 +31,7 @@ FAST: dict[str, Any] = {
     "handover_timeout_ms": 1_000,
     "balance_after_ms": 600_000,
 }
+T = TypeVar("T")
 TOPIC = TopicName("public", "flights")
 
 
@@ -114,6 +117,34 @@ class BrokerCluster:
         running = RunningBroker(broker, store, ledgers)
         self._running.append(running)
         return running
+
+    async def at_owner(
+        self,
+        node: Broker,
+        name: PartitionName,
+        work: Callable[[Partition], Awaitable[T]],
+        *,
+        forwarded: bool = False,
+        incarnation: str | None = None,
+    ) -> T:
+        """What `work` gives at the partition's owner, asked for at `node`: the production proxy."""
+        call: Any = SimpleNamespace(
+            services=SimpleNamespace(broker=node, config=SimpleNamespace(moving_wait_ms=2_000)),
+            forwarded=forwarded,
+            incarnation=incarnation,
+            names_incarnation=False,
+            owner_url="",
+        )
+
+        async def there(owner: Owner) -> T:
+            for one in self._running:
+                if one.broker.broker_id == owner.broker_id and not one.gone:
+                    return await self.at_owner(
+                        one.broker, name, work, forwarded=True, incarnation=owner.incarnation
+                    )
+            raise OwnerUnreachable(owner.broker_id)
+
+        return await with_owner(call, name, work, there)
 
     async def _tell_peer(self, peer: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
         for running in self._running:

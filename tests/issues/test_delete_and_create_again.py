@@ -21,13 +21,13 @@ from broker.broker import Broker
 from broker.errors import (
     BrokerError,
     NotOwner,
-    PartitionMoving,
     StaleLease,
     SubscriptionNotFound,
     TopicChanged,
     TopicDeleting,
     TopicNotFound,
 )
+from broker.partition import Partition
 from broker.types import SubscriptionSettings, TopicName, TopicSettings
 from metadata.topics import SubscriptionRecord, TopicStore
 from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, until, values
@@ -211,19 +211,18 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
         while not over:
             count += 1
             node = nodes[(number + count) % 3]
-            try:
-                owner = await node.owner_of(NAME, forwarded=count % 4 == 0)
-                if not owner.local:
-                    node = next(one for one in nodes if one.broker_id == owner.broker_id)
-                    owner = await node.owner_of(NAME, forwarded=True, incarnation=owner.incarnation)
-                partition = await node.partition(NAME)
+
+            async def work(partition: Partition, count: int = count) -> tuple[str, str]:
                 tag = f"{partition.incarnation}:{number}:{count}"
                 await partition.publish(batch(tag=tag))
-                acked.setdefault(partition.incarnation, []).append(f"{tag}-0")
-            except TopicChanged:
-                node.forget_topic(TOPIC)
-            except (BrokerError, PartitionMoving):
+                return partition.incarnation, f"{tag}-0"
+
+            try:
+                incarnation, value = await brokers.at_owner(node, NAME, work)
+            except BrokerError:
                 await asyncio.sleep(0.002)
+            else:
+                acked.setdefault(incarnation, []).append(value)
 
     publishers = [asyncio.create_task(publish(number)) for number in range(4)]
     try:
@@ -234,7 +233,7 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
             await until(lambda now=info.incarnation: len(acked.get(now, ())) > 5, "publishes go on")
             before = list(acked[info.incarnation])
             reader = nodes[(turn + 1) % 3]
-            found = await read_all(nodes, reader)
+            found = await brokers.at_owner(reader, NAME, values)
             assert not {one for one in found if not one.startswith(info.incarnation)}
             assert not set(before) - set(found), "what was acked is there"
             await nodes[(turn + 2) % 3].delete_topic(TOPIC)
@@ -244,21 +243,6 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
     finally:
         over = True
         await asyncio.gather(*publishers)
-
-
-async def read_all(nodes: list[Broker], reader: Broker) -> list[str]:
-    async with asyncio.timeout(15):
-        while True:
-            try:
-                owner = await reader.owner_of(NAME)
-                node = next(one for one in nodes if one.broker_id == owner.broker_id)
-                await node.owner_of(NAME, forwarded=True, incarnation=owner.incarnation)
-                return await values(await node.partition(NAME))
-            except TopicChanged:
-                reader.forget_topic(TOPIC)
-            except BrokerError:
-                pass
-            await asyncio.sleep(0.005)
 
 
 async def until_topic_is_gone(broker: Broker) -> None:

@@ -431,6 +431,9 @@ class FakeBroker:
             raise errors.TopicChanged(f"topic {name} is another one", looked=True)
         return found
 
+    def doubt_owner(self, name: PartitionName) -> None:
+        pass
+
     def forget_topic(self, name: TopicName) -> None:
         self.forgotten.append(name)
 
