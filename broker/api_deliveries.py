@@ -31,6 +31,7 @@ CONSUMER_CHARS_MAX = 249
 REQUEST_CHARS_MAX = 64
 DEFAULT_CONSUMER = "default"
 MESSAGE_TYPES = (JSON, NDJSON)
+HELD_BACK_HEADER = "Octavo-Held-Back"
 ACK_IDS_MAX = 100_000
 NACK_DELAY_MS_MAX = 24 * 3_600_000
 RECEIVE_PARTITIONS_MAX = 128
@@ -73,6 +74,13 @@ async def receive(call: Call) -> web.StreamResponse:
     return _deliver(call, await gathering.receive(most, wait_s))
 
 
+class _Received(msgspec.Struct):
+    """What one partition gives, and why it gives nothing though it has messages."""
+
+    messages: list[Raw] = []
+    held_back: str | None = None
+
+
 async def _receive_here(
     call: Call,
     partition: Partition,
@@ -81,7 +89,7 @@ async def _receive_here(
     most: int,
     wait_s: float,
     request: str = "",
-) -> list[Raw]:
+) -> _Received:
     subscription = await partition.subscription(name)
     deliveries = await subscription.receive(
         consumer, messages_max=most, wait_s=wait_s, request=request
@@ -89,8 +97,10 @@ async def _receive_here(
     if deliveries and call.client_is_gone:
         # Nobody will ack these: give them to somebody else now, not after the ack timeout.
         await subscription.acknowledge(nacks=[Nack(one.ack_id) for one in deliveries])
-        return []
-    return [Raw(_delivery(partition.name.partition, one)) for one in deliveries]
+        return _Received()
+    if not deliveries:
+        return _Received(held_back=subscription.held_back())
+    return _Received([Raw(_delivery(partition.name.partition, one)) for one in deliveries])
 
 
 def _delivery(number: int, delivery: Delivery) -> bytes:
@@ -100,9 +110,10 @@ def _delivery(number: int, delivery: Delivery) -> bytes:
     return encode(found)
 
 
-def _deliver(call: Call, messages: list[Raw]) -> web.StreamResponse:
+def _deliver(call: Call, received: _Received) -> web.StreamResponse:
+    messages = received.messages
     if not messages:
-        return web.Response(status=204)
+        return _nothing(call, received.held_back)
     call.services.metrics.messages_delivered.inc(len(messages))
     if answer_type(call, MESSAGE_TYPES) == NDJSON:
         body = b"\n".join([bytes(message) for message in messages]) + b"\n"
@@ -110,8 +121,14 @@ def _deliver(call: Call, messages: list[Raw]) -> web.StreamResponse:
     return web.Response(body=encode({"messages": messages}) + b"\n", content_type=JSON)
 
 
-class _Received(msgspec.Struct):
-    messages: list[Raw] = []
+def _nothing(call: Call, held_back: str | None) -> web.StreamResponse:
+    """Nothing to receive; where messages are held back, the answer says why."""
+    if held_back is None:
+        return web.Response(status=204)
+    headers = {HELD_BACK_HEADER: held_back}
+    if answer_type(call, MESSAGE_TYPES) == NDJSON:
+        return web.Response(status=204, headers=headers)
+    return call.reply({"messages": [], "held_back": held_back}, headers=headers)
 
 
 class _AckIdOnly(msgspec.Struct):
@@ -131,9 +148,15 @@ class _Gathering:
         turn = next(call.services.turn) % partitions
         self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]
         self._partitions = partitions
+        self._held_back: str | None = None
+        """Why a partition that was asked last gives nothing, of those that say so."""
 
-    async def receive(self, most: int, wait_s: float) -> list[Raw]:
+    async def receive(self, most: int, wait_s: float) -> _Received:
         """At most `most` messages; waits up to `wait_s` for the first."""
+        found = await self._receive(most, wait_s)
+        return _Received(found, self._held_back)
+
+    async def _receive(self, most: int, wait_s: float) -> list[Raw]:
         count = len(self._order)
         if most < count:
             found = await self._one_after_the_other(self._order, most)
@@ -215,13 +238,12 @@ class _Gathering:
             await _apply(self._call, self._topic, number, self._name, share)
 
     async def _ask(self, number: int, most: int, wait_s: float) -> list[Raw]:
-        async def here(partition: Partition) -> dict[str, Any]:
-            got = await _receive_here(
+        async def here(partition: Partition) -> _Received:
+            return await _receive_here(
                 self._call, partition, self._name, self._consumer, most, wait_s
             )
-            return {"messages": got}
 
-        found = await ask_partition(
+        found: _Received = await ask_partition(
             self._call,
             self._topic.partition(number),
             here,
@@ -231,8 +253,8 @@ class _Gathering:
             wait_s=wait_s,
             kind=_Received,
         )
-        messages: list[Raw] = found["messages"] if isinstance(found, dict) else found.messages
-        return messages
+        self._held_back = found.held_back or self._held_back
+        return found.messages
 
 
 def _results(tasks: Iterable[asyncio.Task[list[Raw]]]) -> list[Raw]:

@@ -91,9 +91,10 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     )
     totals = {
         figure: sum(one.get(figure, 0) for one in found)
-        for figure in ("backlog", "unacked_ranges", "leased", "redelivering")
+        for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed")
     }
-    return call.reply({**_show(topic, info), **totals, "partitions": found})
+    reasons = {"held_back": next((one["held_back"] for one in found if one.get("held_back")), None)}
+    return call.reply({**_show(topic, info), **totals, **reasons, "partitions": found})
 
 
 async def delete_subscription(call: Call) -> web.StreamResponse:

@@ -221,6 +221,8 @@ def show_subscription_stats(stats: SubscriptionStats) -> dict[str, Any]:
         "unacked_ranges": stats.unacked_ranges,
         "leased": stats.leased,
         "redelivering": stats.redelivering,
+        "delayed": stats.delayed,
+        "held_back": stats.held_back,
         "consumers": [
             {"name": one.name, "leased": one.leased, "idle": one.idle_ms / 1000}
             for one in stats.consumers

@@ -69,6 +69,8 @@ class BrokerConfig:
     """Producers remembered per partition; the one silent for longest is forgotten first."""
     leased_messages_max: int = 50_000
     """Messages out at consumers per subscription and partition; above it receive gives none."""
+    delayed_messages_max: int = 50_000
+    """Messages given back with a delay, per subscription and partition; no more are taken back."""
 
     # Ownership
     claim_wait_ms: int = 10_000
@@ -116,6 +118,7 @@ _POSITIVE = (
     "read_ahead_bytes_max",
     "producers_max",
     "leased_messages_max",
+    "delayed_messages_max",
     "claim_wait_ms",
     "handover_timeout_ms",
     "balance_after_ms",

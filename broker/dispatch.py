@@ -7,7 +7,8 @@
 A hand-out is a run of messages leased to one consumer under one lease number. An ack id names
 offset and lease, so it is good at any broker while the lease lasts and worthless afterwards.
 Nothing here is durable: after a take-over leases are void and what is unacked is fresh again.
-Redelivery comes before what is new, lowest offset first. `leased_max` bounds what is out.
+Redelivery comes before what is new, lowest offset first. `leased_max` bounds what is out or ready
+to go out again; what waits for its delay is no consumer's, and is bounded apart by `delayed_max`.
 Times are milliseconds of any steady clock, handed in by the caller.
 """
 
@@ -68,13 +69,20 @@ class Dispatcher:
     """The hand-out side of one subscription in one partition, over its `Cursor`."""
 
     def __init__(
-        self, cursor: Cursor, *, exclusive: bool, ack_timeout_ms: int, leased_max: int
+        self,
+        cursor: Cursor,
+        *,
+        exclusive: bool,
+        ack_timeout_ms: int,
+        leased_max: int,
+        delayed_max: int,
     ) -> None:
         self.cursor = cursor
         self.consumers: dict[str, Consumer] = {}
         self._exclusive = exclusive
         self._ack_timeout_ms = ack_timeout_ms
         self._leased_max = leased_max
+        self._delayed_max = delayed_max
         self._fresh = cursor.mark_delete
         self._lease_of: dict[int, _Lease] = {}
         self._deadlines: list[tuple[int, int, _Lease]] = []
@@ -94,9 +102,27 @@ class Dispatcher:
         return len(self._lease_of)
 
     @property
-    def waiting(self) -> int:
-        """Messages that wait to be delivered again."""
-        return len(self._ready) + len(self._delayed)
+    def ready(self) -> int:
+        """Messages that may be delivered again at once."""
+        return len(self._ready)
+
+    @property
+    def delayed(self) -> int:
+        """Messages that wait for their delay."""
+        return len(self._delayed)
+
+    def held_back(self, end: int) -> str | None:
+        """Why messages before offset `end` are not handed out, though nobody has them; or None."""
+        if self._ready or self.leased < self._leased_max:
+            return None
+        start = self.cursor.next_unacked(self._fresh)
+        if start >= end:
+            return None
+        holders = sum(consumer.leased > 0 for consumer in self.consumers.values())
+        return (
+            f"{self.leased} messages are out at {holders} consumers, unacked, and a subscription "
+            f"has no more than {self._leased_max} out in one partition: ack them, or give them back"
+        )
 
     def enter(self, consumer: str, now_ms: int) -> None:
         """A consumer shows itself. Raises `SubscriptionBusy` if another holds the subscription.
@@ -124,7 +150,7 @@ class Dispatcher:
         self.expire(now_ms)
         offsets = self._take_ready(messages_max) if self._ready else []
         counts = {offset: self._attempts.get(offset, 0) + 1 for offset in offsets}
-        room = min(messages_max, self._leased_max - self.leased - self.waiting) - len(offsets)
+        room = min(messages_max, self._leased_max - self.leased - self.ready) - len(offsets)
         if room > 0 and self._fresh < end:
             self._take_fresh(offsets, room, end)
         if not offsets:
@@ -182,20 +208,27 @@ class Dispatcher:
     def acked_up_to(self, offset: int) -> None:
         """All up to and including `offset` are acked."""
         self.acked([leased for leased in self._lease_of if leased <= offset])
+        if self._delayed:
+            self._delayed = [one for one in self._delayed if one[1] > offset]
+            heapq.heapify(self._delayed)
         self._fresh = max(self._fresh, offset + 1)
 
-    def nack(self, offset: int, now_ms: int, delay_ms: int) -> None:
+    def nack(self, offset: int, now_ms: int, delay_ms: int) -> bool:
         """Give a leased message back, to be delivered again after the delay.
 
-        Nothing happens to one that is not leased: a call may name a message twice.
+        Nothing happens to one that is not leased: a call may name a message twice. False: too many
+        wait for their delay, and it stays leased.
         """
         if offset not in self._lease_of:
-            return
+            return True
+        if delay_ms > 0 and self.delayed >= self._delayed_max:
+            return False
         self._release(offset)
         if delay_ms <= 0:
             heapq.heappush(self._ready, offset)
         else:
             heapq.heappush(self._delayed, (now_ms + delay_ms, offset))
+        return True
 
     def give_back(self, found: HandOut) -> None:
         """It could not be read, or nobody waits for it: it does not count as a delivery."""

@@ -252,6 +252,15 @@ class StaleLease(BrokerError):
         self.stale = tuple(stale)
 
 
+class TooManyDelayed(BrokerError):
+    """So many messages wait for their delay that no more are taken back with one (429).
+
+    Everything else of the same call took effect, and is durable.
+    """
+
+    name = "too-many-delayed"
+
+
 class InvalidTransaction(BrokerError):
     """Parts that cannot be: an open or foreign ledger, wrong counts, one ledger twice (422)."""
 

@@ -135,6 +135,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     metadata_errors.VersionConflict: 409,
     # What passes
     broker_errors.Overloaded: 429,
+    broker_errors.TooManyDelayed: 429,
     codes.TooManyRequests: 429,
     ledger_errors.WriterBusy: 429,
     broker_errors.BrokerIdTaken: 503,

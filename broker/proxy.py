@@ -165,7 +165,7 @@ async def at_owner(
 async def ask_partition(
     call: Call,
     name: PartitionName,
-    here: Callable[[Partition], Awaitable[dict[str, Any]]],
+    here: Callable[[Partition], Awaitable[Any]],
     method: str,
     suffix: str,
     *,
@@ -175,8 +175,8 @@ async def ask_partition(
 ) -> Any:
     """One partition's part of a call on a whole topic, as JSON.
 
-    `here` makes it from the open partition; at another owner it is the answer of the call
-    `…/partitions/{n}{suffix}`, decoded as `kind`. Raises what `here` raises, or the other's
+    `here` makes it from the open partition, as a `kind`; at another owner it is the answer of the
+    call `…/partitions/{n}{suffix}`, decoded as `kind`. Raises what `here` raises, or the other's
     problem.
     """
 

@@ -330,7 +330,10 @@ _SUBSCRIPTIONS = (
                     {"type": "string", "maxLength": 64}, "7f3a-1",
                 ),
             ),
-            answers=(_ok("Messages", "Messages"), Answer(204, "Nothing to receive")),
+            answers=(
+                _ok("Messages; or none, and `held_back` says why", "Received"),
+                Answer(204, "Nothing to receive"),
+            ),
             problems=(404, 409),
         )
     ),

@@ -138,6 +138,13 @@ SCHEMAS: dict[str, Any] = {
         "partition", "offset", "id", "timestamp",
     ),
     "Messages": _object({"messages": _list(ref("Message")), "next_offset": OFFSET}, "messages"),
+    "Received": _object(
+        {
+            "messages": _list(ref("Message")),
+            "held_back": {"type": "string", "description": "why none is handed out now"},
+        },
+        "messages",
+    ),
     "Offsets": _object(
         {
             "offsets": _list(
@@ -229,6 +236,11 @@ SCHEMAS: dict[str, Any] = {
             "unacked_ranges": COUNT,
             "leased": COUNT,
             "redelivering": COUNT,
+            "delayed": {**COUNT, "description": "given back, and waiting for their delay"},
+            "held_back": {
+                "type": ["string", "null"],
+                "description": "why receive hands nothing out though there are messages",
+            },
             "consumers": _list({"type": "object"}),
         }
     ),
@@ -242,6 +254,11 @@ SCHEMAS: dict[str, Any] = {
             "unacked_ranges": COUNT,
             "leased": COUNT,
             "redelivering": COUNT,
+            "delayed": {**COUNT, "description": "given back, and waiting for their delay"},
+            "held_back": {
+                "type": ["string", "null"],
+                "description": "why receive hands nothing out though there are messages",
+            },
             "partitions": _list(ref("SubscriptionFigures")),
         },
         "name", "topic", "settings", "created",

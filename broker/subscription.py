@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from broker.config import BrokerConfig
 from broker.cursor import Cursor, Range, ranges_of
 from broker.dispatch import Dispatcher, HandOut
 from broker.errors import (
@@ -20,6 +21,7 @@ from broker.errors import (
     NotOwner,
     OffsetBeyondEnd,
     StaleLease,
+    TooManyDelayed,
 )
 from broker.state_format import Op, ack_op, cursor_op
 from broker.types import (
@@ -74,7 +76,7 @@ class Subscription:
     """One subscription in one owned partition."""
 
     def __init__(
-        self, log: SubscribedLog, info: SubscriptionInfo, cursor: Cursor, leased_max: int
+        self, log: SubscribedLog, info: SubscriptionInfo, cursor: Cursor, config: BrokerConfig
     ) -> None:
         self.info = info
         self._log = log
@@ -84,7 +86,8 @@ class Subscription:
             cursor,
             exclusive=info.settings.type == "exclusive",
             ack_timeout_ms=info.settings.ack_timeout_ms,
-            leased_max=leased_max,
+            leased_max=config.leased_messages_max,
+            delayed_max=config.delayed_messages_max,
         )
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, tuple[str, HandOut]] = OrderedDict()
@@ -102,9 +105,10 @@ class Subscription:
         """Up to `messages_max` messages, leased to `consumer` for the subscription's ack timeout.
 
         Waits up to `wait_s` for the first one; [] when none came, or when the consumers hold too
-        many unacked ones already. Redeliveries come first. A call that repeats the `request` of
-        the consumer's last one gets the same messages again, as far as they are unacked: its answer
-        was lost, and what came after them would leave a gap that a cumulative ack acks unseen.
+        many unacked ones already (`held_back` tells). Redeliveries come first. A call that repeats
+        the `request` of the consumer's last one gets the same messages again, as far as they are
+        unacked: its answer was lost, and what came after them would leave a gap that a cumulative
+        ack acks unseen.
         For the same reason a late copy of an earlier call to an exclusive subscription gets [].
         Raises `SubscriptionBusy` when the subscription is exclusive and another consumer holds it,
         `NotOwner`.
@@ -144,8 +148,9 @@ class Subscription:
         `up_to`: every offset up to and including this one (exclusive subscriptions only).
         `nacks`: deliver again, each after its delay. `extend`: begin the ack timeout anew.
         Acking what is acked already is no error. Returns when the acks are durable. Raises
-        `InvalidAckId` (nothing took effect), `StaleLease` (the others took effect, and are
-        durable), `CumulativeAckNotAllowed`, `OffsetBeyondEnd`, `AckOutcomeUnknown`, `NotOwner`.
+        `InvalidAckId` (nothing took effect), `StaleLease` and `TooManyDelayed` (the others took
+        effect, and are durable), `CumulativeAckNotAllowed`, `OffsetBeyondEnd`,
+        `AckOutcomeUnknown`, `NotOwner`.
         """
         if self._closed is not None:
             raise self._closed
@@ -160,9 +165,11 @@ class Subscription:
         for offset in (*acked[:1], *extended[:1], *(o for os, _ in given_back[:1] for o in os)):
             self._dispatcher.heard_of(offset, now_ms)
         self._dispatcher.extend(extended, now_ms)
-        for offsets, delay_ms in given_back:
-            for offset in offsets:
-                self._dispatcher.nack(offset, now_ms, delay_ms)
+        refused = sum(
+            not self._dispatcher.nack(offset, now_ms, delay_ms)
+            for offsets, delay_ms in given_back
+            for offset in offsets
+        )
         ranges, new = self._ack(acked, up_to)
         self.wake()
         if ranges:
@@ -174,7 +181,18 @@ class Subscription:
                 "will be delivered again; everything else of the call took effect",
                 stale,
             )
+        if refused:
+            raise TooManyDelayed(
+                f"{refused} messages were not given back and stay leased: "
+                f"{self._dispatcher.delayed} wait for their delay already, the most in one "
+                "partition; give them back without a delay, or let their leases end. Everything "
+                "else of the call took effect"
+            )
         return new
+
+    def held_back(self) -> str | None:
+        """Why `receive` hands nothing out though there are messages; None when that is not so."""
+        return self._dispatcher.held_back(self._log.next_offset)
 
     async def seek(self, offset: int) -> int:
         """Set the cursor to `offset` (clamped to what is there) and return it; ends all leases.
@@ -202,7 +220,9 @@ class Subscription:
             backlog=cursor.backlog(end),
             unacked_ranges=cursor.hole_count(),
             leased=dispatcher.leased,
-            redelivering=dispatcher.waiting,
+            redelivering=dispatcher.ready,
+            delayed=dispatcher.delayed,
+            held_back=dispatcher.held_back(end),
             consumers=tuple(
                 ConsumerStats(consumer.name, consumer.leased, now_ms - consumer.seen_ms)
                 for consumer in dispatcher.consumers.values()

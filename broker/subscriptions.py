@@ -77,8 +77,7 @@ class SubscriptionSet:
                 mark_delete = held.cursor.mark_delete
                 await self._persist(cursor_op(info.name, info.created_ms, mark_delete))
                 del self._unsaved[info.name]
-            leased_max = self._config.leased_messages_max
-            found = Subscription(self._log, info, held.cursor, leased_max)
+            found = Subscription(self._log, info, held.cursor, self._config)
             self._open[info.name] = found
             return found
 

@@ -304,7 +304,11 @@ class ConsumerStats:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """A subscription in one partition. `unacked_ranges` counts the holes behind the last ack."""
+    """A subscription in one partition. `unacked_ranges` counts the holes behind the last ack.
+
+    `redelivering`: given back or over their lease, and ready; `delayed`: given back with a delay.
+    `held_back`: why receive hands nothing out though there are messages.
+    """
 
     name: str
     type: str
@@ -314,6 +318,8 @@ class SubscriptionStats:
     unacked_ranges: int
     leased: int
     redelivering: int
+    delayed: int
+    held_back: str | None
     consumers: tuple[ConsumerStats, ...]
 
 

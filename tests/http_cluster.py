@@ -24,6 +24,8 @@ from tests.unit.broker_http.fake_broker import Answer, Api, until
 
 __all__ = ["Answer", "Api", "HttpCluster", "running_brokers", "until"]
 
+LEASED_MAX = 50_000
+
 
 class Node:
     """One broker with a metadata session and ledger client of its own, as a process has."""
@@ -54,7 +56,13 @@ class HttpCluster:
         broker = Broker(
             store,
             ledgers,
-            BrokerConfig(broker_id=name, port=0, trim_interval_ms=200),
+            BrokerConfig(
+                broker_id=name,
+                port=0,
+                trim_interval_ms=200,
+                leased_messages_max=LEASED_MAX,
+                delayed_messages_max=LEASED_MAX,
+            ),
             rng=random.Random(name),
             clock=wall_clock_ms,
         )

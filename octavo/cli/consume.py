@@ -175,6 +175,8 @@ async def _by_subscription(
             except _Enough:
                 await consumer.ack(delivery)
                 raise
+    if consumer.held_back:
+        say(f"there are more messages, held back: {consumer.held_back}")
 
 
 async def _by_reading(

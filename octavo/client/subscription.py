@@ -39,6 +39,8 @@ class Subscription:
         self.topic = topic
         self.name = name
         self.consumer = consumer
+        self.held_back: str | None = None
+        """Why the last `receive` gave nothing though there are messages: too many are unacked."""
         self._transport = transport
         self._loops = loops
         """All that the client has open: closing it closes them."""
@@ -50,6 +52,8 @@ class Subscription:
         self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
     ) -> list[Delivery]:
         """Up to `messages_max` messages; empty when none came within `wait_s`.
+
+        `held_back` says afterwards why, where there are messages that nobody has.
 
         Naming a partition goes straight to its owner: for consumers that share the work by
         partition, and for those that need its order: an answer that gets lost leaves no gap then.
@@ -68,7 +72,8 @@ class Subscription:
             partition=self._key(partition),
             wait_s=wait_s,
         )
-        return decode_deliveries(answer.body) if answer.body else []
+        found, self.held_back = decode_deliveries(answer.body) if answer.body else ([], None)
+        return found
 
     async def ack(self, *handed: Handed | Iterable[Handed]) -> None:
         """Done with these, durably. Raises `Conflict` when a lease had ended (others are acked)."""

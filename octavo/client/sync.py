@@ -107,6 +107,11 @@ class Subscription:
         self._inner = inner
         self._thread = thread
 
+    @property
+    def held_back(self) -> str | None:
+        """Why the last `receive` gave nothing though there are messages: too many are unacked."""
+        return self._inner.held_back
+
     def receive(
         self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
     ) -> list[Delivery]:

@@ -133,14 +133,19 @@ class _DeliveryIn(msgspec.Struct, gc=False):
 
 class _DeliveriesIn(msgspec.Struct):
     messages: list[_DeliveryIn] = []
+    held_back: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_DeliveriesIn)
 
 
-def decode_deliveries(body: bytes) -> list[Delivery]:
-    """The deliveries in an answer to `receive`, each byte as it was published."""
-    return [
+def decode_deliveries(body: bytes) -> tuple[list[Delivery], str | None]:
+    """The deliveries in an answer to `receive`, each byte as it was published; why there is none.
+
+    There is a reason only where messages are held back.
+    """
+    found = _decoder.decode(body)
+    deliveries = [
         Delivery(
             one.partition,
             one.offset,
@@ -152,5 +157,6 @@ def decode_deliveries(body: bytes) -> list[Delivery]:
             one.ack_id,
             one.delivery_count,
         )
-        for one in _decoder.decode(body).messages
+        for one in found.messages
     ]
+    return deliveries, found.held_back

@@ -11,7 +11,9 @@ from broker.dispatch import Dispatcher
 
 
 def test_the_second_nack_of_a_message_changes_nothing() -> None:
-    dispatcher = Dispatcher(Cursor(), exclusive=False, ack_timeout_ms=1_000, leased_max=10)
+    dispatcher = Dispatcher(
+        Cursor(), exclusive=False, ack_timeout_ms=1_000, leased_max=10, delayed_max=10
+    )
     dispatcher.enter("c", 0)
     assert dispatcher.hand_out("c", 0, 1, 10) is not None
     dispatcher.nack(0, 0, 0)
@@ -19,4 +21,4 @@ def test_the_second_nack_of_a_message_changes_nothing() -> None:
     again = dispatcher.hand_out("c", 1, 1, 10)
     assert again is not None
     assert (again.offsets, again.counts) == ([0], {0: 2})
-    assert dispatcher.waiting == 0
+    assert dispatcher.ready == 0

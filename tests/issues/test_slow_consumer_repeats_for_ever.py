@@ -79,7 +79,11 @@ def test_each_message_once_however_slow(consumers: int, work_s: float) -> None:
     count = 2_000 if work_s < 0.1 else 300
     cursor = Cursor(0)
     broker = Dispatcher(
-        cursor, exclusive=False, ack_timeout_ms=int(LEASE_S * 1000), leased_max=50_000
+        cursor,
+        exclusive=False,
+        ack_timeout_ms=int(LEASE_S * 1000),
+        leased_max=50_000,
+        delayed_max=1,
     )
     ready = [(0.0, n, SlowConsumer(f"c{n}", broker, cursor, count)) for n in range(consumers)]
     seen: Counter[int] = Counter()

@@ -113,7 +113,8 @@ def _config(rng: random.Random) -> dict[str, Any]:
         "trim_interval_ms": rng.choice((60, 250)),
         "tail_cache_bytes_max": rng.choice((200, 2_000, 100_000)),
         "read_ahead_bytes_max": rng.choice((300, 100_000)),
-        "leased_messages_max": rng.choice((3, 20, 1_000)),
+        "leased_messages_max": (leased := rng.choice((3, 20, 1_000))),
+        "delayed_messages_max": leased // 2,
         "claim_wait_ms": rng.choice((200, 800)),
         "handover_timeout_ms": rng.choice((150, 600)),
     }

@@ -16,9 +16,15 @@ from broker.errors import SubscriptionBusy
 TIMEOUT = 100
 
 
-def make(*, exclusive: bool = False, leased_max: int = 1000, floor: int = 0) -> Dispatcher:
+def make(
+    *, exclusive: bool = False, leased_max: int = 1000, delayed_max: int = 1000, floor: int = 0
+) -> Dispatcher:
     return Dispatcher(
-        Cursor(floor), exclusive=exclusive, ack_timeout_ms=TIMEOUT, leased_max=leased_max
+        Cursor(floor),
+        exclusive=exclusive,
+        ack_timeout_ms=TIMEOUT,
+        leased_max=leased_max,
+        delayed_max=delayed_max,
     )
 
 
@@ -123,16 +129,25 @@ def test_an_extended_lease_keeps_the_exclusive_subscription_too() -> None:
         dispatcher.enter("b", 150)
 
 
-def test_what_is_out_or_waiting_is_bounded_but_redelivery_goes_on() -> None:
-    dispatcher = make(leased_max=5)
+def test_what_is_out_is_bounded_and_what_is_delayed_apart() -> None:
+    dispatcher = make(leased_max=5, delayed_max=6)
+    assert dispatcher.held_back(100) is None
     assert take(dispatcher, 0, 100, 50) == [0, 1, 2, 3, 4]
     assert take(dispatcher, 0, 100, 50) == []
+    assert dispatcher.held_back(5) is None, "there is nothing to hold back"
+    assert "5 messages are out at 1 consumers" in (dispatcher.held_back(100) or "")
     for offset in range(5):
-        dispatcher.nack(offset, 0, 10)
-    assert take(dispatcher, 0, 100, 50) == []
-    assert take(dispatcher, 10, 100, 50) == [0, 1, 2, 3, 4]
-    ack(dispatcher, 0, 1)
-    assert take(dispatcher, 10, 100, 50) == [5, 6]
+        assert dispatcher.nack(offset, 0, 10)
+    assert dispatcher.held_back(100) is None
+    assert take(dispatcher, 0, 100, 50) == [5, 6, 7, 8, 9]
+    assert dispatcher.nack(5, 0, 10)
+    assert not dispatcher.nack(6, 0, 10), "it stays leased"
+    assert (dispatcher.leased, dispatcher.delayed) == (4, 6)
+    assert dispatcher.nack(6, 0, 0)
+    assert take(dispatcher, 0, 100, 1) == [6]
+    ack(dispatcher, 6, 7, 8, 9)
+    assert take(dispatcher, 10, 100, 50) == [0, 1, 2, 3, 4, 5]
+    assert "6 messages are out" in (dispatcher.held_back(100) or "")
 
 
 def test_cumulative_ack_ends_leases_and_moves_on() -> None:
@@ -152,7 +167,7 @@ def test_a_seek_voids_every_lease() -> None:
     dispatcher.nack(3, 0, 50)
     dispatcher.cursor.reset(2)
     dispatcher.reset()
-    assert dispatcher.leased == dispatcher.waiting == 0
+    assert dispatcher.leased == dispatcher.ready == dispatcher.delayed == 0
     dispatcher.enter("a", 1)
     again = dispatcher.hand_out("a", 1, 10, 5)
     assert again is not None

@@ -60,6 +60,7 @@ class FakeSubscription:
         self.counts: dict[int, int] = {}
         self.lease = 0
         self.holder: str | None = None
+        self.leased_max = 50_000
 
     async def receive(
         self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
@@ -82,7 +83,7 @@ class FakeSubscription:
         while len(found) < most:
             if self.redeliver:
                 offset = self.redeliver.pop(0)
-            elif self.next < self.partition.next_offset:
+            elif self.next < self.partition.next_offset and len(self.leases) < self.leased_max:
                 offset = self.next
                 self.next += 1
             else:
@@ -137,6 +138,10 @@ class FakeSubscription:
         self.redeliver.clear()
         return self.next
 
+    def held_back(self) -> str | None:
+        full = len(self.leases) >= self.leased_max and self.next < self.partition.next_offset
+        return f"{len(self.leases)} messages are out" if full else None
+
     def stats(self) -> SubscriptionStats:
         return SubscriptionStats(
             name=self.info.name,
@@ -147,6 +152,8 @@ class FakeSubscription:
             unacked_ranges=0,
             leased=len(self.leases),
             redelivering=len(self.redeliver),
+            delayed=0,
+            held_back=self.held_back(),
             consumers=(),
         )
 
