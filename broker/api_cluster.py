@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from broker.browsers import PAGE_HEADERS
 from broker.call import OFFSET_MAX, Call, bad_parameter
+from broker.deletion_clock import DeletionTime
 from broker.openapi import document
 from broker.overview import Seen
 from broker.problems import Problem
@@ -180,6 +181,18 @@ async def get_cluster(call: Call) -> web.StreamResponse:
     return call.reply(await cluster_figures(call))
 
 
+async def confirm_clock(call: Call) -> web.StreamResponse:
+    """`POST /v1/cluster/clock`: whoever operates it says that this broker's clock is right."""
+    return call.reply(show_clock(await call.services.broker.confirm_clock()))
+
+
+def show_clock(time: DeletionTime | None) -> dict[str, Any]:
+    """The time that this broker deletes by; every broker counts for itself."""
+    if time is None:
+        return {"deletion_time": None, "late_ms": 0, "doubt": "the metadata store was not heard"}
+    return {"deletion_time": time.now_ms, "late_ms": time.late_ms, "doubt": time.doubt or None}
+
+
 async def cluster_figures(call: Call) -> dict[str, Any]:
     """What `/v1/cluster` and the status page show."""
     services = call.services
@@ -193,6 +206,7 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
             "out_of_reach_since": services.overview.out_of_reach_since_ms or None,
         },
         "stale": _stale(seen, "bookies", "brokers", "topics"),
+        "clock": show_clock(broker.deletion_time()),
         "brokers": _brokers(call),
         "bookies": None if seen.bookies is None else _bookies(seen.bookies),
         "topics": seen.topics,

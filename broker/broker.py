@@ -20,6 +20,7 @@ from broker.cache import TailCache
 from broker.chores import Chores
 from broker.config import BrokerConfig
 from broker.deletion import Deletions
+from broker.deletion_clock import ClockLimits, DeletionTime
 from broker.errors import TopicChanged, TopicNotFound
 from broker.log_reader import ReadAheadBudget
 from broker.members import Members, decode_broker, encode_broker
@@ -27,6 +28,7 @@ from broker.metrics import Duties
 from broker.ownership import Owners
 from broker.partition import Partition
 from broker.surroundings import Surroundings
+from broker.timekeeper import Timekeeper
 from broker.topics import Topics
 from broker.transactions import Transactions
 from broker.types import (
@@ -41,6 +43,7 @@ from broker.types import (
     TopicSettings,
 )
 from ledger.ledgers import LedgerClient
+from metadata.clock import ClockStore
 from metadata.election import Ownership
 from metadata.store import MetadataStore, MetadataUnavailable, SessionExpired
 from metadata.topics import TopicStore
@@ -81,6 +84,12 @@ class Broker:
         self._members = Members(
             store, ownership, config.balance_after_ms, self._brokers_gone, self._fail, self._spawn
         )
+        self._timekeeper = Timekeeper(
+            ClockStore(store),
+            clock,
+            ClockLimits(config.clock_tolerance_ms, config.clock_quarantine_ms),
+            config.clock_beat_ms,
+        )
         self._around = Surroundings(
             config=config,
             ledgers=ledgers,
@@ -88,12 +97,15 @@ class Broker:
             tail_cache=TailCache(config.tail_cache_bytes_max),
             read_ahead=ReadAheadBudget(config.read_ahead_bytes_max),
             clock=clock,
+            deletion_time=self.deletion_time,
             subscription_info=lambda name, sub: self._topics.subscription(name.topic_name, sub),
             spawn=self._spawn,
             broker_id=lambda: self._members.own.broker_id,
             transactions=TransactionStore(store),
         )
-        self.transactions = Transactions(self._around.transactions, records, ledgers, clock)
+        self.transactions = Transactions(
+            self._around.transactions, records, ledgers, clock, self.deletion_time
+        )
         """Commit and abort of transactions; not of one partition, so any broker may."""
         self._owners = Owners(
             self._around, config, self._topics, records, ownership, self._members, self._spawn
@@ -123,10 +135,12 @@ class Broker:
         await self._topics.create_namespace(DEFAULT_NAMESPACE)
         self._owners.start(value)
         await self._members.start(own, value)
+        self._tell_time()
         self._rounds = [
             self._spawn(self._again_and_again(self.config.trim_interval_ms, self._keep_up)),
             self._spawn(self._again_and_again(self.config.balance_interval_ms, self._rebalance)),
             self._spawn(self._again_and_again(self.config.sweep_interval_ms, self._sweep)),
+            self._spawn(self._again_and_again(self.config.clock_beat_ms, self._tell_time)),
         ]
 
     async def close(self) -> None:
@@ -283,6 +297,20 @@ class Broker:
         """Who should own each partition of a topic that has so many, by the live brokers."""
         return self._members.preferred(topic, partitions)
 
+    # Time
+
+    def deletion_time(self) -> DeletionTime | None:
+        """What time it safely is for deletions by age; None before the metadata store was heard."""
+        return self._timekeeper.now()
+
+    async def confirm_clock(self) -> DeletionTime | None:
+        """This broker's clock is right, says who operates it: all brokers go by it.
+
+        Raises `MetadataUnavailable`.
+        """
+        await self._timekeeper.confirm()
+        return self.deletion_time()
+
     # In the background
 
     def _topic_deleted(self, name: TopicName) -> None:
@@ -344,6 +372,9 @@ class Broker:
         await self._deletions.sweep(
             lambda topic: self._members.preferred(topic, 1)[0].broker_id == self.broker_id
         )
+
+    def _tell_time(self) -> None:
+        self.chores.begin("clock", self.broker_id, self._timekeeper.beat)
 
     def _rebalance(self) -> None:
         self.chores.begin("balance", self.broker_id, self.balance.look)

@@ -93,8 +93,14 @@ def is_measured(link: PartitionLedger) -> bool:
 
 
 def is_older(link: PartitionLedger, age_ms: int, now_ms: int) -> bool:
-    """Whether all messages of a closed ledger are older than that, as far as is known."""
-    return is_measured(link) and now_ms - link.last_ms > age_ms
+    """Whether all messages of a closed ledger are older than that, as far as is known.
+
+    A message is as old as its timestamp says, but not younger than its arrival: one from the far
+    future must not keep all behind it, and one that says of no time (-1) has only its arrival.
+    """
+    if link.aging_since_ms is not None and now_ms - link.aging_since_ms > age_ms:
+        return True
+    return is_measured(link) and link.first_ms >= 0 and now_ms - link.last_ms > age_ms
 
 
 class Chain:
@@ -213,7 +219,23 @@ class Chain:
         if link.count is None or unacked or is_measured(link) or policy.age_ms is None:
             return None
         # Its true newest message is not older than the one that is known.
-        return link if now_ms - link.last_ms > policy.age_ms else None
+        may_be_old = link.first_ms >= 0 and now_ms - link.last_ms > policy.age_ms
+        return link if may_be_old else None
+
+    def dating(self, now_ms: int) -> Chain:
+        """With the closed ledgers dated whose messages do not say how old they are.
+
+        `now_ms` must be a time that can be trusted: from then on they age by it.
+        """
+        links = tuple(
+            replace(link, aging_since_ms=now_ms)
+            if link.count is not None
+            and link.aging_since_ms is None
+            and (link.first_ms < 0 or link.last_ms > now_ms)
+            else link
+            for link in self.links
+        )
+        return self if links == self.links else Chain(links, self.trimmed_to)
 
     def _covered_from(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int, limit: int | None

@@ -60,6 +60,14 @@ class BrokerConfig:
     trim_interval_ms: int = 10_000
     """How often retention and roll-over by age are looked at."""
 
+    # Clocks, for what is deleted by age
+    clock_beat_ms: int = 60_000
+    """How often the time is written down, and the metadata store asked for its own."""
+    clock_tolerance_ms: int = 300_000
+    """Clocks that differ by more do not agree; a clock that gains more was set."""
+    clock_quarantine_ms: int = 600_000
+    """So long must two clocks agree on a time that was not counted before they are believed."""
+
     # Memory
     tail_cache_bytes_max: int = 64 * MIB
     """The newest batches of all partitions, for tailing readers."""
@@ -114,6 +122,9 @@ _POSITIVE = (
     "reopen_delay_ms_max",
     "open_timeout_ms",
     "trim_interval_ms",
+    "clock_beat_ms",
+    "clock_tolerance_ms",
+    "clock_quarantine_ms",
     "tail_cache_bytes_max",
     "read_ahead_bytes_max",
     "producers_max",

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from broker.deletion_clock import DeletionTime
 from broker.types import PartitionStats
 
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
@@ -37,6 +38,7 @@ class Metrics:
         self,
         partitions: Callable[[], Iterable[PartitionStats]],
         duties: Callable[[], Duties],
+        deletion_time: Callable[[], DeletionTime | None] = lambda: None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
@@ -77,6 +79,18 @@ class Metrics:
             "Requests passed on to the partition's owner",
             registry=self.registry,
         )
+        doubted = Gauge(
+            "octavo_clock_doubted",
+            "1 while the clocks that deletion by age goes by do not agree",
+            registry=self.registry,
+        )
+        doubted.set_function(lambda: float(bool((now := deletion_time()) and now.doubt)))
+        late = Gauge(
+            "octavo_deletion_late_seconds",
+            "How much later than the clocks say deletion by age takes place",
+            registry=self.registry,
+        )
+        late.set_function(lambda: now.late_ms / 1000 if (now := deletion_time()) else 0.0)
         self.registry.register(_PartitionCollector(partitions))
         self.registry.register(_DutiesCollector(duties))
         self._counted: dict[tuple[str, int], Counter] = {}

@@ -431,6 +431,12 @@ _CLUSTER = (
     _get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
     _get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
     _get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
+    Route(
+        method="POST", path="/v1/cluster/clock", handler=api_cluster.confirm_clock,
+        name="confirm_clock", tag="cluster", summary="This broker's clock is right",
+        description="Deletion by age goes by it from now on, at all brokers.",
+        answers=(_ok("The time that is gone by"),),
+    ),
     _get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
     _get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
     Route(

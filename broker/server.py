@@ -76,7 +76,9 @@ class BrokerServer:
         self._broker = broker
         self._config = http or HttpConfig()
         metrics = Metrics(
-            lambda: [open_here.stats() for open_here in broker.partitions()], broker.duties
+            lambda: [open_here.stats() for open_here in broker.partitions()],
+            broker.duties,
+            broker.deletion_time,
         )
         self._services = Services(
             broker=broker,

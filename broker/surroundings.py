@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.cache import TailCache
 from broker.config import BrokerConfig
+from broker.deletion_clock import DeletionTime
 from broker.log_reader import ReadAheadBudget
 from broker.types import PartitionName, SubscriptionInfo
 from ledger.ledgers import LedgerClient
@@ -25,6 +26,9 @@ class Surroundings:
     tail_cache: TailCache
     read_ahead: ReadAheadBudget
     clock: Callable[[], int]
+    """Of this machine: nothing may be deleted by it."""
+    deletion_time: Callable[[], DeletionTime | None]
+    """None: nothing may be deleted by age now."""
     subscription_info: Callable[[PartitionName, str], Awaitable[SubscriptionInfo]]
     """Raises `SubscriptionNotFound`."""
     broker_id: Callable[[], str]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from broker import transaction as rules
+from broker.deletion_clock import DeletionTime
 from broker.errors import (
     InvalidTransaction,
     PartitionNotFound,
@@ -77,11 +78,13 @@ class Transactions:
         records: TopicStore,
         ledgers: LedgerClient,
         clock: Callable[[], int],
+        deletion_time: Callable[[], DeletionTime | None],
     ) -> None:
         self._store = store
         self._records = records
         self._ledgers = ledgers
         self._clock = clock
+        self._deletion_time = deletion_time
         self._unfinished: dict[str, tuple[int, float]] = {}
         """By transaction: the version of its record, and since when it is known here."""
 
@@ -197,7 +200,9 @@ class Transactions:
         record, version = await self._store.read(transaction)
         if record.complete:
             self._unfinished.pop(transaction, None)
-            if self._clock() - record.changed_ms > KEPT_MS and version >= 0:
+            # Not by one clock: what is forgotten too early is stored twice when it is repeated.
+            time = self._deletion_time()
+            if time is not None and time.now_ms - record.changed_ms > KEPT_MS and version >= 0:
                 await self._store.delete(transaction, version)
             return
         now_s = asyncio.get_running_loop().time()

@@ -88,6 +88,13 @@ class Upkeep:
         except OctavoError as error:
             _log.warning("trim_failed", partition=str(self._name), reason=str(error))
 
+    async def _date(self, now_ms: int) -> None:
+        """Have ledgers age whose messages do not say how old they are."""
+        if self._record.chain.dating(now_ms) is not self._record.chain:
+            await self._record.change(
+                lambda record: with_chain(record, self._record.chain.dating(now_ms))
+            )
+
     async def _measure(self, link: PartitionLedger) -> None:
         """Have the record say how new a ledger's messages are; the next trim goes by that."""
         try:
@@ -108,8 +115,12 @@ class Upkeep:
     async def _trim(self, publisher: Publisher) -> None:
         settings = self._settings()
         open_bytes = publisher.segment.contents.payload_bytes
-        policy = RetentionPolicy(settings.retention_ms, settings.retention_bytes)
-        now_ms = self._around.clock()
+        time = self._around.deletion_time()
+        now_ms = 0 if time is None else time.now_ms
+        age_ms = None if time is None else settings.retention_ms
+        policy = RetentionPolicy(age_ms, settings.retention_bytes)
+        if age_ms is not None and time is not None and not time.doubt:
+            await self._date(now_ms)
         before = self._record.chain
         unknown = before.to_measure(policy, now_ms, open_bytes)
         if unknown is not None and self._measuring is None:

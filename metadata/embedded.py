@@ -192,6 +192,11 @@ class EmbeddedStore:
         """Compare-and-set; return the new version."""
         return await self._call(self._file.put, path, check_value(path, value), version)
 
+    async def changed_at(self, path: str) -> int | None:
+        """Unknown: the machine's clock is its callers' own. Raises `RecordNotFound`."""
+        await self.get(path)
+        return None
+
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._call(self._file.delete, path, version)

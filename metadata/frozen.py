@@ -68,6 +68,11 @@ class FrozenStore:
         """Raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
+    async def changed_at(self, path: str) -> int | None:
+        """A copy does not know. Raises `RecordNotFound`."""
+        await self.get(path)
+        return None
+
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")

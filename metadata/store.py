@@ -175,6 +175,12 @@ class MetadataStore(Protocol):
         Raises `VersionConflict`, `RecordNotFound`, `RecordTooLong`. `ANY_VERSION` fits always.
         """
 
+    async def changed_at(self, path: str) -> int | None:
+        """When the record was changed last, by the store's clock, in ms since 1970.
+
+        None when the store has no clock but its callers' own. Raises `RecordNotFound`.
+        """
+
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children."""
 

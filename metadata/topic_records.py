@@ -111,7 +111,8 @@ class PartitionLedger:
     `offload`: where a copy of it lies, if there is one. `first_ms` and `last_ms` are its oldest and
     newest timestamp. `disorder_ms`: no batch's newest timestamp lies further below that of an
     earlier batch; −1 when not all of its batches were looked at: then its newest message may be
-    newer than `last_ms`.
+    newer than `last_ms`. `aging_since_ms`: of a ledger with messages that say of no time, or of one
+    that had not come yet, when it was found closed: they came before that.
     """
 
     ledger_id: int
@@ -124,6 +125,7 @@ class PartitionLedger:
     spliced: bool = False
     offload: OffloadRecord | None = None
     disorder_ms: int = -1
+    aging_since_ms: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -271,6 +271,11 @@ class ZooKeeperStore:
         )
         return int(stat.version)
 
+    async def changed_at(self, path: str) -> int | None:
+        """By the clock of the ensemble's leader. Raises `RecordNotFound`."""
+        _, stat = await self._read("read", check_path(path), self._client.get_async)
+        return int(stat.mtime)
+
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._call(

@@ -56,6 +56,21 @@ async def test_errors_name_what_stood_in_the_way(tree):
     assert await a.get("/r/child") == Record(b"", 0)
 
 
+async def test_the_time_of_a_change_is_the_stores_or_unknown(tree):
+    a, b = await tree.open(), await tree.open()
+    with pytest.raises(RecordNotFound):
+        await a.changed_at("/r")
+    await a.create("/r", b"one")
+    made_ms = await b.changed_at("/r")
+    await asyncio.sleep(0.01)
+    await a.put("/r", b"one", 0)
+    changed_ms = await a.changed_at("/r")
+    if made_ms is None:
+        assert changed_ms is None
+    else:
+        assert changed_ms > made_ms > 1_500_000_000_000
+
+
 async def test_any_version_fits(tree):
     a = await tree.open()
     await a.create("/r", b"")

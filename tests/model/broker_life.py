@@ -154,7 +154,7 @@ class Life:
         config = BrokerConfig()
         return Surroundings(
             config, _Ledgers(self), _Topics(self), TailCache(1 << 20),  # type: ignore[arg-type]
-            ReadAheadBudget(0), lambda: 0, None, lambda: self.name, spawn,  # type: ignore[arg-type]
+            ReadAheadBudget(0), lambda: 0, lambda: None, None, lambda: self.name, spawn,  # type: ignore[arg-type]
             TransactionStore(None),  # type: ignore[arg-type]
         )  # fmt: skip
 

@@ -174,6 +174,9 @@ class ChainAudit:
         if not is_measured(before) and is_measured(link):
             self._trace.probe("topic.ledger_measured")
             link = replace(link, first_ms=before.first_ms, last_ms=before.last_ms, disorder_ms=-1)
+        if before.aging_since_ms is None and link.aging_since_ms is not None:
+            self._trace.probe("topic.ledger_dated")
+            link = replace(link, aging_since_ms=None)
         return link if self.offloads is None else replace(link, offload=before.offload)
 
     def _check_closed(

@@ -124,6 +124,12 @@ class SimMetadata:
             process.on_crash.append(lambda _: self.forget(made))
         return made
 
+    def changed_ms(self, path: str, seq: int) -> int | None:
+        """When the record was changed last, by the server's clock; the embedded store has none."""
+        if not self.resends_reads:
+            return None
+        return self.loop.epoch_ms + int(self.tree.changed_s(path, seq) * 1000)
+
     # -- faults
 
     def partition(self, name: str, cut: Cut = Cut.BOTH) -> None:

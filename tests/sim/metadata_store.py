@@ -114,6 +114,16 @@ class SimMetadataStore:
             lambda: self._server.tree.put(path, value, version, by=self.author),
         )
 
+    def changed_at(self, path: str) -> Answer[int | None]:
+        check_path(path)
+        line, server = self.line, self._server
+
+        def changed() -> int | None:
+            server.tree.get(path, line.view)
+            return server.changed_ms(path, line.view)
+
+        return line.call(changed, True)
+
     def delete(self, path: str, version: int = ANY_VERSION) -> Answer[None]:
         check_path(path)
         return self.line.call(lambda: self._server.tree.delete(path, version, by=self.author))

@@ -99,6 +99,12 @@ class Tree:
             raise RecordNotFound(f"no record at {path}")
         return record
 
+    def changed_s(self, path: str, seq: int) -> float:
+        """When the record, which stands, was changed last."""
+        node = self._nodes[path]
+        place = bisect_right(node.past, seq, key=lambda row: row[0])
+        return self._times[node.past[place - 1][0] - 1]
+
     def children(self, path: str, seq: int) -> list[str]:
         node = self._nodes.get(path)
         if node is None:

@@ -76,6 +76,15 @@ def draw(rng: random.Random, quorums: tuple[tuple[int, int, int], ...]) -> Topic
     )
 
 
+def draw_clocks(rng: random.Random) -> dict[str, int]:
+    """How quickly brokers find out that a clock is wrong, and believe one: a world in seconds."""
+    return {
+        "clock_beat_ms": rng.choice((40, 150)),
+        "clock_tolerance_ms": rng.choice((20, 60)),
+        "clock_quarantine_ms": rng.choice((80, 300)),
+    }
+
+
 def _settings(rng: random.Random, quorums: tuple[tuple[int, int, int], ...]) -> TopicSettings:
     e, qw, qa = rng.choice(quorums)
     return TopicSettings(

@@ -73,9 +73,12 @@ class Topics:
         for name in partitions:
             self.audit.add(name, self.options.subscriptions, repeats=not self.options.definite)
         self.brokers: dict[str, SimBroker] = {}
+        config = {
+            **self.options.config, **topic_options.draw_clocks(loop.stream("clock options"))
+        }  # fmt: skip
         for number in range(1, self.options.brokers + 1):
             name = f"k{number}"
-            self.brokers[name] = SimBroker(cluster, name, self.options.config, self.brokers)
+            self.brokers[name] = SimBroker(cluster, name, config, self.brokers)
         compaction = compaction_load.draw(loop.stream("compaction options"))
         self.load = TopicLoad(
             cluster, self.brokers, partitions, self.options, self.audit, compaction.key_of

@@ -18,6 +18,7 @@ import aiohttp
 from broker import errors
 from broker.compacted import CompactedPage
 from broker.config import BrokerConfig
+from broker.deletion_clock import DeletionTime
 from broker.http_config import HttpConfig
 from broker.metrics import Duties
 from broker.server import BrokerServer
@@ -519,6 +520,12 @@ class FakeBroker:
             for name, owner in self.cluster.owners.items()
             if owner == self.broker_id
         ]
+
+    def deletion_time(self) -> DeletionTime | None:
+        return DeletionTime(NOW_MS, "", 0)
+
+    async def confirm_clock(self) -> DeletionTime | None:
+        return self.deletion_time()
 
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo(one.broker_id, one.url) for one in self.cluster.brokers.values()]

@@ -1,0 +1,104 @@
+"""A broker's clock, wrong for two seconds, and retention deleted a topic for good.
+
+With the clock 8 days ahead and a retention of 7 days the next trim took all there was. And the
+other way round: one message stamped ten years ahead kept everything behind it for ever, and one
+that says of no time (-1) went at once. Now deletion by age goes by several clocks, and messages
+are not younger than their arrival. Tried from outside; the simulator's clocks jumped, but nothing
+judged what was trimmed then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.broker import Broker
+from broker.chain import Chain, Contents, RetentionPolicy
+from broker.partition import Partition
+from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
+
+DAY_MS = 24 * 3600 * 1000
+QUICK = {"clock_beat_ms": 20, "clock_quarantine_ms": 100}
+
+
+async def filled(brokers: BrokerCluster, *ages_days: float) -> tuple[Broker, Partition]:
+    """A topic kept for 7 days, each message in a ledger of its own, the clocks believed."""
+    broker = (await brokers.start("A", **QUICK)).broker
+    name = await make_topic(broker, retention_ms=7 * DAY_MS, rollover_entries=1)
+    partition = await owned(broker, name)
+    for number, age in enumerate(ages_days, 1):
+        stamp = -1 if age == float("inf") else brokers.clock.now_ms - int(age * DAY_MS)
+        await partition.publish(batch(1, time_ms=stamp))
+        await until(lambda n=number: len(partition._record.chain.links) > n, "a roll-over")
+    await until(lambda: broker.deletion_time() is not None, "the store was heard")
+    return broker, partition
+
+
+@pytest.mark.parametrize("days", [8, 4000])
+async def test_a_clock_set_forward_deletes_nothing(tmp_path: Path, days: int) -> None:
+    async with running_brokers(tmp_path) as brokers:
+        broker, partition = await filled(brokers, 0, 0, 0)
+        brokers.clock.now_ms += days * DAY_MS
+        await partition.upkeep()
+        assert partition.earliest_offset == 0
+        time = broker.deletion_time()
+        assert time is not None
+        assert "ahead of the time that was counted" in time.doubt
+        brokers.clock.now_ms -= days * DAY_MS
+        time = broker.deletion_time()
+        assert time is not None
+        assert not time.doubt
+
+
+async def test_a_broker_that_starts_with_a_wrong_clock_deletes_nothing(tmp_path: Path) -> None:
+    async with running_brokers(tmp_path) as brokers:
+        _, partition = await filled(brokers, 0, 0, 0)
+        await brokers._running[0].close()
+        brokers.clock.now_ms += 8 * DAY_MS
+        broker = (await brokers.start("B", **QUICK)).broker
+        partition = await owned(broker, partition.name)
+        await until(lambda: broker.deletion_time() is not None, "the store was heard")
+        await partition.upkeep()
+        assert partition.earliest_offset == 0
+
+
+async def test_who_operates_it_confirms_that_a_week_has_passed(tmp_path: Path) -> None:
+    async with running_brokers(tmp_path) as brokers:
+        broker, partition = await filled(brokers, 0, 0, 0)
+        other = (await brokers.start("B", **QUICK)).broker
+        await until(lambda: other.deletion_time() is not None, "the store was heard")
+        brokers.clock.now_ms += 8 * DAY_MS
+        await partition.upkeep()
+        assert partition.earliest_offset == 0
+        await other.confirm_clock()
+
+        def believed() -> bool:
+            time = broker.deletion_time()
+            return time is not None and not time.doubt
+
+        await until(believed, "the other brokers take it over")
+        await partition.upkeep()
+        assert partition.earliest_offset == 3
+
+
+async def test_a_message_from_the_future_is_as_old_as_its_arrival(tmp_path: Path) -> None:
+    async with running_brokers(tmp_path) as brokers:
+        broker, partition = await filled(brokers, -3650, 30, float("inf"), 30)
+        await partition.upkeep()
+        assert partition.earliest_offset == 0, "none of the first ledger has come long ago"
+        brokers.clock.now_ms += 8 * DAY_MS
+        await broker.confirm_clock()
+        await partition.upkeep()
+        assert partition.earliest_offset == 4
+
+
+def test_a_doubted_time_dates_nothing() -> None:
+    """Pure: what says of no time ages from the time that was written down, and by no other."""
+    chain = Chain().appending(1).closing_last(Contents(1, 1, -1, -1), 5).appending(2)
+    policy = RetentionPolicy(100, None)
+    assert chain.trimming(policy, 10**15) is chain
+    dated = chain.dating(1_000)
+    assert dated.dating(2_000) is dated, "once"
+    assert dated.trimming(policy, 1_100) is dated
+    assert dated.trimming(policy, 1_101).earliest_offset == 1
