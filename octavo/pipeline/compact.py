@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid as uuids
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -201,9 +200,6 @@ class _Compact:
     def _newest(self, work: Work) -> DataFrame:
         """Place and offset of each message that stays."""
         from pyspark.sql import functions as f
-
-        # PySpark warns of pandas 3, which it looks for and these functions do not use.
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
 
         def keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:

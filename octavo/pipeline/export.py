@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from octavo.client.types import TopicName
 from octavo.pipeline.files import exists, listing, read_text, write_text
 from octavo.pipeline.interrupt import told
 from octavo.pipeline.json_schema import BadSchema, columns_of, decoder_of
@@ -194,7 +195,7 @@ def _counted(typed: DataFrame) -> _Counts:
     findings = []
     if counts.get(True):
         for row in typed.where("_reason is not null").limit(SHOWN_MAX).collect():
-            place = f"{row._topic}/{row._partition} offset {row._offset}"
+            place = f"{TopicName.of(row._topic)}/{row._partition} offset {row._offset}"
             findings.append(Finding("bad-row", place, row._reason))
     return _Counts(counts.get(False, 0), counts.get(True, 0), findings)
 

@@ -17,7 +17,7 @@ from octavo.pipeline.runner import BadUsage, Run, frame_of
 from octavo.pipeline.writing import id_of, read_only, target_settings, was_written, write_once
 from octavo.spark.cluster import connected
 from octavo.spark.options import SourceOptions, source_options
-from octavo.spark.planning import resolved, views_of
+from octavo.spark.planning import range_of, views_of
 from octavo.spark.splits import Offsets
 
 if TYPE_CHECKING:
@@ -109,6 +109,4 @@ async def _range(service: str, options: SourceOptions) -> tuple[Offsets, Offsets
     """Where each partition begins and ends, as offsets: the same when the job is run again."""
     async with connected(service) as cluster:
         views = await views_of(cluster, await cluster.partitions(options.selection))
-        start = await resolved(cluster, views, options.starting, options.latest_if_late)
-        end = await resolved(cluster, views, options.ending, late_is_latest=True)
-        return {name: min(start[name], end[name]) for name in end}, end
+        return await range_of(cluster, views, options)

@@ -19,7 +19,7 @@ from broker.chain import Chain, RetentionPolicy
 from metadata.topics import PartitionLedger, PartitionRecord, TopicSettings
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.report_page import page
-from octavo.pipeline.runner import BadUsage, Run, frame, look, topic_settings
+from octavo.pipeline.runner import BadUsage, Run, frame, look, topic_settings, with_whole_names
 from octavo.pipeline.verify import chain_findings
 from octavo.spark.options import Selection
 from octavo.spark.splits import View
@@ -135,7 +135,7 @@ def _tables(run: Run, seen: list[View], keys: int) -> dict[str, Any]:
 
     if not seen:
         return {"volume": [], "hot_keys": [], "sizes": []}
-    messages = frame(run, seen, "topic,timestamp,key,value").select(
+    messages = with_whole_names(frame(run, seen, "topic,timestamp,key,value")).select(
         "topic",
         f.to_date("timestamp").alias("day"),
         "key",

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.types import DEFAULT_NAMESPACE
 from metadata.topics import PartitionRecord, TopicSettings, TopicStore
 from octavo.client.errors import InvalidCall
 from octavo.client.types import TopicName
@@ -170,6 +171,15 @@ def topic_settings(service: str, topics: list[str]) -> dict[str, TopicSettings]:
 def frame(run: Run, seen: list[View], columns: str) -> DataFrame:
     """The messages of these partitions, and no newer ones: every pass reads the same rows."""
     return frame_of(run, {view.name: view.earliest for view in seen}, ends_of(seen), columns)
+
+
+def with_whole_names(rows: DataFrame) -> DataFrame:
+    """The column `topic` as records have it: with the namespace also where that is the default."""
+    from pyspark.sql import functions as f
+
+    topic = f.col("topic")
+    whole = f.concat(f.lit(f"{DEFAULT_NAMESPACE}/"), topic)
+    return rows.withColumn("topic", f.when(topic.contains("/"), topic).otherwise(whole))
 
 
 def frame_of(run: Run, start: Offsets, end: Offsets, columns: str) -> DataFrame:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from metadata.topics import PartitionRecord
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
-from octavo.pipeline.runner import Run, frame, look
+from octavo.pipeline.runner import Run, frame, look, with_whole_names
 from octavo.spark.options import Selection
 from octavo.spark.splits import View
 
@@ -46,8 +46,8 @@ def verify(run: Run, selection: Selection) -> Outcome:
     full = [view for view in seen if view.end > view.earliest]
     producers = read = 0
     if full:
-        placed = frame(
-            run, full, "topic,partition,offset,ledger,entry,index,producer,epoch,sequence"
+        placed = with_whole_names(
+            frame(run, full, "topic,partition,offset,ledger,entry,index,producer,epoch,sequence")
         )
         read = _offsets(outcome, placed, full)
         run.say(f"{read:,} messages read; sequences")
@@ -55,7 +55,7 @@ def verify(run: Run, selection: Selection) -> Outcome:
         wide = [view for view in full if sum(one.topic == view.topic for one in seen) > 1]
         if wide:
             run.say("keys")
-            _keys(outcome, frame(run, wide, "topic,partition,key"))
+            _keys(outcome, with_whole_names(frame(run, wide, "topic,partition,key")))
     outcome.summary = {
         "topics": len({view.topic for view in seen}),
         "partitions": len(seen),

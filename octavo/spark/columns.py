@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from broker.types import DEFAULT_NAMESPACE
 from octavo.spark.options import InvalidOption, SourceOptions
 from protocol.batch import BatchHeader
 from protocol.records import open_batch
@@ -176,8 +177,14 @@ class ArrowBuilder:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": value} for key, value in headers]
+def shown(topic: str) -> str:
+    """The name as people write it: the default namespace goes without saying."""
+    return topic.removeprefix(f"{DEFAULT_NAMESPACE}/")
+
+
+def _headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]] | None:
+    """Null when there are none, as Spark's Kafka source has it."""
+    return [{"key": key, "value": value} for key, value in headers] or None
 
 
 def _sequences(batch: StoredBatch, first: int, count: int) -> list[int | None]:
@@ -190,7 +197,7 @@ def _sequences(batch: StoredBatch, first: int, count: int) -> list[int | None]:
 _FILL: dict[str, Callable[[StoredBatch, list[Any], int], Iterable[Any]]] = {
     "key": lambda _, records, __: [one.key for one in records],
     "value": lambda _, records, __: [one.value for one in records],
-    "topic": lambda batch, records, __: [batch.topic] * len(records),
+    "topic": lambda batch, records, __: [shown(batch.topic)] * len(records),
     "partition": lambda batch, records, __: [batch.partition] * len(records),
     "offset": lambda batch, records, first: batch.offsets(records, first),
     "timestamp": lambda _, records, __: [one.timestamp for one in records],

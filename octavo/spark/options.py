@@ -6,6 +6,7 @@ error that lists what would be right; nothing is ignored in silence.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ class SourceOptions:
     compacted: bool = False
 
 
-_KNOWN = (
+SOURCES = (
     "service", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
@@ -80,8 +81,24 @@ _KNOWN = (
     "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition", "columns",
     "includeHeaders", "includeMetadata", "readFrom", "readCompacted",
 )  # fmt: skip
-SPARKS_OWN = ("path", "checkpointlocation", "queryname")
+NO_SERVICE = (
+    "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the metadata "
+    "(zk://host:2181/chroot, file:///path/octavo.db). Of a table in a catalog Spark tells the "
+    "options only to who makes it: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (…)"
+)
+SINKS = (
+    "service", "topic", "partition", "txnId", "txnVersion", "compression", "batchBytes",
+    "commitTimeout", "commit",
+)  # fmt: skip
+_SPARKS_OWN = {"path", "checkpointlocation", "queryname", "serialization.format"}
 """Spark adds these on its own."""
+_TABLES = {
+    "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
+    "table_type",
+}  # fmt: skip
+"""These too, of a table in a catalog, beside the person's own properties (`team.name`)."""
+_OF_TABLE = "option."
+"""Before the name of each option of a table, which Spark gives once so and once plainly."""
 _TIME = re.compile(r"(\d+)\s*(ms|s|m|h|d)?\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)\s*(k|m|g|t)?i?b?\Z", re.IGNORECASE)
@@ -93,14 +110,9 @@ TRIGGER_DELAY_MS = 15 * 60_000
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options of a query. Raises `InvalidOption`."""
-    options = {name.lower(): value for name, value in given.items()}
-    _refuse_unknown(options)
-    read = OptionReader(options)
+    read = OptionReader(own_options(given, SOURCES, SINKS, "source"))
     if read.text("service") is None:
-        raise InvalidOption(
-            "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the "
-            "metadata (zk://host:2181/chroot, file:///path/octavo.db)"
-        )
+        raise InvalidOption(NO_SERVICE)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if read.text(name) is not None:
@@ -122,6 +134,11 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         raise InvalidOption(
             "option readCompacted=true reads from the bookies: it does not go with readFrom=broker"
         )
+    rows_max, rows_min = read.whole("maxOffsetsPerTrigger"), read.whole("minOffsetsPerTrigger")
+    if rows_max is not None and rows_min is not None and rows_min > rows_max:
+        raise InvalidOption(
+            f"option minOffsetsPerTrigger is {rows_min}, above maxOffsetsPerTrigger, {rows_max}"
+        )
     return SourceOptions(
         service=read.text("service") or "",
         selection=_selection(read),
@@ -132,8 +149,8 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         )
         == "latest",
         fail_on_data_loss=read.flag("failOnDataLoss", default=True),
-        rows_per_trigger_max=read.whole("maxOffsetsPerTrigger"),
-        rows_per_trigger_min=read.whole("minOffsetsPerTrigger"),
+        rows_per_trigger_max=rows_max,
+        rows_per_trigger_min=rows_min,
         trigger_delay_ms_max=read.time_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
         bytes_per_trigger_max=read.size("maxBytesPerTrigger"),
         splits_min=read.whole("minPartitions"),
@@ -147,14 +164,37 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     )
 
 
-def _refuse_unknown(options: Mapping[str, str]) -> None:
-    known = {name.lower() for name in _KNOWN} | set(SPARKS_OWN)
-    unknown = sorted(name for name in options if name not in known)
+def own_options(
+    given: Mapping[str, str], known: tuple[str, ...], others: tuple[str, ...], whose: str
+) -> dict[str, str]:
+    """Ours among what Spark hands over, by lower-case names. Raises `InvalidOption` for a stranger.
+
+    A table of a catalog is both read and written: there the `others` are passed over.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    of_table = {name: value for name, value in options.items() if name.startswith(_OF_TABLE)}
+    fine = {name.lower() for name in known} | _SPARKS_OWN
+    if of_table:
+        # Those of a single query (`WITH (…)`) come plainly, and go before the table's.
+        options = {name.removeprefix(_OF_TABLE): one for name, one in of_table.items()} | {
+            name: value for name, value in options.items() if name not in of_table
+        }
+        properties = {name for name in options if "." in name and _OF_TABLE + name not in of_table}
+        fine |= _TABLES | {name.lower() for name in others} | properties
+    unknown = sorted(name for name in options if name not in fine)
     if unknown:
         raise InvalidOption(
-            f"unknown option {', '.join(unknown)}; the options of this source are "
-            + ", ".join(sorted(_KNOWN, key=str.lower))
+            f"unknown option {', '.join(map(_named, unknown))}; the options of this {whose} are "
+            + ", ".join(sorted(known, key=str.lower))
         )
+    return options
+
+
+def _named(unknown: str) -> str:
+    """With what was meant, if that can be guessed: Spark gives names in lower case."""
+    every = {name.lower(): name for name in (*SOURCES, *SINKS)}
+    close = difflib.get_close_matches(unknown, every, n=1, cutoff=0.8)
+    return f"{unknown} (meant: {every[close[0]]}?)" if close else unknown
 
 
 def _selection(read: OptionReader) -> Selection:

@@ -18,6 +18,7 @@ from octavo.spark.splits import (
     bytes_per_row,
     checked_range,
     compacted_pieces,
+    lost,
     pieces,
     shared_out,
 )
@@ -63,6 +64,58 @@ def compacted_at_once(begin: Offsets, end: Offsets, views: list[View]) -> Offset
         if view.compacted is not None and begin.get(view.name, 0) == 0 and view.name in end:
             found[view.name] = min(view.compacted.horizon, end[view.name])
     return found
+
+
+async def range_of(
+    cluster: Cluster, views: list[View], options: SourceOptions
+) -> tuple[Offsets, Offsets]:
+    """Where a batch query begins and ends. Raises `InvalidOption`, `DataLost`."""
+    start = await resolved(cluster, views, options.starting, options.latest_if_late)
+    start = within(views, start, options)
+    end = await resolved(cluster, views, options.ending, late_is_latest=True)
+    _refuse_backwards(options)
+    # By times one partition may begin behind an end that is given as an offset: it has no rows.
+    return {name: min(start[name], end[name]) for name in end}, end
+
+
+def within(views: list[View], start: Offsets, options: SourceOptions) -> Offsets:
+    """The same, no partition behind its end. Raises `DataLost` for one that was, as checked_range.
+
+    Else a query of offsets that a topic does not have (any more) would have no rows, and say
+    nothing.
+    """
+    found = dict(start)
+    for view in views:
+        if start[view.name] > view.end:
+            lost(
+                f"topic {view.topic} partition {view.partition}: reading is to start at offset "
+                f"{start[view.name]}, but it ends at {view.end}: the offset is wrong, or the topic "
+                "was deleted and made again",
+                fail=options.fail_on_data_loss,
+            )
+            found[view.name] = view.end
+    return found
+
+
+def _refuse_backwards(options: SourceOptions) -> None:
+    """Raises `InvalidOption` for two bounds of which the second lies before the first."""
+    first, last = options.starting, options.ending
+    if first.time_ms is not None and last.time_ms is not None and first.time_ms > last.time_ms:
+        raise InvalidOption(
+            f"option startingTimestamp is {first.time_ms}, behind endingTimestamp, {last.time_ms}"
+        )
+    for kind, starts, ends in (
+        ("offset", first.offsets, last.offsets),
+        ("timestamp", first.times_ms, last.times_ms),
+    ):
+        for topic, by_partition in ends.items():
+            for number, end in by_partition.items():
+                start = starts.get(topic, {}).get(number, end)
+                if 0 <= end < start:
+                    raise InvalidOption(
+                        f"topic {topic} partition {number}: the starting {kind}, {start}, lies "
+                        f"behind the ending {kind}, {end}"
+                    )
 
 
 async def resolved(

@@ -78,6 +78,7 @@ def batch_writer(
         raise InvalidOption("a topic cannot be overwritten: use mode('append')")
     found = sink_options(options, streaming=False)
     checked_columns(schema, found)
+    _run(driver.check_target(found))
     return OctavoWriter(found, found.transaction or f"batch-{uuid.uuid4()}")
 
 
@@ -85,6 +86,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> OctavoStrea
     """For `df.writeStream`. Raises `InvalidOption`."""
     found = sink_options(options, streaming=True)
     checked_columns(schema, found)
+    _run(driver.check_target(found))
     return OctavoStreamWriter(found)
 
 
@@ -188,7 +190,7 @@ class _Task:
     async def _count(self, topic: str) -> int:
         settings = await (await self._connected()).settings(topic)
         if settings is None:
-            raise InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} makes it")
+            raise driver.no_topic(topic)
         return settings.partitions
 
     async def _write(self, batches: Sequence[tuple[Target, bytes]]) -> None:

@@ -13,9 +13,11 @@ from typing import NamedTuple
 from octavo.spark import commit as calls
 from octavo.spark import sink_producer as producing
 from octavo.spark.cluster import connected
+from octavo.spark.options import InvalidOption
 from octavo.spark.sink_ledgers import TaskLedgers, Written
 from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import Rows, Target, batches_of
+from protocol.codes import OctavoError
 
 _ATTEMPT = "driver"
 
@@ -27,6 +29,33 @@ class Batch(NamedTuple):
     number: int
     written: list[Written]
     rows: Sequence[Mapping[Target, Rows]]
+
+
+def no_topic(topic: str) -> InvalidOption:
+    """What is said of a target that is not there."""
+    return InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} makes it")
+
+
+async def check_target(options: SinkOptions) -> None:
+    """Before any task runs: a task's error is pages long. Raises `InvalidOption`.
+
+    Topics that rows name are found missing in the tasks. So is a cluster that does not answer now:
+    it may by then.
+    """
+    if options.topic is None:
+        return
+    try:
+        async with connected(options.service) as cluster:
+            settings = await cluster.settings(options.topic)
+    except OctavoError:
+        return
+    if settings is None:
+        raise no_topic(options.topic)
+    if options.partition is not None and options.partition >= settings.partitions:
+        raise InvalidOption(
+            f"option partition is {options.partition}; topic {options.topic} has partitions 0 to "
+            f"{settings.partitions - 1}"
+        )
 
 
 async def commit(options: SinkOptions, batch: Batch) -> None:

@@ -16,16 +16,20 @@ from pyspark.sql.types import (
 )
 
 from octavo.client.types import TopicName
-from octavo.spark.options import SPARKS_OWN, InvalidOption, OptionReader
+from octavo.spark.columns import EVERY
+from octavo.spark.options import (
+    NO_SERVICE,
+    SINKS,
+    SOURCES,
+    InvalidOption,
+    OptionReader,
+    own_options,
+)
 from protocol.codes import OctavoError
 from protocol.compression import Compression
 
 BATCH_BYTES = 2**20
 COMMIT_TIMEOUT_MS = 120_000
-_KNOWN = (
-    "service", "topic", "partition", "txnId", "txnVersion", "compression", "batchBytes",
-    "commitTimeout", "commit",
-)  # fmt: skip
 COMMITS = ("splice", "producer", "auto")
 _BYTES: tuple[type[DataType], ...] = (BinaryType, StringType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
@@ -58,20 +62,10 @@ class SinkOptions:
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of a write. Raises `InvalidOption`."""
-    options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(options.keys() - {name.lower() for name in _KNOWN} - set(SPARKS_OWN))
-    if unknown:
-        raise InvalidOption(
-            f"unknown option {', '.join(unknown)}; the options of this sink are "
-            + ", ".join(sorted(_KNOWN, key=str.lower))
-        )
-    read = OptionReader(options)
+    read = OptionReader(own_options(given, SINKS, SOURCES, "sink"))
     service = read.text("service")
     if service is None:
-        raise InvalidOption(
-            "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the "
-            "metadata (zk://host:2181/chroot, file:///path/octavo.db)"
-        )
+        raise InvalidOption(NO_SERVICE)
     transaction = read.text("txnId")
     if transaction is None and read.text("txnVersion") is not None:
         raise InvalidOption("option txnVersion counts the batches of a txnId: give that too")
@@ -91,9 +85,15 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def checked_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises `InvalidOption` for a column that is unknown, of a wrong type, or missing."""
+    """Raises `InvalidOption` for a column that is unknown, of a wrong type, or missing.
+
+    What else the source gives (`offset`, `timestampType`, …) is passed over, as Kafka's sink does:
+    where a message lies, it is told here.
+    """
     for field in schema.fields:
         kinds = _COLUMNS.get(field.name)
+        if kinds is None and field.name in EVERY:
+            continue
         if kinds is None:
             raise InvalidOption(
                 f"column {field.name} is not one of the sink's: {', '.join(_COLUMNS)}; "

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -35,13 +36,16 @@ from octavo.spark.options import SourceOptions, source_options
 from octavo.spark.planning import (
     compacted_at_once,
     planned,
+    range_of,
     refuse_amid_compacted,
     resolved,
     views_of,
+    within,
 )
 from octavo.spark.reading import Split, SplitReader
 from octavo.spark.sink import OctavoStreamWriter, OctavoWriter, batch_writer, stream_writer
 from octavo.spark.splits import (
+    Minimum,
     Offsets,
     View,
     admitted,
@@ -107,8 +111,7 @@ class OctavoReader(DataSourceReader):
         async with connected(options.service, options.read_from) as cluster:
             wanted = await cluster.partitions(options.selection)
             views = await views_of(cluster, wanted, compacted=options.compacted)
-            start = await resolved(cluster, views, options.starting, options.latest_if_late)
-            end = await resolved(cluster, views, options.ending, late_is_latest=True)
+            start, end = await range_of(cluster, views, options)
             refuse_amid_compacted(views, end)
             return await planned(cluster, options, views, start, end)
 
@@ -126,7 +129,7 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._splits = SplitReader(options, names)
         self._driver: _Driver | None = None
         self._frozen: Offsets | None = None
-        self._waiting_since_s: float | None = None
+        self._minimum = Minimum(options.rows_per_trigger_min, options.trigger_delay_ms_max)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_driver": None}
@@ -148,10 +151,13 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(options.rows_per_trigger_max)
         if options.bytes_per_trigger_max is not None:
             return ReadMaxBytes(options.bytes_per_trigger_max)
+        if options.rows_per_trigger_min is not None:
+            return ReadMinRows(options.rows_per_trigger_min)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch reads. Both bounds of the query hold together."""
+        """How far the next micro-batch reads. All bounds of the query hold together, also those
+        that `limit` does not name; none does when Spark wants all there is."""
         begin = from_json(start)
         views = self._at_driver.views()
         end = ends_of(views)
@@ -159,31 +165,24 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = {name: min(offset, self._frozen.get(name, 0)) for name, offset in end.items()}
         # A micro-batch never ends before it begins, whatever a bookie has told meanwhile.
         end = {name: max(offset, begin.get(name, 0)) for name, offset in end.items()}
-        if not isinstance(limit, ReadAllAvailable):
-            # A compacted view is read at once: what was left of it might be another one by then.
-            least = compacted_at_once(begin, end, views)
-            end = {
-                name: max(to, least[name]) for name, to in self._admit(begin, end, views).items()
-            }
-        return to_json(end)
-
-    def _admit(self, begin: Offsets, end: Offsets, views: list[View]) -> Offsets:
-        options = self._options
+        if isinstance(limit, ReadAllAvailable):
+            return to_json(end)
         first = {name: begin.get(name, 0) for name in end}
-        rows = sum(end[name] - first[name] for name in end)
-        if options.rows_per_trigger_min is not None and rows < options.rows_per_trigger_min:
-            now = time.monotonic()
-            self._waiting_since_s = self._waiting_since_s or now
-            if (now - self._waiting_since_s) * 1000 < options.trigger_delay_ms_max:
-                return begin
-        self._waiting_since_s = None
-        return admitted(
+        # What there is now is read to its end: nobody waits for more (`Trigger.AvailableNow`).
+        if self._frozen is None and not self._minimum.is_met(
+            sum(end[name] - first[name] for name in end), time.monotonic() * 1000
+        ):
+            return start
+        reached = admitted(
             first,
             end,
             {view.name: bytes_per_row_of(view) for view in views},
-            rows_max=options.rows_per_trigger_max,
-            bytes_max=options.bytes_per_trigger_max,
+            rows_max=self._options.rows_per_trigger_max,
+            bytes_max=self._options.bytes_per_trigger_max,
         )
+        # A compacted view is read at once: what was left of it might be another one by then.
+        least = compacted_at_once(begin, end, views)
+        return to_json({name: max(to, least[name]) for name, to in reached.items()})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the topics end now: what a query's progress calls its lag."""
@@ -243,7 +242,8 @@ class _Driver:
     async def _first_offsets(self) -> Offsets:
         options = self._options
         views = await self._views()
-        return await resolved(self._cluster, views, options.starting, options.latest_if_late)
+        start = await resolved(self._cluster, views, options.starting, options.latest_if_late)
+        return within(views, start, options)
 
     def splits(self, start: Offsets, end: Offsets) -> list[Split]:
         return self._thread.call(self._plan(start, end))

@@ -7,6 +7,7 @@ named by offsets alone, so the same range always gives the same rows, whoever re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -136,7 +137,7 @@ def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int,
     """The range as far as it is left. Raises `DataLost` when it is not whole and `fail`."""
     where = f"topic {view.topic} partition {view.partition}"
     if end > view.end:
-        _lost(
+        lost(
             f"{where}: offsets {max(start, view.end)} to {end - 1} are not there; it ends at "
             f"{view.end}: the topic was deleted" + (" and made again" if view.end else ""),
             fail=fail,
@@ -144,7 +145,7 @@ def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int,
         end = view.end
     if start < view.earliest < end or start < end <= view.earliest:
         last = min(view.earliest, end) - 1
-        _lost(
+        lost(
             f"{where}: offsets {start} to {last} were trimmed by retention; "
             f"the earliest is {view.earliest}",
             fail=fail,
@@ -153,7 +154,8 @@ def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int,
     return min(start, end), end
 
 
-def _lost(what: str, *, fail: bool) -> None:
+def lost(what: str, *, fail: bool) -> None:
+    """Raises `DataLost` when `fail`."""
     if fail:
         raise DataLost(f"{what}. Set failOnDataLoss=false to go on without them")
 
@@ -270,3 +272,23 @@ def admitted(
             reached[key] += 1
             spare -= 1
     return reached
+
+
+class Minimum:
+    """When a micro-batch is worth it: as Kafka's `minOffsetsPerTrigger` and `maxTriggerDelay`.
+
+    It waits until there are so many rows, but not longer than the delay after the one before. The
+    first of a run does not wait.
+    """
+
+    def __init__(self, rows: int | None, delay_ms: int) -> None:
+        self._rows = rows or 0
+        self._delay_ms = delay_ms
+        self._last_ms = -math.inf
+
+    def is_met(self, rows: int, now_ms: float) -> bool:
+        """Whether these rows are to be read now; if so, the time until the next begins."""
+        met = rows >= self._rows or now_ms - self._last_ms >= self._delay_ms
+        if met:
+            self._last_ms = now_ms
+        return met

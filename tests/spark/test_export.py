@@ -84,7 +84,7 @@ def test_a_repeated_run_adds_what_is_new(
     assert exported("raw", out).summary["rows"] == 10
     rows = rows_in(out)
     assert sorted(int(row["value"]) for row in rows) == list(range(50))
-    assert {row["topic"] for row in rows} == {"public/raw"}
+    assert {row["topic"] for row in rows} == {"raw"}
     with pytest.raises(BadUsage, match=r"holds an export of \['public/raw'\]"):
         exported("typed", out)
     (out / "_checkpoint").rename(tmp_path / "moved")

@@ -82,7 +82,7 @@ def test_once_on_a_checkpoint(
                 producer.send(b"%d" % number, key=f"k{number % 9}", headers={"n": str(number)})
 
     def run(target: str, same: bool, place: str) -> int:
-        targets = {"public/from-kafka": f"public/{target}"}
+        targets = {"from-kafka": f"public/{target}"}
         options = KafkaOptions(("from-kafka",), "", str(tmp_path / place))
 
         def work(job: Run) -> Outcome:

@@ -103,6 +103,29 @@ def test_rows_name_their_topics_and_partitions(
         assert all(row.partition == (int(row.value) % 3 == 0) for row in rows)
 
 
+def test_what_the_source_gives_the_sink_takes(
+    spark: SparkSession, service: str, client: Client
+) -> None:
+    client.create_topic("there-and-back", partitions=2)
+    with seen_by_readers(service, "there-and-back", 20), client.producer("there-and-back") as out:
+        for number in range(20):
+            out.send(b"%d" % number, key=f"k{number}", headers={"n": "1"} if number % 2 else {})
+    everything = {"includeHeaders": "true", "includeMetadata": "true"}
+    before = read(spark, service, "there-and-back", **everything)
+    assert {row.headers for row in before if int(row.value) % 2 == 0} == {None}
+    found = spark.read.format("octavo").options(
+        service=service, subscribe="there-and-back", **everything
+    )
+    with seen_by_readers(service, "there-and-back", 20):
+        found.load().write.format("octavo").options(service=service).mode("append").save()
+    after = read(spark, service, "there-and-back", **everything)
+
+    def told(rows: list[Any]) -> list[Any]:
+        return [(row.partition, row.key, row.value, row.timestamp, row.headers) for row in rows]
+
+    assert Counter(map(repr, told(after))) == Counter(2 * list(map(repr, told(before))))
+
+
 @pytest.mark.parametrize(
     ("options", "columns", "why"),
     [

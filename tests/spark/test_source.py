@@ -86,7 +86,7 @@ def test_every_message_once_with_its_place(read: Read, topic: str) -> None:
         assert [int(row.value) for row in mine] == sorted(int(row.value) for row in mine)
     for row in rows:
         number = int(row.value)
-        assert (row.topic, row.key, row.timestampType) == ("public/rows", b"k%d" % (number % 7), 0)
+        assert (row.topic, row.key, row.timestampType) == ("rows", b"k%d" % (number % 7), 0)
         assert round(row.timestamp.timestamp() * 1000) == START_MS + 1000 * number
         assert [(header.key, header.value) for header in row.headers] == [("n", b"%d" % number)]
 
@@ -136,6 +136,7 @@ def test_small_splits_of_a_bounded_number_of_rows(read: Read, topic: str) -> Non
     ("options", "said"),
     [
         ({"startingOffset": "earliest"}, "unknown option startingoffset"),
+        ({"startingOffsets": '{"rows": {"0": 99999}}'}, "offset 99999, but it ends at"),
         ({"columns": "value,weight"}, "weight; the columns are key, value, topic"),
         ({"startingOffsets": '{"other": {"0": 1}}'}, "which this query does not read"),
         ({"startingTimestamp": str(START_MS * 2)}, "has no message as new as"),
@@ -184,8 +185,12 @@ def test_a_stream_takes_each_message_once_over_restarts(
     client.update_topic("stream", partitions=3)
     publish(client, service, "stream", range(400, 700))
     run(maxBytesPerTrigger="4k")
+    publish(client, service, "stream", range(700, 720))
+    assert sum(run(minOffsetsPerTrigger=50, maxOffsetsPerTrigger=60)) == 20
+    publish(client, service, "stream", range(720, 740))
+    assert sum(run(minOffsetsPerTrigger=50)) == 20
     out = spark.read.parquet(str(tmp_path / "out"))
-    assert sorted(int(row.value) for row in out.collect()) == list(range(700))
+    assert sorted(int(row.value) for row in out.collect()) == list(range(740))
     assert {row.partition for row in out.collect()} == {0, 1, 2}
 
 
@@ -195,3 +200,20 @@ def test_a_pattern_finds_topics(read: Read, service: str, client: Client, topic:
     publish(client, service, "pattern-a", range(5))
     publish(client, service, "pattern-b", range(5, 9))
     assert numbers_in(read("", subscribePattern="pattern-.*")) == list(range(9))
+
+
+def test_views_and_tables(spark: SparkSession, service: str, topic: str) -> None:
+    options = f"OPTIONS (service '{service}', subscribe '{topic}')"
+    spark.sql(f"CREATE TEMPORARY VIEW seen USING octavo {options}")
+    names = spark.sql("SELECT DISTINCT topic FROM seen").collect()
+    assert [row.topic for row in names] == [topic]
+    spark.sql(f"CREATE TABLE kept USING octavo {options}")
+    try:
+        found = spark.sql(f"SELECT * FROM kept WITH (service='{service}', subscribe='{topic}')")
+        assert numbers_in(found) == list(range(COUNT))
+        with pytest.raises(Exception, match="use CREATE TEMPORARY VIEW"):
+            spark.sql("SELECT * FROM kept").collect()
+    finally:
+        spark.sql("DROP TABLE kept")
+    with pytest.raises(Exception, match=r"meant: startingOffsets\?"):
+        spark.sql(f"CREATE TABLE bad USING octavo {options[:-1]}, startingOfsets '0')")

@@ -160,7 +160,10 @@ def test_options_with_kafkas_names_and_meanings() -> None:
         ({"service": ""}, "service is missing"),
         ({"subscribe": ""}, "exactly one of subscribe, subscribePattern, assign"),
         ({"assign": '{"a": [0]}'}, "exactly one of"),
-        ({"startingOffset": "1"}, "unknown option startingoffset; the options of this source are"),
+        (
+            {"startingOffset": "1"},
+            "unknown option startingoffset (meant: startingOffsets?); the options of",
+        ),
         ({"startingOffsets": "first"}, "startingOffsets is no JSON"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "-2 is earliest"),
         ({"endingOffsets": "earliest"}, "nothing would be read"),
