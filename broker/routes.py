@@ -1,13 +1,10 @@
 """The one table of calls: the router and /openapi.json are both made from it, so they agree.
 
 Calls on messages, offsets and subscriptions exist twice: for a whole topic, and for one partition
-under `…/partitions/{partition}`. `_both` makes the pair.
+under `…/partitions/{partition}`. `both` makes the pair.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
-from typing import Any
 
 from broker import (
     api_cluster,
@@ -19,86 +16,17 @@ from broker import (
     api_transactions,
 )
 from broker.call import JSON, NDJSON, RECORD_BATCH
-from broker.router import Answer, Content, Handler, Parameter, Route
-from broker.schemas import NAME, OFFSET, ref
-
-TOPIC = "/v1/topics/{namespace}/{topic}"
-_EXAMPLES: dict[str, Any] = {
-    "namespace": "public",
-    "topic": "flights",
-    "partition": 0,
-    "subscription": "reports",
-    "transaction": "nightly-copy",
-    "batch": 0,
-}
-_NAMED: dict[str, dict[str, Any]] = {
-    "namespace": NAME,
-    "topic": NAME,
-    "subscription": NAME,
-    "transaction": NAME,
-    "batch": OFFSET,
-    "partition": {"type": "integer", "minimum": 0},
-    "ledger": OFFSET,
-    "entry": OFFSET,
-}
-
-
-def _path(*names: str) -> tuple[Parameter, ...]:
-    return tuple(
-        Parameter(name, "path", f"the {name}", _NAMED[name], _EXAMPLES.get(name)) for name in names
-    )
-
-
-def _query(name: str, description: str, schema: dict[str, Any], example: Any = None) -> Parameter:
-    return Parameter(name, "query", description, schema, example)
-
-
-def _header(name: str, description: str, example: Any = None) -> Parameter:
-    return Parameter(name, "header", description, {"type": "string"}, example)
-
-
-def _json(schema: str, example: Any = None) -> tuple[Content, ...]:
-    return (Content(JSON, ref(schema), example),)
-
-
-def _ok(description: str, schema: str = "Any", status: int = 200) -> Answer:
-    return Answer(status, description, _json(schema))
-
-
-def _get(path: str, handler: Handler, name: str, summary: str, answer: str, tag: str) -> Route:
-    """A plain GET of something that has a path and nothing else."""
-    names = tuple(step[1:-1] for step in path.split("/") if step.startswith("{"))
-    return Route(
-        method="GET",
-        path=path,
-        handler=handler,
-        name=name,
-        tag=tag,
-        summary=summary,
-        parameters=_path(*names),
-        answers=(_ok(summary, answer),),
-        problems=(404,) if names else (),
-    )
-
-
-def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
-    """The call on a topic, and the same on one of its partitions."""
-    changes = {
-        "path": route.path.replace(TOPIC, TOPIC + "/partitions/{partition}"),
-        "name": route.name + "_of_partition",
-        "summary": route.summary + ", one partition",
-        "parameters": (*route.parameters, *_path("partition")),
-    }
-    return route, replace(route, **{**changes, **differs})
-
+from broker.route_parts import TOPIC, both, get, header, in_path, json, ok, query
+from broker.router import Answer, Content, Route
+from broker.schemas import ref
 
 _NO_CONTENT = Answer(204, "Done")
 _NEXT = {"Next-Offset": "where to go on reading"}
-_PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
-_WAIT = _query(
+_PREFER = header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
+_WAIT = query(
     "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
 )
-_COMPACTED = _query(
+_COMPACTED = query(
     "compacted",
     "`true`: below the horizon of the partition's compacted view only the messages that it has, "
     "also those that retention has removed from the topic",
@@ -110,43 +38,43 @@ _LINES = (
 )
 
 _TOPICS = (
-    _get(
+    get(
         "/v1/namespaces", api_topics.list_namespaces, "list_namespaces",
         "All namespaces", "Any", "topics",
     ),
     Route(
         method="PUT", path="/v1/namespaces/{namespace}", handler=api_topics.put_namespace,
         name="put_namespace", tag="topics", summary="Create a namespace",
-        parameters=_path("namespace"), body=_json("Any", {}), body_required=False,
-        answers=(_ok("New", status=201), _ok("It was there")), problems=(422,),
+        parameters=in_path("namespace"), body=json("Any", {}), body_required=False,
+        answers=(ok("New", status=201), ok("It was there")), problems=(422,),
     ),
-    _get(
+    get(
         "/v1/namespaces/{namespace}", api_topics.get_namespace, "get_namespace",
         "One namespace", "Any", "topics",
     ),
     Route(
         method="DELETE", path="/v1/namespaces/{namespace}", handler=api_topics.delete_namespace,
         name="delete_namespace", tag="topics", summary="Delete an empty namespace",
-        parameters=_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
+        parameters=in_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
     ),
-    _get(
+    get(
         "/v1/topics/{namespace}", api_topics.list_topics, "list_topics",
         "The topics of a namespace", "Any", "topics",
     ),
     Route(
         method="PUT", path=TOPIC, handler=api_topics.put_topic, name="put_topic", tag="topics",
-        summary="Create a topic", parameters=_path("namespace", "topic"),
-        body=_json("TopicSettings", {"partitions": 4}), body_required=False,
-        answers=(_ok("New", "Topic", 201), _ok("It was there with the same settings", "Topic")),
+        summary="Create a topic", parameters=in_path("namespace", "topic"),
+        body=json("TopicSettings", {"partitions": 4}), body_required=False,
+        answers=(ok("New", "Topic", 201), ok("It was there with the same settings", "Topic")),
         problems=(404, 409, 415, 422),
     ),
-    _get(TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics"),
+    get(TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics"),
     Route(
         method="PATCH", path=TOPIC, handler=api_topics.patch_topic, name="patch_topic",
         tag="topics", summary="Change settings; partitions may only grow",
-        parameters=_path("namespace", "topic"),
-        body=_json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
-        answers=(_ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
+        parameters=in_path("namespace", "topic"),
+        body=json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
+        answers=(ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
     ),
     Route(
         method="DELETE", path=TOPIC, handler=api_topics.delete_topic, name="delete_topic",
@@ -155,25 +83,25 @@ _TOPICS = (
             "When it is answered, no broker serves the topic any more and none of its publishers "
             "gets another ack. A deletion that takes long is a 503 and goes on by itself."
         ),
-        parameters=_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
+        parameters=in_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
     ),
     Route(
         method="POST", path=TOPIC + "/let-go", handler=api_topics.let_go, name="let_go",
         tag="topics", summary="From broker to broker: the topic is being deleted, serve it no more",
         parameters=(
-            *_path("namespace", "topic"),
-            _query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
+            *in_path("namespace", "topic"),
+            query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
         ),
-        answers=(_ok("Let go", "LetGo"),), problems=(503,),
+        answers=(ok("Let go", "LetGo"),), problems=(503,),
     ),
-    _get(
+    get(
         TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
         "Live figures of one partition", "Partition", "topics",
     ),
 )  # fmt: skip
 
 _MESSAGES = (
-    *_both(
+    *both(
         Route(
             method="POST", path=TOPIC + "/messages", handler=api_publish.publish, name="publish",
             tag="messages", summary="Publish",
@@ -186,17 +114,17 @@ _MESSAGES = (
                 "and If-Match need one partition: in the path, or by the one key of the body."
             ),
             parameters=(
-                *_path("namespace", "topic"),
-                _query(
+                *in_path("namespace", "topic"),
+                query(
                     "results", "`all`: where each message was stored; `batches`: each batch",
                     {"enum": ["summary", "all", "batches"], "default": "summary"},
                 ),
-                _header("Octavo-Key", "the key of a raw message", "N14228"),
-                _header("Octavo-Timestamp", "of a raw message: milliseconds or RFC 3339"),
-                _header("Producer-Id", "a number below 2^63, or any name"),
-                _header("Producer-Epoch", "grows with each instance of the producer"),
-                _header("Producer-Seq", "the number of the first message of this request"),
-                _header("If-Match", 'store only at this offset: "42"'),
+                header("Octavo-Key", "the key of a raw message", "N14228"),
+                header("Octavo-Timestamp", "of a raw message: milliseconds or RFC 3339"),
+                header("Producer-Id", "a number below 2^63, or any name"),
+                header("Producer-Epoch", "grows with each instance of the producer"),
+                header("Producer-Seq", "the number of the first message of this request"),
+                header("If-Match", 'store only at this offset: "42"'),
                 _PREFER,
             ),
             body=(
@@ -209,9 +137,9 @@ _MESSAGES = (
                 Content("text/plain", {"type": "string"}, "first message"),
             ),
             answers=(
-                _ok("All of it is durable", "Published"),
+                ok("All of it is durable", "Published"),
                 Answer(204, "All of it was stored before, by a request with the same sequence"),
-                _ok("Only a part was stored: `errors` says why", "Published", 207),
+                ok("Only a part was stored: `errors` says why", "Published", 207),
                 Answer(307, "With Prefer: redirect: the owner's address", headers={
                     "Location": "the same call at the owner"
                 }),
@@ -219,7 +147,7 @@ _MESSAGES = (
             problems=(403, 404, 408, 409, 412, 413, 415, 422, 429, 504),
         )
     ),
-    *_both(
+    *both(
         Route(
             method="GET", path=TOPIC + "/messages", handler=api_read.read, name="read",
             tag="messages", summary="Read without a subscription", waits=True,
@@ -229,13 +157,13 @@ _MESSAGES = (
                 "a compacted view have gaps between the offsets of their records."
             ),
             parameters=(
-                *_path("namespace", "topic"),
-                _query(
+                *in_path("namespace", "topic"),
+                query(
                     "from", "earliest, latest, an offset, a message id or an RFC 3339 time",
                     {"type": "string", "default": "earliest"}, "earliest",
                 ),
-                _query("limit", "messages", {"type": "integer", "minimum": 1}, 10),
-                _query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
+                query("limit", "messages", {"type": "integer", "minimum": 1}, 10),
+                query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
                 _COMPACTED,
                 _WAIT,
                 _PREFER,
@@ -244,7 +172,7 @@ _MESSAGES = (
                 Answer(
                     200, "Messages",
                     (
-                        *_json("Messages"),
+                        *json("Messages"),
                         Content(NDJSON, {"type": "string"}),
                         Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
                     ),
@@ -255,61 +183,61 @@ _MESSAGES = (
             problems=(404, 406, 410, 416, 422),
         )
     ),
-    *_both(
+    *both(
         Route(
             method="GET", path=TOPIC + "/offsets", handler=api_read.offsets, name="offsets",
             tag="messages", summary="Find offsets",
             parameters=(
-                *_path("namespace", "topic"),
-                _query(
+                *in_path("namespace", "topic"),
+                query(
                     "at", "earliest, latest, or an RFC 3339 time",
                     {"type": "string", "default": "latest"}, "latest",
                 ),
                 _COMPACTED,
             ),
-            answers=(_ok("One for each partition", "Offsets"),), problems=(404,),
+            answers=(ok("One for each partition", "Offsets"),), problems=(404,),
         )
     ),
 )  # fmt: skip
 
 _SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
-_SUBSCRIPTION_PATH = _path("namespace", "topic", "subscription")
+_SUBSCRIPTION_PATH = in_path("namespace", "topic", "subscription")
 _SUBSCRIPTIONS = (
-    _get(
+    get(
         TOPIC + "/subscriptions", api_subscriptions.list_subscriptions, "list_subscriptions",
         "The subscriptions of a topic", "Any", "subscriptions",
     ),
-    *_both(
+    *both(
         Route(
             method="PUT", path=_SUBSCRIPTION, handler=api_subscriptions.put_subscription,
             name="put_subscription", tag="subscriptions", summary="Create a subscription",
             parameters=_SUBSCRIPTION_PATH,
-            body=_json("SubscriptionSettings", {"type": "shared"}), body_required=False,
+            body=json("SubscriptionSettings", {"type": "shared"}), body_required=False,
             answers=(
-                _ok("New", "Subscription", 201),
-                _ok("It was there with the same settings", "Subscription"),
+                ok("New", "Subscription", 201),
+                ok("It was there with the same settings", "Subscription"),
             ),
             problems=(404, 409, 415, 422),
         ),
         summary="Make the cursor of a subscription in one partition, if it is missing",
         body=(),
-        answers=(_ok("It is there", "SubscriptionFigures"),),
+        answers=(ok("It is there", "SubscriptionFigures"),),
     ),
-    *_both(
+    *both(
         Route(
             method="GET", path=_SUBSCRIPTION, handler=api_subscriptions.get_subscription,
             name="get_subscription", tag="subscriptions", summary="Settings and live figures",
-            parameters=_SUBSCRIPTION_PATH, answers=(_ok("Found", "Subscription"),),
+            parameters=_SUBSCRIPTION_PATH, answers=(ok("Found", "Subscription"),),
             problems=(404,),
         ),
-        answers=(_ok("Found", "SubscriptionFigures"),),
+        answers=(ok("Found", "SubscriptionFigures"),),
     ),
     Route(
         method="DELETE", path=_SUBSCRIPTION, handler=api_subscriptions.delete_subscription,
         name="delete_subscription", tag="subscriptions", summary="Delete a subscription",
         parameters=_SUBSCRIPTION_PATH, answers=(_NO_CONTENT,), problems=(404,),
     ),
-    *_both(
+    *both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/receive", handler=api_deliveries.receive,
             name="receive", tag="subscriptions", summary="Receive", waits=True,
@@ -319,10 +247,10 @@ _SUBSCRIPTIONS = (
             ),
             parameters=(
                 *_SUBSCRIPTION_PATH,
-                _query("max", "messages", {"type": "integer", "minimum": 1}, 10),
+                query("max", "messages", {"type": "integer", "minimum": 1}, 10),
                 _WAIT,
-                _query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
-                _query(
+                query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
+                query(
                     "request",
                     "any text, another one for each call: when the answer was lost, the same call "
                     "again gets the same messages. When it ends in a number that goes up, a late "
@@ -331,26 +259,26 @@ _SUBSCRIPTIONS = (
                 ),
             ),
             answers=(
-                _ok("Messages; or none, and `held_back` says why", "Received"),
+                ok("Messages; or none, and `held_back` says why", "Received"),
                 Answer(204, "Nothing to receive"),
             ),
             problems=(404, 409),
         )
     ),
-    *_both(
+    *both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/ack", handler=api_deliveries.acknowledge,
             name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
-            parameters=_SUBSCRIPTION_PATH, body=_json("Ack", {"ack_ids": []}),
-            answers=(_ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
+            parameters=_SUBSCRIPTION_PATH, body=json("Ack", {"ack_ids": []}),
+            answers=(ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
         )
     ),
-    *_both(
+    *both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/seek", handler=api_subscriptions.seek,
             name="seek", tag="subscriptions", summary="Set the cursor",
-            parameters=_SUBSCRIPTION_PATH, body=_json("Seek", {"to": "earliest"}),
-            answers=(_ok("Where the cursors are now"),), problems=(404, 415, 422),
+            parameters=_SUBSCRIPTION_PATH, body=json("Seek", {"to": "earliest"}),
+            answers=(ok("Where the cursors are now"),), problems=(404, 415, 422),
         )
     ),
 )  # fmt: skip
@@ -367,8 +295,8 @@ _TRANSACTIONS = (
             "changes nothing, so the call is safe to make again. The answer comes when every "
             "partition has its part."
         ),
-        parameters=_path("transaction", "batch"), body=_json("TransactionParts", {"parts": []}),
-        answers=(_ok("All of it is visible", "Transaction"),), problems=(404, 409, 415, 422),
+        parameters=in_path("transaction", "batch"), body=json("TransactionParts", {"parts": []}),
+        answers=(ok("All of it is visible", "Transaction"),), problems=(404, 409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/begin", handler=api_transactions.begin,
@@ -379,25 +307,25 @@ _TRANSACTIONS = (
             "partition, between this call and a commit with `published`. A repeat must have the "
             "same content. `repeated`: the batch was committed before, and is not to be published."
         ),
-        parameters=_path("transaction", "batch"), body=_json("PublishedParts", {"parts": []}),
-        answers=(_ok("It may be published", "TransactionTurn"),), problems=(409, 415, 422),
+        parameters=in_path("transaction", "batch"), body=json("PublishedParts", {"parts": []}),
+        answers=(ok("It may be published", "TransactionTurn"),), problems=(409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/abort", handler=api_transactions.abort,
         name="abort_transaction", tag="transactions",
         summary="Give up ledgers of a batch; those that no partition has are deleted",
-        parameters=_path("transaction", "batch"), body=_json("GivenUp", {"ledgers": []}),
-        answers=(_ok("What was deleted", "GivenUp"),), problems=(409, 415, 422),
+        parameters=in_path("transaction", "batch"), body=json("GivenUp", {"ledgers": []}),
+        answers=(ok("What was deleted", "GivenUp"),), problems=(409, 415, 422),
     ),
     Route(
         method="POST", path=TOPIC + "/partitions/{partition}/splice",
         handler=api_transactions.splice, name="splice", tag="transactions",
         summary="Take in one partition's part of a committed batch, if it is not there yet",
-        parameters=_path("namespace", "topic", "partition"),
-        body=_json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
-        answers=(_ok("It is there", "Spliced"),), problems=(404, 415, 422),
+        parameters=in_path("namespace", "topic", "partition"),
+        body=json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
+        answers=(ok("It is there", "Spliced"),), problems=(404, 415, 422),
     ),
-    _get(
+    get(
         "/v1/transactions/{transaction}", api_transactions.get_transaction, "get_transaction",
         "The newest committed batch, and whether all of it is visible", "Transaction",
         "transactions",
@@ -409,16 +337,16 @@ _CLUSTER = (
         method="GET", path="/v1/ledgers", handler=api_cluster.list_ledgers, name="list_ledgers",
         tag="cluster", summary="Ledger ids, ascending",
         parameters=(
-            _query("after", "only larger ids", {"type": "integer"}),
-            _query("limit", "ids", {"type": "integer", "minimum": 1}, 10),
+            query("after", "only larger ids", {"type": "integer"}),
+            query("limit", "ids", {"type": "integer", "minimum": 1}, 10),
         ),
-        answers=(_ok("Ids"),),
+        answers=(ok("Ids"),),
     ),
-    _get(
+    get(
         "/v1/ledgers/{ledger}", api_cluster.get_ledger, "get_ledger",
         "A ledger's metadata", "Ledger", "cluster",
     ),
-    _get(
+    get(
         "/v1/ledgers/{ledger}/entries/{entry}", api_cluster.get_entry, "get_entry",
         "One entry; Accept: application/octet-stream gives its payload", "Any", "cluster",
     ),
@@ -426,25 +354,25 @@ _CLUSTER = (
         method="POST", path="/v1/ledgers/{ledger}/recover", handler=api_cluster.recover_ledger,
         name="recover_ledger", tag="cluster", summary="Fence a ledger, find its end, close it",
         description="Its writer gets no further ack. A topic's owner then opens a new ledger.",
-        parameters=_path("ledger"), answers=(_ok("Closed", "Ledger"),), problems=(404, 409),
+        parameters=in_path("ledger"), answers=(ok("Closed", "Ledger"),), problems=(404, 409),
     ),
-    _get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
-    _get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
-    _get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
+    get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
+    get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
+    get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
     Route(
         method="POST", path="/v1/cluster/clock", handler=api_cluster.confirm_clock,
         name="confirm_clock", tag="cluster", summary="This broker's clock is right",
         description="Deletion by age goes by it from now on, at all brokers.",
-        answers=(_ok("The time that is gone by"),),
+        answers=(ok("The time that is gone by"),),
     ),
-    _get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
-    _get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
+    get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
+    get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
     Route(
         method="GET", path="/metrics", handler=api_cluster.metrics, name="metrics", tag="health",
         summary="Prometheus text",
         answers=(Answer(200, "Metrics", (Content("text/plain", {"type": "string"}),)),),
     ),
-    _get("/openapi.json", api_cluster.openapi, "openapi", "This API", "Any", "health"),
+    get("/openapi.json", api_cluster.openapi, "openapi", "This API", "Any", "health"),
     Route(
         method="GET", path="/", handler=api_cluster.status_page, name="status_page", tag="health",
         summary="The cluster on one page",
