@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import structlog
@@ -126,7 +127,8 @@ class Broker:
 
     async def start(self, url: str) -> None:
         """Register as reachable at `url` (bind first, then call this) and take part."""
-        broker_id = self.config.broker_id or url.split("://", 1)[-1].rstrip("/")
+        config = self.config
+        broker_id = config.broker_id or url.split("://", 1)[-1].rstrip("/")
         own = BrokerInfo(broker_id, url)
         run = f"{self._rng.getrandbits(64):016x}"
         value = encode_broker(own, run)
@@ -137,10 +139,16 @@ class Broker:
         await self._members.start(own, value)
         self._tell_time()
         self._rounds = [
+<<<<<<< HEAD
             self._spawn(self._again_and_again(self.config.trim_interval_ms, self._keep_up)),
             self._spawn(self._again_and_again(self.config.balance_interval_ms, self._rebalance)),
             self._spawn(self._again_and_again(self.config.sweep_interval_ms, self._sweep)),
             self._spawn(self._again_and_again(self.config.clock_beat_ms, self._tell_time)),
+=======
+            self._spawn(self._again_and_again(config.trim_interval_ms, self._keep_up)),
+            self._spawn(self._again_and_again(config.balance_interval_ms, self._rebalance)),
+            self._spawn(self._again_and_again(config.sweep_interval_ms, self._sweep)),
+>>>>>>> 6f2b737 (Nothing discarded stays registered, and a bug ends no loop in the background)
         ]
 
     async def close(self) -> None:
@@ -353,17 +361,24 @@ class Broker:
     async def _again_and_again(self, interval_ms: int, begin: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(interval_ms / 1000)
-            begin()
+            try:
+                begin()
+            except Exception as error:  # a bug must not end all maintenance
+                _log.exception("broker_task_failed", task=begin.__name__, reason=repr(error))
 
     def _keep_up(self) -> None:
         served = self.partitions()
+        self.chores.keep_only("upkeep", [partition.name for partition in served])
         for partition in served:
             self.chores.begin("upkeep", partition.name, partition.upkeep)
-        self.chores.keep_only("upkeep", [partition.name for partition in served])
         self.chores.begin("sweep", "transactions", self._sweep_transactions)
 
     async def _sweep_transactions(self) -> None:
-        await self.transactions.sweep(self._served_here)
+        known = await self.transactions.all()
+        self.chores.keep_only("transaction", known)
+        for one in known:  # one after the other: there may be many
+            work = partial(self.transactions.sweep, one, self._served_here)
+            await self.chores.do("transaction", one, work)
 
     def _sweep(self) -> None:
         self.chores.begin("sweep", "deletions", self._sweep_deletions)
@@ -377,7 +392,7 @@ class Broker:
         self.chores.begin("clock", self.broker_id, self._timekeeper.beat)
 
     def _rebalance(self) -> None:
-        self.chores.begin("balance", self.broker_id, self.balance.look)
+        self.chores.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
         """The partition, claimed if nobody serves it and we should; None when another does."""

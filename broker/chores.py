@@ -2,15 +2,15 @@
 
 A piece is a chore and what it concerns: trimming one partition, sweeping transactions. One that is
 still under way is not begun again, and one that hangs holds up nobody else. An error, a bug as
-well, is logged and counted, and the piece is tried again after a pause that doubles: so a log says
-it a few times an hour, however many pieces fail.
+well, is counted and logged, and the piece is tried again after a pause that doubles. What goes on
+failing is logged now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from typing import Any, NamedTuple
 
 import structlog
@@ -18,7 +18,9 @@ import structlog
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
-PAUSE_S_MAX = 600.0
+PAUSE_S_MAX = 60.0
+_SAID_EVERY_S = 600.0
+"""What goes on failing is logged so often, once its pauses have grown."""
 
 
 class _Failing(NamedTuple):
@@ -26,6 +28,8 @@ class _Failing(NamedTuple):
 
     pause_s: float
     not_before_s: float
+    said_s: float
+    """When it was logged last."""
 
 
 class Chores:
@@ -49,13 +53,22 @@ class Chores:
     ) -> None:
         """Do it in the background, unless it is under way or failed a moment ago."""
         piece = (chore, of)
-        failing = self._failing.get(piece)
-        if piece in self._under_way:
-            return
-        if failing is None or self._loop.time() >= failing.not_before_s:
+        if piece not in self._under_way and self._may_run(piece):
             self._under_way[piece] = self._spawn(self._do(piece, work))
 
-    def keep_only(self, chore: str, of: list[Hashable]) -> None:
+    async def do(
+        self, chore: str, of: Hashable, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Do it now, unless it failed a moment ago; an error is no matter of the caller's."""
+        piece = (chore, of)
+        if self._may_run(piece):
+            await self._try(piece, work)
+
+    def _may_run(self, piece: tuple[str, Hashable]) -> bool:
+        failing = self._failing.get(piece)
+        return failing is None or self._loop.time() >= failing.not_before_s
+
+    def keep_only(self, chore: str, of: Iterable[Hashable]) -> None:
         """What failed of anything else is forgotten: it is no longer ours."""
         if any(name == chore for name, _ in self._failing):
             kept = set(of)
@@ -76,25 +89,36 @@ class Chores:
         self, piece: tuple[str, Hashable], work: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         try:
+            await self._try(piece, work)
+        finally:
+            del self._under_way[piece]
+
+    async def _try(
+        self, piece: tuple[str, Hashable], work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        try:
             await work()
         except Exception as error:
             self._failed(piece, error)
         else:
             self._failing.pop(piece, None)
-        finally:
-            del self._under_way[piece]
 
     def _failed(self, piece: tuple[str, Hashable], error: Exception) -> None:
         chore, of = piece
-        before = self._failing.get(piece)
-        pause_s = self._pause_s if before is None else min(2 * before.pause_s, PAUSE_S_MAX)
-        self._failing[piece] = _Failing(pause_s, self._loop.time() + pause_s)
         self.failures[chore] += 1
-        _log.warning(
-            "chore_failed",
-            chore=chore,
-            of=str(of),
-            reason=str(error) or repr(error),
-            again_in_ms=round(pause_s * 1000),
-            exc_info=None if isinstance(error, OctavoError) else error,
-        )
+        now_s, before = self._loop.time(), self._failing.get(piece)
+        pause_s, said_s = self._pause_s, now_s
+        if before is not None:
+            pause_s = min(2 * before.pause_s, PAUSE_S_MAX)
+            if pause_s == before.pause_s and now_s - before.said_s < _SAID_EVERY_S:
+                said_s = before.said_s
+        self._failing[piece] = _Failing(pause_s, now_s + pause_s, said_s)
+        if said_s == now_s:
+            _log.warning(
+                "chore_failed",
+                chore=chore,
+                of=str(of),
+                reason=str(error) or repr(error),
+                again_in_ms=round(pause_s * 1000),
+                exc_info=None if isinstance(error, OctavoError) else error,
+            )

@@ -21,8 +21,9 @@ from broker.errors import BrokerIdTaken
 from broker.preference import preferred_brokers
 from broker.types import BrokerInfo, TopicName
 from metadata.election import Ownership
-from metadata.store import MetadataError, MetadataStore, RecordNotFound, SessionState, Watch
+from metadata.store import MetadataStore, RecordNotFound, SessionState, Watch
 from metadata.topics import BROKERS_ROOT, broker_path
+from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RETRY_S = 0.2
@@ -153,8 +154,9 @@ class Members:
                 if self._registered:
                     await self._register()
                 await self._reload()
-            except MetadataError as error:
-                _log.warning("brokers_not_read", reason=str(error))
+            except Exception as error:  # a bug must not deafen this broker in silence
+                bug = None if isinstance(error, OctavoError) else error
+                _log.warning("brokers_not_read", reason=str(error), exc_info=bug)
                 await asyncio.sleep(_RETRY_S)
                 self._alarm.set()
 

@@ -25,7 +25,7 @@ from broker.dedup import ProducerTable
 from broker.log_reader import LogReader
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper, with_chain
 from broker.state_format import State, snapshot
-from broker.state_log import create_ledger, delete_quietly, replay, write_snapshot
+from broker.state_log import create_ledger, delete_quietly, discard, let_go, replay, write_snapshot
 from broker.types import PartitionName, TopicSettings
 from ledger.ledgers import LedgerClient
 from ledger.writer import LedgerWriter
@@ -110,9 +110,13 @@ class PartitionOpener:
             raise
         try:
             await self._publish_record(contents, writer, state_writer, own=own)
-        except OwnershipLost as error:
-            if error.refused:
+        except BaseException as error:
+            if isinstance(error, OwnershipLost) and error.refused:
                 self._spawn(self._discard(new, new_state))
+            else:  # the record may name them
+                for made in (writer, state_writer):
+                    if made is not None:
+                        let_go(made)
             raise
         for ledger_id in Chain(record.ledgers, record.trimmed_offset).dropped_in(
             self._record.chain
@@ -218,4 +222,4 @@ class PartitionOpener:
         begun = [one for one in made if one is not None]
         for writer in await asyncio.gather(*begun, return_exceptions=True):
             if not isinstance(writer, BaseException):
-                await delete_quietly(self._ledgers, writer.ledger_id)
+                await discard(self._ledgers, writer)

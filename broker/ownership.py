@@ -221,17 +221,17 @@ class Owners:
         local = self._local.get(name)
         if local is None or self._stopping:
             return None
+        lookup = self._lookups.of(name)
         try:
             async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
                 await self._hand_over(name)
         except TimeoutError:
             _log.warning("handover_incomplete", partitions=[str(name)])
-        lookup = self._lookups.of(name)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while (owner := await lookup.owner.newest()) is None:
                     await lookup.changed.wait()
-                return owner
+                return owner if owner.broker_id != self._members.own.broker_id else None
         if not self._stopping:
             self._claim(name, local.partition.incarnation, local.settings())
         return None

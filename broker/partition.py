@@ -384,6 +384,7 @@ class Partition:
         assert failed is not None
         assert self._rollover is not None
         await self._rollover.cancel()
+        failed.let_go()
         delay_ms = self._config.reopen_delay_ms
         while self._gone is None:
             try:

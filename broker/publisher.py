@@ -32,8 +32,9 @@ from broker.errors import (
     PublishOutcomeUnknown,
 )
 from broker.partition_record import OwnershipLost
+from broker.state_log import let_go
 from broker.types import PartitionName, Published
-from ledger.errors import LedgerClosed, LedgerFenced, OutcomeUnknown, WriterBusy
+from ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
 from ledger.writer import LedgerWriter
 from protocol.batch import BatchHeader, with_base_offset
 from protocol.codes import OctavoError
@@ -219,8 +220,12 @@ class Publisher:
         if self._unanswered and writer.error is None:
             self._all_answered = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._all_answered,), timeout=_LAST_ANSWERS_S)
-        if writer.error is None:
-            writer.abandon(LedgerClosed(f"{self._name} is no longer written here"))
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Of both ledgers, when this pipeline has failed amid a roll-over."""
+        for segment in (self._previous, self.segment):
+            let_go(segment.writer)
 
     def release(self, segment: Segment, tail: PartitionTail | None = None) -> None:
         """The partition's record names this ledger: what it has confirmed may be answered.
@@ -413,6 +418,11 @@ class Publisher:
             await self.segment.writer.drain()
         except OctavoError as error:
             self.fail(error)
+        except Exception as error:  # a bug must not keep publishers waiting in silence
+            self.fail(
+                PartitionUnavailable(f"{self._name}: its ledger cannot be drained: {error!r}")
+            )
+            raise
         finally:
             self._draining = None
         self._pump()

@@ -29,7 +29,7 @@ from broker.chain import RolloverPolicy
 from broker.errors import NotOwner, PartitionUnavailable
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper, with_chain
 from broker.publisher import Publisher, Segment
-from broker.state_log import create_ledger, delete_quietly
+from broker.state_log import create_ledger, delete_quietly, discard
 from broker.types import PartitionName, TopicSettings
 from ledger.errors import LedgerFenced
 from ledger.ledgers import LedgerClient
@@ -133,7 +133,7 @@ class Rollover:
             if self._publisher.failed is None:
                 await self._replace(new, insertion)
             else:
-                self._spawn(delete_quietly(self._ledgers, new.ledger_id))
+                self._spawn(discard(self._ledgers, new))
         finally:
             self._task = None
         if (failed := self._publisher.failed) is not None:
@@ -156,7 +156,10 @@ class Rollover:
             self._task = None
             return
         try:
-            await self._replace(new, _NOTHING)
+            if self._publisher.failed is None:
+                await self._replace(new, _NOTHING)
+            else:
+                self._spawn(discard(self._ledgers, new))
         finally:
             self._task = None
         if self._publisher.failed is None:
@@ -179,12 +182,15 @@ class Rollover:
             if not may_be_named or (isinstance(error, OwnershipLost) and error.refused):
                 self._spawn(delete_quietly(self._ledgers, new.ledger_id))
             publisher.fail(error)
+            publisher.let_go()
             return
         except Exception as error:  # a bug must not keep the answers back for ever
             _log.exception("rollover_failed", partition=str(self._name))
             publisher.fail(PartitionUnavailable(f"{self._name}: its roll-over failed: {error!r}"))
+            publisher.let_go()
             return
         if publisher.failed is not None:
+            publisher.let_go()
             return
         if not old.contents.messages:
             self._spawn(delete_quietly(self._ledgers, old.writer.ledger_id))

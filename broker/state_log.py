@@ -21,7 +21,7 @@ from broker.errors import AckOutcomeUnknown, NotOwner, Overloaded
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper
 from broker.state_format import Op, State, encode
 from broker.types import PartitionName, TopicSettings
-from ledger.errors import LedgerFenced, OutcomeUnknown
+from ledger.errors import LedgerClosed, LedgerFenced, OutcomeUnknown
 from ledger.ledgers import LedgerClient
 from ledger.writer import LedgerWriter
 from protocol.codes import OctavoError
@@ -49,6 +49,20 @@ async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
         await ledgers.delete(ledger_id)
     except OctavoError as error:
         _log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
+
+
+def let_go(writer: LedgerWriter) -> None:
+    """Nothing more is written to this ledger here; if it is open, its recovery closes it.
+
+    Every writer ends so, or closed. Otherwise it would listen to its bookies for ever.
+    """
+    writer.abandon(LedgerClosed(f"ledger {writer.ledger_id} is no longer written here"))
+
+
+async def discard(ledgers: LedgerClient, writer: LedgerWriter) -> None:
+    """Let go of a ledger that no record names, and delete it."""
+    let_go(writer)
+    await delete_quietly(ledgers, writer.ledger_id)
 
 
 async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
@@ -129,9 +143,11 @@ class StateLog:
             await asyncio.gather(task, return_exceptions=True)
         self._fail(self._waiting, NotOwner(f"{self._name} is not served here any more"))
         self._waiting = []
-        if self._writer is not None and drain:
-            with contextlib.suppress(OctavoError):
-                await self._writer.close()
+        if self._writer is not None:
+            if drain:
+                with contextlib.suppress(OctavoError):
+                    await self._writer.close()
+            let_go(self._writer)
 
     async def _write_groups(self) -> None:
         # While one group is under way the next one gathers: acks that come together share one
@@ -152,6 +168,10 @@ class StateLog:
             why = f"{self._name}: the acks may or may not be durable: {error}"
             self._fail(group + self._waiting, AckOutcomeUnknown(why))
             _log.warning("state_write_failed", partition=str(self._name), reason=str(error))
+        except Exception as error:  # a bug
+            why = f"{self._name}: the acks may or may not be durable: {error!r}"
+            self._fail(group + self._waiting, AckOutcomeUnknown(why))
+            _log.exception("state_write_failed", partition=str(self._name), reason=repr(error))
         except BaseException:
             self._fail(group + self._waiting, NotOwner(f"{self._name} is being closed here"))
             raise
@@ -183,21 +203,30 @@ class StateLog:
         """A snapshot, which contains what was to be written, in a new ledger takes over."""
         old, old_id = self._writer, self._record.value.state_ledger
         self._writer = None
-        new = await create_ledger(self._ledgers, self._settings(), self._name, "state")
+        try:
+            new = await create_ledger(self._ledgers, self._settings(), self._name, "state")
+            await self._take(new)
+            if old is not None:
+                with contextlib.suppress(OctavoError):
+                    await old.close()
+        finally:
+            if old is not None:
+                let_go(old)
+        if old_id is not None:
+            await delete_quietly(self._ledgers, old_id)
+
+    async def _take(self, new: LedgerWriter) -> None:
+        """A new ledger becomes the state ledger, or is let go."""
         try:
             self._behind = False
             await write_snapshot(new, self._snapshot())
             await self._record.change(lambda r: replace(r, state_ledger=new.ledger_id))
-        except OwnershipLost as error:
-            if error.refused:
+        except BaseException as error:
+            let_go(new)
+            if isinstance(error, OwnershipLost) and error.refused:
                 await delete_quietly(self._ledgers, new.ledger_id)
             raise
         self._writer = new
-        if old is not None:
-            with contextlib.suppress(OctavoError):
-                await old.close()
-        if old_id is not None:
-            await delete_quietly(self._ledgers, old_id)
 
     @staticmethod
     def _fail(group: list[tuple[Op, asyncio.Future[None]]], error: OctavoError) -> None:

@@ -180,23 +180,20 @@ class Transactions:
                 deleted.append(one.ledger_id)
         return deleted
 
-    async def sweep(self, local: Callable[[PartitionName], Awaitable[Partition | None]]) -> None:
-        """Finish for the partitions served here what whoever committed it has left; forget the old.
-
-        An error waits for the next time.
-        """
+    async def all(self) -> list[str]:
+        """The ids that are remembered."""
         found = await self._store.list()
-        for forgotten in self._unfinished.keys() - set(found):
-            del self._unfinished[forgotten]
-        for transaction in found:
-            try:
-                await self._sweep(transaction, local)
-            except OctavoError as error:
-                _log.warning("transaction_not_swept", transaction=transaction, reason=str(error))
+        known = set(found)
+        self._unfinished = {one: seen for one, seen in self._unfinished.items() if one in known}
+        return found
 
-    async def _sweep(
+    async def sweep(
         self, transaction: str, local: Callable[[PartitionName], Awaitable[Partition | None]]
     ) -> None:
+        """Finish for the partitions served here what whoever committed it has left; forget the old.
+
+        Raises what the metadata store and the partitions do: begin again later.
+        """
         record, version = await self._store.read(transaction)
         if record.complete:
             self._unfinished.pop(transaction, None)

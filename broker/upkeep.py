@@ -26,7 +26,7 @@ _CHECKPOINT_ENTRIES = 5_000
 
 
 class Upkeep:
-    """The chores of one partition. An error in one waits for the next time."""
+    """The chores of one partition."""
 
     def __init__(
         self,
@@ -73,20 +73,24 @@ class Upkeep:
         changed = publisher.stored_producers.take_changed()
         try:
             await self._persist(producers_op(publisher.confirmed_offset, changed))
-        except OctavoError as error:
+        except Exception as error:
             # What was taken is not lost: the next write begins with a snapshot of all producers.
-            _log.warning("checkpoint_failed", partition=str(self._name), reason=str(error))
+            bug = None if isinstance(error, OctavoError) else error
+            _log.warning(
+                "checkpoint_failed", partition=str(self._name), reason=str(error), exc_info=bug
+            )
         finally:
             self._checkpoint = None
 
     async def trim(self, publisher: Publisher) -> None:
-        """Remove the ledgers that retention no longer covers and no subscription still needs."""
+        """Remove the ledgers that retention no longer covers and no subscription still needs.
+
+        Raises what the metadata store does: begin again later.
+        """
         try:
             await self._trim(publisher)
         except OwnershipLost as error:
             self._on_lost(error)
-        except OctavoError as error:
-            _log.warning("trim_failed", partition=str(self._name), reason=str(error))
 
     async def _date(self, now_ms: int) -> None:
         """Have ledgers age whose messages do not say how old they are."""

@@ -183,7 +183,10 @@ class Bookie:
             while self.connection is None and self._listeners and not self._pool.closed:
                 try:
                     await self.connected()
-                except BookieUnavailable as error:
+                except Exception as error:  # a bug must not end the trying in silence
+                    if not isinstance(error, BookieUnavailable):
+                        log.exception("bookie_lost", bookie=self.bookie_id, reason=repr(error))
+                        error = BookieUnavailable(self.bookie_id, repr(error))
                     if not told:
                         self._tell_down(error)
                         told = True
@@ -317,8 +320,9 @@ class Bookies:
                 self._again = False
                 try:
                     self._take(await self._registry.available())
-                except MetadataError as error:
-                    log.warning("bookies_not_read", reason=str(error))
+                except Exception as error:  # a bug must not end the trying in silence
+                    bug = None if isinstance(error, MetadataError) else error
+                    log.warning("bookies_not_read", reason=str(error), exc_info=bug)
                     self._again = True
                     await asyncio.sleep(pause_ms / 1000)
                     pause_ms = min(pause_ms * 2, self.options.reconnect_ms_max)

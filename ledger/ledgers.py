@@ -279,7 +279,13 @@ class LedgerClient:
                 await asyncio.sleep(_TICK_S)
                 now = loop.time()
                 for replication in tuple(self._ticking):
-                    if not replication.tick(now):
+                    try:
+                        goes_on = replication.tick(now)
+                    except Exception as error:  # a bug in one writer must not stop the others
+                        log.exception("ledger_task_failed", reason=repr(error))
+                        goes_on = False
+                        replication.fail(LedgerError(f"its writer failed: {error!r}"))
+                    if not goes_on:
                         self._ticking.pop(replication, None)
         finally:
             self._ticker = None

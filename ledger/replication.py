@@ -217,6 +217,10 @@ class Replication:
         self._client.stop_ticking(self)
         self.pending.release(self.pending.next_entry)
 
+    def fail(self, error: OctavoError) -> None:
+        """The end of this writer; its ledger stays open, for its recovery."""
+        self.perform(self.core.abandon(error))
+
     # ------------------------------------------------------------------ the ensemble
 
     def _sync_senders(self) -> None:

@@ -114,10 +114,11 @@ class Ownership:
 
     async def release(self, path: str) -> None:
         """Give `path` up; fine when it is not ours any more."""
-        if path not in self._held:
+        if path not in self._sent:
             return
+        # Also when the claim's outcome was never learnt: it may stand.
         self._held.discard(path)
-        value = self._sent.pop(path, None)
+        value = self._sent.pop(path)
         # Only our own record: after an expiry that we have not heard of it may be another's.
         with contextlib.suppress(RecordNotFound, VersionConflict, SessionExpired):
             record = await self._store.get(path)

@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
@@ -55,6 +56,7 @@ _PARENTS_TRIED_MAX = 8
 _PROBE_TIMEOUT_S = 1.0
 
 # kazoo warns of every lost connection; we report the same as session states and errors.
+_log = structlog.get_logger()
 _kazoo_log = logging.getLogger("octavo.metadata.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
@@ -406,8 +408,12 @@ class ZooKeeperStore:
         """Hear from ZooKeeper often enough to vouch for the session; kazoo's pings are its own."""
         while True:
             await asyncio.sleep(self._session_timeout_ms / 1000 / 4)
-            with contextlib.suppress(MetadataError):
+            try:
                 await self._call("check", "/", lambda _: self._client.exists_async("/"))
+            except MetadataError:
+                pass  # the session's state says so
+            except Exception as error:  # a bug must not end the pulse in silence
+                _log.error("metadata_pulse_failed", reason=repr(error), exc_info=error)
 
     # -- watches
 

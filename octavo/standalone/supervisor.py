@@ -242,8 +242,20 @@ class Supervisor:
         member = self._member(child.name)
         address = str(facts.get("url") or facts.get("address") or "")
         self._change(replace(member, pid=child.pid, state="running", address=address))
-        watcher = asyncio.create_task(self._watch(child), name=f"watch {child.name}")
+        watcher = asyncio.create_task(self._keep_alive(child), name=f"watch {child.name}")
         self._watchers[child.name] = watcher
+
+    async def _keep_alive(self, child: Child) -> None:
+        """Watch it; an error of our own, as of a full disk, must not leave it unwatched."""
+        while True:
+            try:
+                await self._watch(child)
+                return
+            except Exception as error:
+                log.error(
+                    "child_watch_failed", child=child.name, reason=repr(error), exc_info=error
+                )
+                await asyncio.sleep(RESTART_PAUSE_S)
 
     async def _watch(self, child: Child) -> None:
         """Wait for the child's death; restart it, unless it is held."""

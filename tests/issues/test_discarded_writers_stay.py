@@ -1,0 +1,245 @@
+"""What a broker had discarded stayed registered for as long as the process lived.
+
+The writers of data and state ledgers after each loss of ownership, failed opening and failed
+roll-over: each listened to three bookies, reconnected when they restarted, and was looked at by
+every tick. Every case here counts all that is registered before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import BrokerError, PartitionUnavailable
+from broker.partition import Partition
+from broker.partition_record import PartitionRecordKeeper
+from broker.types import PartitionName, SubscriptionSettings, TopicName
+from ledger.writer import LedgerWriter
+from metadata.store import MetadataUnavailable
+from protocol.codes import OctavoError
+from tests.broker_cluster import (
+    BrokerCluster,
+    RunningBroker,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+)
+
+TIMES = 6
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as cluster:
+        yield cluster
+
+
+def registered(running: RunningBroker) -> dict[str, int]:
+    """Everything that is entered somewhere and has to be removed one day."""
+    broker: Any = running.broker
+    ledgers: Any = running.ledgers
+    store: Any = running.store
+    bookies = ledgers.bookies._bookies.values()
+    return {
+        "writers": len(ledgers._writers),
+        "ticking": len(ledgers._ticking),
+        "recoveries": len(ledgers._recoveries),
+        "listeners": sum(len(bookie._listeners) for bookie in bookies),
+        "sinks": sum(len(b.connection._sinks) for b in bookies if b.connection is not None),
+        "watchers of bookies": len(ledgers.bookies._on_change),
+        "watches": sum(len(found) for found in store._watches._watches.values()),
+        "partitions": len(broker._owners._local),
+        "names": len(broker._owners._names),
+        "releasing": len(broker._owners._releasing),
+        "lookups": len(broker._owners._lookups),
+        "claims sent": len(broker._owners._ownership._sent),
+        "topics": len(broker._topics._known),
+        "chores": len(broker.chores._failing),
+        "tasks": len(broker._tasks),
+    }
+
+
+async def as_before(running: RunningBroker, before: dict[str, int]) -> None:
+    """Within a moment, for some of it is let go in the background."""
+    try:
+        await until(lambda: registered(running) == before, "as before", 10)
+    except AssertionError:
+        assert registered(running) == before
+
+
+async def used(running: RunningBroker, name: PartitionName) -> Partition:
+    """The partition with a cursor in its state ledger, and messages."""
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                partition = await owned(running.broker, name)
+                break
+            except PartitionUnavailable:
+                await asyncio.sleep(0.02)  # it is tried again
+    first = (await partition.publish(batch(2))).first_offset
+    info, _ = await running.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    await (await partition.subscribe(info)).acknowledge(up_to=first)
+    return partition
+
+
+async def settled(running: RunningBroker, name: PartitionName) -> dict[str, int]:
+    """The counts with one partition open that has been used."""
+    await used(running, name)
+    seen: list[dict[str, int]] = []
+
+    def steady() -> bool:
+        seen.append(registered(running))
+        return len(seen) > 30 and all(one == seen[-1] for one in seen[-30:])
+
+    await until(steady, "nothing changes any more")
+    return seen[-1]
+
+
+async def test_after_losses_of_ownership(brokers: BrokerCluster) -> None:
+    one = await brokers.start("A")
+    name = await make_topic(one.broker)
+    before = await settled(one, name)
+    for _ in range(TIMES):
+        (await used(one, name)).abandon("another is said to serve it")
+    await used(one, name)
+    await as_before(one, before)
+
+
+async def test_after_hand_overs(brokers: BrokerCluster) -> None:
+    one = await brokers.start("A")
+    name = await make_topic(one.broker)
+    before = await settled(one, name)
+    owners: Any = one.broker._owners  # type: ignore[attr-defined]
+    for _ in range(TIMES):
+        await used(one, name)
+        assert await owners.hand_on(name, 5) is None, "nobody else is there"
+    await used(one, name)
+    await as_before(one, before)
+
+
+@pytest.mark.parametrize("fails", ["create", "change"])
+async def test_after_failed_openings(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    one = await brokers.start("A")
+    name = await make_topic(one.broker)
+    before = await settled(one, name)
+    failed = 0
+
+    async def fail(*_: object, **__: object) -> None:
+        nonlocal failed
+        failed += 1
+        raise MetadataUnavailable("the store does not answer")
+
+    async def make_one_only(*args: Any, **settings: Any) -> LedgerWriter:
+        if settings["custom"]["octavo.kind"] == b"data":
+            await fail()
+        return await create(*args, **settings)
+
+    create: Callable[..., Any] = one.ledgers.create
+    with monkeypatch.context() as patch:
+        if fails == "change":
+            patch.setattr(PartitionRecordKeeper, "change", fail)
+        else:
+            patch.setattr(one.ledgers, "create", make_one_only)
+        (await one.broker.partition(name)).abandon("another is said to serve it")
+        for _ in range(500):
+            if failed >= TIMES:
+                break
+            try:
+                await one.broker.owner_of(name, forwarded=True)
+            except OctavoError:
+                await asyncio.sleep(0.02)
+    assert failed >= TIMES
+    await used(one, name)
+    await as_before(one, before)
+
+
+async def test_after_roll_overs_of_both_ledgers(brokers: BrokerCluster) -> None:
+    one = await brokers.start("A", state_ledger_entries_max=2)
+    name = await make_topic(one.broker, rollover_entries=1)
+    before = await settled(one, name)
+    for _ in range(TIMES):
+        await used(one, name)
+    await as_before(one, before)
+
+
+async def test_after_failed_roll_overs(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await brokers.start("A", publish_timeout_ms=2_000)
+    name = await make_topic(one.broker, rollover_entries=1)
+    before = await settled(one, name)
+    change = PartitionRecordKeeper.change
+    left = 0
+
+    async def fail(keeper: PartitionRecordKeeper, make: Any) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise MetadataUnavailable("the store does not answer")
+        await change(keeper, make)
+
+    monkeypatch.setattr(PartitionRecordKeeper, "change", fail)
+    for _ in range(TIMES):
+        left = 1
+        partition = await one.broker.partition(name)
+        results = await asyncio.gather(
+            *(partition.publish(batch(1)) for _ in range(4)), return_exceptions=True
+        )
+        for one_of in results:
+            assert not isinstance(one_of, BaseException) or isinstance(one_of, BrokerError), one_of
+        async with asyncio.timeout(15):
+            while True:
+                try:
+                    await partition.publish(batch(1))
+                    break
+                except BrokerError:
+                    await asyncio.sleep(0.01)
+    left = 0
+    await as_before(one, before)
+
+
+async def test_after_failed_replacements_of_the_state_ledger(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await brokers.start("A", state_ledger_entries_max=1)
+    name = await make_topic(one.broker)
+    before = await settled(one, name)
+    create: Callable[..., Any] = one.ledgers.create
+    left = 0
+
+    async def fail_once(*args: Any, **settings: Any) -> LedgerWriter:
+        nonlocal left
+        if left:
+            left -= 1
+            raise MetadataUnavailable("the store does not answer")
+        return await create(*args, **settings)
+
+    monkeypatch.setattr(one.ledgers, "create", fail_once)
+    subscription = await (await one.broker.partition(name)).subscription("s")
+    for _ in range(TIMES):
+        first = (await (await one.broker.partition(name)).publish(batch(3))).first_offset
+        for offset in range(first, first + 3):
+            left = 1
+            try:
+                await subscription.acknowledge(up_to=offset)
+            except OctavoError:
+                await subscription.acknowledge(up_to=offset)
+    await as_before(one, before)
+
+
+async def test_after_deletions_of_topics(brokers: BrokerCluster) -> None:
+    one = await brokers.start("A")
+    before = await settled(one, await make_topic(one.broker))
+    for number in range(TIMES):
+        name = await make_topic(one.broker, TopicName("public", f"gone{number}"))
+        await used(one, name)
+        await one.broker.delete_topic(name.topic_name)
+    await as_before(one, before)

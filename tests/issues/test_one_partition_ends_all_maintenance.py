@@ -1,0 +1,159 @@
+"""An error that nobody expected in one partition ended the maintenance of all, with one log line.
+
+Retention, roll-over by age and the sweep of transactions ran one after the other in one task. Now
+each piece is a chore apart (broker/chores.py), and every loop in the background survives a bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.chores import Chores
+from broker.partition import Partition
+from broker.types import TopicName
+from ledger.replication import Replication
+from protocol.codes import OctavoError
+from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+async def test_a_bug_in_one_partition_leaves_the_others_maintained(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    one = await brokers.start("A", trim_interval_ms=20)
+    partitions = []
+    for number in range(3):
+        name = await make_topic(
+            one.broker, TopicName("public", f"t{number}"), retention_bytes=0, rollover_entries=1
+        )
+        partitions.append(await owned(one.broker, name))
+    upkeep, ill = Partition.upkeep, partitions[0].name
+
+    async def broken(partition: Partition) -> None:
+        if partition.name == ill:
+            if how == "hangs":
+                await asyncio.Event().wait()
+            raise RuntimeError("a bug")
+        await upkeep(partition)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "upkeep", broken)
+        with capture_logs() as logs:
+            for partition in partitions:
+                for _ in range(4):
+                    await partition.publish(batch(1))
+            await until(lambda: all(p.earliest_offset >= 3 for p in partitions[1:]), "trimmed")
+            if how == "raises":
+                await until(lambda: one.broker.chores.failures["upkeep"] > 1, "tried again")
+        assert partitions[0].earliest_offset == 0
+    if how == "raises":
+        failed = [line for line in logs if line["event"] == "chore_failed"]
+        assert {(line["chore"], line["of"]) for line in failed} == {("upkeep", str(ill))}
+        assert one.broker.duties().chore_failures.keys() == {"upkeep"}
+        await until(lambda: partitions[0].earliest_offset >= 3, "trimmed once the bug is gone")
+
+
+async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    now_s, tried = 0.0, 0
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    chores = Chores(1_000, loop.create_task)
+
+    async def fail() -> None:
+        nonlocal tried
+        tried += 1
+        raise RuntimeError("a bug")
+
+    with capture_logs() as logs:
+        for _ in range(36_000):  # ten hours
+            await chores.do("trim", "p", fail)
+            now_s += 1.0
+    assert tried == chores.failures["trim"]
+    assert 600 <= tried <= 610, "once a minute"
+    assert len(logs) <= 7 + 60, "every ten minutes, once the pauses have grown"
+    chores.keep_only("trim", [])
+    await chores.do("trim", "p", fail)
+    assert tried in range(601, 612), "forgotten, so tried at once"
+
+
+async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await brokers.start("A")
+    ill, well = [
+        await one.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2) for _ in range(2)
+    ]
+    tick = Replication.tick
+    ticked = 0
+
+    def broken(replication: Replication, now: float) -> bool:
+        nonlocal ticked
+        if replication.core.metadata.ledger_id == ill.ledger_id:
+            raise RuntimeError("a bug")
+        ticked += 1
+        tick(replication, now)
+        return True
+
+    monkeypatch.setattr(Replication, "tick", broken)
+    for bookie in ("b2", "b3"):
+        await brokers.cluster.stop_bookie(bookie)  # so that nothing is answered
+    asked = [asyncio.create_task(writer.append(b"x")) for writer in (ill, well)]
+    with pytest.raises(OctavoError, match="a bug"):
+        await asked[0]
+    before = ticked
+    await until(lambda: ticked > before + 2, "the other writer's clock ticks on")
+    asked[1].cancel()
+
+
+async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await brokers.start("A")
+    members: Any = one.broker._members  # type: ignore[attr-defined]
+    reload, failed = members._reload, asyncio.Event()
+
+    async def broken() -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        await reload()
+
+    monkeypatch.setattr(members, "_reload", broken)
+    await brokers.start("B")
+    await until(lambda: len(one.broker.brokers()) == 2, "A sees B")
+    assert failed.is_set()
+
+
+async def test_a_bug_while_a_bookie_is_connected_to_does_not_end_the_trying(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await brokers.start("A")
+    writer = await one.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await writer.append(b"x")
+    bookie: Any = one.ledgers.bookies.get("b1")
+    await until(lambda: bookie.is_up, "connected")
+    opens, failed = type(bookie)._open, asyncio.Event()
+
+    async def broken(self: Any) -> Any:
+        if self is bookie and not failed.is_set():
+            failed.set()
+            raise RuntimeError("a bug")
+        return await opens(self)
+
+    monkeypatch.setattr(type(bookie), "_open", broken)
+    bookie.drop("a test")
+    await until(lambda: failed.is_set() and bookie.is_up, "connected again")
