@@ -139,16 +139,10 @@ class Broker:
         await self._members.start(own, value)
         self._tell_time()
         self._rounds = [
-<<<<<<< HEAD
-            self._spawn(self._again_and_again(self.config.trim_interval_ms, self._keep_up)),
-            self._spawn(self._again_and_again(self.config.balance_interval_ms, self._rebalance)),
-            self._spawn(self._again_and_again(self.config.sweep_interval_ms, self._sweep)),
-            self._spawn(self._again_and_again(self.config.clock_beat_ms, self._tell_time)),
-=======
             self._spawn(self._again_and_again(config.trim_interval_ms, self._keep_up)),
             self._spawn(self._again_and_again(config.balance_interval_ms, self._rebalance)),
             self._spawn(self._again_and_again(config.sweep_interval_ms, self._sweep)),
->>>>>>> 6f2b737 (Nothing discarded stays registered, and a bug ends no loop in the background)
+            self._spawn(self._again_and_again(config.clock_beat_ms, self._tell_time)),
         ]
 
     async def close(self) -> None:

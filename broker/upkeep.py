@@ -110,9 +110,12 @@ class Upkeep:
             )
         except OwnershipLost as error:
             self._on_lost(error)
-        except OctavoError as error:
+        except Exception as error:
             # It stays until it can be read: what nobody knows the age of is kept.
-            _log.warning("ledger_not_measured", ledger_id=link.ledger_id, reason=str(error))
+            bug = None if isinstance(error, OctavoError) else error
+            _log.warning(
+                "ledger_not_measured", ledger_id=link.ledger_id, reason=str(error), exc_info=bug
+            )
         finally:
             self._measuring = None
 
