@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,11 +68,9 @@ class RunningBroker:
     async def expire(self) -> None:
         """End the session behind the broker's back, as after a pause longer than its timeout."""
         store: Any = self.store
-        with contextlib.closing(sqlite3.connect(store.url.removeprefix("file://"))) as file, file:
-            file.execute(
-                "UPDATE sessions SET deadline_ms = 0 WHERE id = ?", (store._file._session_id,)
-            )
-        store._file._deadline_ms = 0
+        lease = store._file._lease
+        store._file._beats.write(lease.session_id, 0)
+        lease.ends_ms = 0
 
     async def bury(self) -> None:
         """Stop what still runs of a broker that has vanished."""
