@@ -293,7 +293,9 @@ class Partition:
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
         try:
             if graceful:
-                await asyncio.gather(self._close_log(), self._close_state())
+                state_log = self._state_log
+                closing = () if state_log is None else (state_log.close(drain=True),)
+                await asyncio.gather(self._close_log(), *closing)
         finally:
             await self._release()
 
@@ -305,10 +307,6 @@ class Partition:
             with contextlib.suppress(OctavoError):
                 await publisher.confirmed_up_to(publisher.next_offset)
                 await publisher.writer.close()
-
-    async def _close_state(self) -> None:
-        if self._state_log is not None:
-            await self._state_log.close(drain=True)
 
     def abandon(self, why: str) -> None:
         """Stop serving this instant: the partition is somebody else's, or may be any moment."""
