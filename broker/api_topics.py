@@ -8,20 +8,26 @@ problem in its partition's place, not as a failure of the whole.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Coroutine
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
 
 from broker.call import Call
+from broker.errors import TopicNotFound
 from broker.partition import Partition
 from broker.problems import Problem, problem_of
 from broker.proxy import ask_all, ask_partition, at_owner, topic_of
 from broker.topic_body import TopicBody, show_topic_settings, topic_settings
 from broker.types import PartitionName, PartitionStats, SubscriptionStats, TopicInfo, TopicSettings
 
+TOPICS_SHOWN = 1000
+"""In one answer, if the caller does not say."""
+TOPICS_SHOWN_MAX = 10_000
 FIGURES_WITHIN_S = 2.0
 """An owner that does not answer is shown as a problem after it."""
 
@@ -67,11 +73,20 @@ async def delete_namespace(call: Call) -> web.StreamResponse:
 
 
 async def list_topics(call: Call) -> web.StreamResponse:
-    """`GET /v1/topics/{namespace}`."""
+    """`GET /v1/topics/{namespace}`: sorted, a page at a time; go on `after` the last one."""
     name = call.namespace
+    after = call.query.get("after", "")
+    limit = call.integer("limit", TOPICS_SHOWN, 1, TOPICS_SHOWN_MAX)
     services = call.services
-    found = await services.overview.prompt(services.broker.list_topics(name))
-    return call.reply({"namespace": name, "topics": found})
+    listed = await services.overview.prompt(services.broker.list_topics(name))
+    begin = bisect_right(listed, after)
+    found = listed[begin : begin + limit]
+    if len(listed) <= begin + limit:
+        return call.reply({"namespace": name, "topics": found, "next": None})
+    answer = call.reply({"namespace": name, "topics": found, "next": found[-1]})
+    query = urlencode({"limit": limit, "after": found[-1]})
+    answer.headers["Link"] = f'<{call.request.path}?{query}>; rel="next"'
+    return answer
 
 
 async def put_topic(call: Call) -> web.StreamResponse:
@@ -79,8 +94,29 @@ async def put_topic(call: Call) -> web.StreamResponse:
     name = call.topic
     body = await call.read_json(TopicBody, required=False)
     settings = topic_settings(body, TopicSettings())
-    info, created = await call.services.broker.create_topic(name, settings)
+    broker = call.services.broker
+    if (problem := await _too_few_bookies(call, settings)) is not None:
+        try:
+            await broker.get_topic(name)
+        except TopicNotFound:
+            raise problem from None
+    info, created = await broker.create_topic(name, settings)
     return call.reply(_show(info), status=201 if created else 200)
+
+
+async def _too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
+    """The 422 when the cluster has not that many bookies. Those that are down count."""
+    known = await call.services.overview.bookies_of_the_cluster()
+    if settings.ensemble_size <= len(known):
+        return None
+    return Problem(
+        422,
+        "too-few-bookies",
+        f"ensemble_size is {settings.ensemble_size}, and this cluster has {len(known)} bookies "
+        f"({', '.join(sorted(known)) or 'none'}), those that are down included: nothing could "
+        "ever be published. Add bookies first, or ask for a smaller ensemble",
+        extra={"ensemble_size": settings.ensemble_size, "bookies": sorted(known)},
+    )
 
 
 async def patch_topic(call: Call) -> web.StreamResponse:
@@ -89,7 +125,11 @@ async def patch_topic(call: Call) -> web.StreamResponse:
     body = await call.read_json(TopicBody)
     broker = call.services.broker
     info = await broker.get_topic(name)
-    info = await broker.update_topic(name, topic_settings(body, info.settings))
+    settings = topic_settings(body, info.settings)
+    wider = settings.ensemble_size > info.settings.ensemble_size
+    if wider and (problem := await _too_few_bookies(call, settings)) is not None:
+        raise problem
+    info = await broker.update_topic(name, settings)
     return call.reply(_show(info))
 
 

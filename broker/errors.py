@@ -212,6 +212,13 @@ class PartitionUnavailable(BrokerError):
     retryable = True
 
 
+class PartitionUnopenable(PartitionUnavailable):
+    """Its topic asks for more bookies than the cluster has, up or down (503, for good)."""
+
+    name = "too-few-bookies"
+    retryable = False
+
+
 class PublishOutcomeUnknown(BrokerError):
     """The batch may or may not be stored: repeat it with the same producer sequence (504)."""
 

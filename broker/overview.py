@@ -105,6 +105,10 @@ class Overview:
             since_ms = min((self._alarm_ms[name] for name in stale), default=0)
         return Seen(self._bookies.last, self._topics.last, stale, since_ms)
 
+    async def bookies_of_the_cluster(self) -> set[str]:
+        """The ids of all bookies, those that are down included. Asks the store."""
+        return await self._registry.known()
+
     async def prompt(self, asked: Awaitable[Value]) -> Value:
         """The answer of the store. Raises `MetadataUnavailable` soon when it is out of reach."""
         since_ms = self.out_of_reach_since_ms

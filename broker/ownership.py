@@ -25,6 +25,7 @@ from broker.errors import (
     PartitionMoving,
     PartitionNotFound,
     PartitionUnavailable,
+    PartitionUnopenable,
     TopicNotFound,
 )
 from broker.lookups import Lookups
@@ -41,6 +42,7 @@ from broker.types import (
     TopicName,
     TopicSettings,
 )
+from ledger.errors import TooFewBookies
 from metadata.election import Ownership
 from metadata.store import RecordNotFound
 from metadata.topics import TopicStore, owner_path
@@ -275,7 +277,9 @@ class Owners:
                 return
             except Exception as error:  # a bug must not leave everybody waiting in silence
                 reason = str(error) if isinstance(error, OctavoError) else repr(error)
-                local.error = PartitionUnavailable(f"{name} cannot be opened: {reason}")
+                hopeless = isinstance(error, TooFewBookies)
+                kind = PartitionUnopenable if hopeless else PartitionUnavailable
+                local.error = kind(f"{name} cannot be opened: {reason}")
                 local.opened.set()
                 bug = None if isinstance(error, OctavoError) else error
                 _log.warning(

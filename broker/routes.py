@@ -57,9 +57,16 @@ _TOPICS = (
         name="delete_namespace", tag="topics", summary="Delete an empty namespace",
         parameters=in_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
     ),
-    get(
-        "/v1/topics/{namespace}", api_topics.list_topics, "list_topics",
-        "The topics of a namespace", "Any", "topics",
+    Route(
+        method="GET", path="/v1/topics/{namespace}", handler=api_topics.list_topics,
+        name="list_topics", tag="topics", summary="The topics of a namespace, by name",
+        description="`next` is null, or where to go on `after`; so says the `Link` header.",
+        parameters=(
+            *in_path("namespace"),
+            query("after", "only names behind it", {"type": "string"}),
+            query("limit", "names", {"type": "integer", "minimum": 1, "maximum": 10_000}, 10),
+        ),
+        answers=(ok("Names", "Topics"),), problems=(404,),
     ),
     Route(
         method="PUT", path=TOPIC, handler=api_topics.put_topic, name="put_topic", tag="topics",

@@ -197,6 +197,14 @@ SCHEMAS: dict[str, Any] = {
             "problem": ref("Problem"),
         },
     ),
+    "Topics": _object(
+        {
+            "namespace": NAME,
+            "topics": _list(TEXT),
+            "next": {"type": ["string", "null"], "description": "go on `after` it; null: the end"},
+        },
+        "namespace", "topics", "next",
+    ),
     "Topic": _object(
         {
             "name": TEXT,

@@ -20,6 +20,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bad{color:#c0392b}pre{background:#8881;padding:.8rem;overflow-x:auto;border-radius:.3rem}
 """
 
+_TOPICS_SHOWN_MAX = 500
 _UNKNOWN = "Not known: the metadata store has not answered since this broker started."
 
 
@@ -59,7 +60,7 @@ def page(
             _section(
                 "Topics",
                 ("Topic",),
-                [(_link(f"/v1/topics/{name}", name),) for name in figures["topics"] or ()],
+                _topic_rows(figures["topics"] or []),
                 "No topic yet." if figures["topics"] is not None else _UNKNOWN,
             ),
             _section(
@@ -103,6 +104,13 @@ def _bookie_row(info: dict[str, Any]) -> tuple[str, ...]:
         "<span class=bad>read-only</span>" if info["read_only"] else "writable",
         escape(info["properties"].get("rack", "")),
     )
+
+
+def _topic_rows(names: list[str]) -> list[tuple[str]]:
+    rows = [(_link(f"/v1/topics/{name}", name),) for name in names[:_TOPICS_SHOWN_MAX]]
+    if len(names) > _TOPICS_SHOWN_MAX:
+        rows.append((f"… and {len(names) - _TOPICS_SHOWN_MAX:,} more",))
+    return rows
 
 
 def _partition_row(stats: PartitionStats) -> tuple[str, ...]:

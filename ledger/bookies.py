@@ -303,6 +303,10 @@ class Bookies:
         self._on_change[listener] = None
         return lambda: self._on_change.pop(listener, None)
 
+    async def all_known(self, enough: int) -> set[str]:
+        """Every bookie of the cluster, also if down; those seen so far, if they are `enough`."""
+        return set(self._known) if len(self._known) >= enough else await self._registry.known()
+
     async def reload(self) -> None:
         """Read the registrations now. Raises `MetadataUnavailable`."""
         self._take(await self._registry.available())

@@ -50,6 +50,23 @@ class NotEnoughBookies(LedgerError):
         self.up = tuple(sorted(up))
 
 
+class TooFewBookies(NotEnoughBookies):
+    """The cluster has not that many, those that are down included: waiting will not help."""
+
+    name = "too-few-bookies"
+    retryable = False
+
+    def __init__(self, needed: int, known: Collection[str], up: Collection[str]) -> None:
+        LedgerError.__init__(
+            self,
+            f"an ensemble of {needed} bookies cannot be had: this cluster has {len(known)} "
+            f"({', '.join(sorted(known)) or 'none'}), {len(up)} of them up. "
+            "Add bookies, or make the topic anew with a smaller ensemble",
+        )
+        self.needed = needed
+        self.up = tuple(sorted(up))
+
+
 class BookieUnavailable(LedgerError):
     """A bookie cannot be reached, broke the connection, or did not answer in time."""
 

@@ -25,6 +25,7 @@ from ledger.errors import (
     LedgerNotFound,
     NotEnoughBookies,
     ReadFailed,
+    TooFewBookies,
 )
 from ledger.options import LedgerOptions
 from ledger.placement import choose_ensemble, choose_replacements
@@ -103,7 +104,11 @@ class LedgerClient:
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
     ) -> LedgerWriter:
-        """A new ledger. Raises `NotEnoughBookies`, which names who is up; `MetadataUnavailable`."""
+        """A new ledger.
+
+        Raises `NotEnoughBookies`, which names who is up; `TooFewBookies` when more of them being
+        up would not help; `MetadataUnavailable`.
+        """
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise LedgerError(
                 f"ensemble size {ensemble_size}, write quorum {write_quorum}, ack quorum "
@@ -137,8 +142,11 @@ class LedgerClient:
                     rng=self.rng,
                     suspects=self.bookies.suspects(),
                 )
-            except NotEnoughBookies:
+            except NotEnoughBookies as error:
                 if attempt:
+                    known = await self.bookies.all_known(ensemble_size)
+                    if len(known) < ensemble_size:
+                        raise TooFewBookies(ensemble_size, known, error.up) from None
                     raise
                 await self.bookies.reload()  # one may have come this very moment
         raise AssertionError("the second attempt returns or raises")

@@ -229,6 +229,13 @@ class BookieRegistry:
             found.update({info.bookie_id: info for info in infos if info is not None})
         return found
 
+    async def known(self) -> set[str]:
+        """The ids of all bookies of the cluster: registered, or only down."""
+        available = self._available
+        folders = (available, f"{available}/{_READ_ONLY}", self._cookies)
+        listed = await all_of(self._store.children(folder) for folder in folders)
+        return set().union(*listed) - {_READ_ONLY}
+
     async def _info(self, bookie_id: str, *, read_only: bool) -> BookieInfo | None:
         try:
             value = (await self._store.get(self._path(bookie_id, read_only=read_only))).value

@@ -88,12 +88,13 @@ def finish(work: Callable[[], Outcome], *, as_json: bool) -> None:
 
 
 def _run(name: str, job: Callable[[], Job], where: Where) -> Outcome:
-    from octavo.pipeline.runner import run_job
     from octavo.pipeline.session import SparkOptions, check_packages
 
     options = SparkOptions(where.master, _settings(where.conf))
     service = where.service
     check_packages()
+    from octavo.pipeline.runner import run_job  # not without them
+
     return run_job(name, job(), service=service, say=say, options=options)
 
 
@@ -117,7 +118,11 @@ def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
 
 
 def _code(error: Exception) -> int:
-    from octavo.pipeline.runner import USAGE
+    from octavo.pipeline.session import SparkMissing
+
+    if isinstance(error, SparkMissing):
+        return _FAILED
+    from octavo.pipeline.runner import USAGE  # not without Spark
 
     return _USAGE if isinstance(error, (BadOption, *USAGE)) else _FAILED
 

@@ -21,6 +21,7 @@ from protocol.compression import Compression
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 READ_MESSAGES_MAX = 1_000
+TOPICS_AT_ONCE = 10_000
 FOLLOW_WAIT_S = 20.0
 
 
@@ -133,9 +134,15 @@ class AsyncClient:
         return _topic(name, await self._get(_path(name)))
 
     async def topics(self, namespace: str = "public") -> list[str]:
-        """The names of a namespace's topics."""
-        found = await self._get(f"/v1/topics/{quote(namespace, safe='')}")
-        return _names(found.get("topics", []))
+        """The names of a namespace's topics, however many calls that takes."""
+        path, names = f"/v1/topics/{quote(namespace, safe='')}", list[str]()
+        query: dict[str, object] = {"limit": TOPICS_AT_ONCE}
+        while True:
+            found = (await self.transport.call("GET", path, query=query)).json()
+            names += _names(found.get("topics", []))
+            if not (last := found.get("next")):
+                return names
+            query["after"] = last
 
     async def update_topic(self, topic: str, **settings: Any) -> Topic:
         """Change settings."""

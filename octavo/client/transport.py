@@ -25,6 +25,8 @@ PAUSE_S_MAX = 2.0
 CONNECT_TIMEOUT_S = 3.0
 SILENT_S = 10.0
 """A broker that gave no answer is asked again only after this, unless there is no other."""
+NAME_RETRY_S = 2.0
+"""So long a host name that leads nowhere is tried again: it is mistyped more often than late."""
 OWNER_ANSWER_S = 10.0
 """A broker holds the question who owns a partition for as long as nobody does."""
 PROBLEM_TYPE = "application/problem+json"
@@ -118,9 +120,12 @@ class Transport:
         shown = f"{method} {path}"
         params = {name: str(value) for name, value in (query or {}).items() if value is not None}
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.retry_s if retry_s is None else retry_s)
+        begun = loop.time()
+        deadline = begun + (self.retry_s if retry_s is None else retry_s)
         pause_s = PAUSE_S
         tried: dict[str, str] = {}
+        nameless: set[str] = set()
+        """Of the brokers, those whose host names lead nowhere."""
         while True:
             url = self._url_for(partition)
             try:
@@ -132,6 +137,9 @@ class Transport:
                 return await self._doubts.unless_moved(url, partition, attempt, wait_s)
             except _LOST as error:
                 tried[url] = _reason(error)
+                nameless = nameless | {url} if _has_no_address(error) else nameless - {url}
+                if nameless >= set(self._urls):
+                    deadline = min(deadline, begun + NAME_RETRY_S)
                 self._silent_until[url] = loop.time() + SILENT_S
                 self._leave(url)
                 last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}")
@@ -254,9 +262,15 @@ def _checked_url(url: str) -> str:
     return trimmed
 
 
+def _has_no_address(error: BaseException) -> bool:
+    return isinstance(error, aiohttp.ClientConnectorDNSError)
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"there is no host named {error.host!r}: {error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
         return str(error.strerror or error.os_error or error)
     return str(error) or type(error).__name__

@@ -46,7 +46,10 @@ def check_packages() -> None:
     """Raises `SparkMissing`."""
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
-            raise SparkMissing(f"jobs need {name}, which is not here: pip install 'octavo[spark]'")
+            raise SparkMissing(
+                f"jobs need {name}, which is not here: pip install 'octavo[spark]', and have "
+                f"Java {JAVA_MIN} or newer"
+            )
 
 
 def check_java() -> None:

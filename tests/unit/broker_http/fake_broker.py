@@ -353,8 +353,8 @@ class FakePartition:
         )
 
 
-async def no_children(path: str) -> list[str]:
-    return []
+async def three_bookies(path: str) -> list[str]:
+    return ["b1", "b2", "b3"] if path.endswith("/cookies") else []
 
 
 class FakeCluster:
@@ -369,7 +369,7 @@ class FakeCluster:
             url="file:///fake.db",
             session_state=SessionState.CONNECTED,
             on_session=lambda listener: None,
-            children=no_children,
+            children=three_bookies,
             watch_children=lambda path, on_change: SimpleNamespace(cancel=lambda: None),
         )
 
