@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ledger.errors import TooFewBookies
 from protocol.codes import OctavoError, Scope
 
 
@@ -217,6 +218,12 @@ class PartitionUnopenable(PartitionUnavailable):
 
     name = "too-few-bookies"
     retryable = False
+
+
+def cannot_be_opened(message: str, cause: Exception) -> PartitionUnavailable:
+    """What callers are told of a partition: whether it is worth their while to ask again."""
+    hopeless = isinstance(cause, TooFewBookies)
+    return PartitionUnopenable(message) if hopeless else PartitionUnavailable(message)
 
 
 class PublishOutcomeUnknown(BrokerError):

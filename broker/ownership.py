@@ -24,9 +24,8 @@ from broker.errors import (
     NotOwner,
     PartitionMoving,
     PartitionNotFound,
-    PartitionUnavailable,
-    PartitionUnopenable,
     TopicNotFound,
+    cannot_be_opened,
 )
 from broker.lookups import Lookups
 from broker.members import Members, decode_broker
@@ -42,7 +41,6 @@ from broker.types import (
     TopicName,
     TopicSettings,
 )
-from ledger.errors import TooFewBookies
 from metadata.election import Ownership
 from metadata.store import RecordNotFound
 from metadata.topics import TopicStore, owner_path
@@ -277,9 +275,7 @@ class Owners:
                 return
             except Exception as error:  # a bug must not leave everybody waiting in silence
                 reason = str(error) if isinstance(error, OctavoError) else repr(error)
-                hopeless = isinstance(error, TooFewBookies)
-                kind = PartitionUnopenable if hopeless else PartitionUnavailable
-                local.error = kind(f"{name} cannot be opened: {reason}")
+                local.error = cannot_be_opened(f"{name} cannot be opened: {reason}", error)
                 local.opened.set()
                 bug = None if isinstance(error, OctavoError) else error
                 _log.warning(
