@@ -244,6 +244,8 @@ class LogReader:
 
     async def _load(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
         """About so many bytes of one ledger, from the batch that contains `offset`."""
+        if offset < self._record.chain.earliest_offset:  # trimmed since this was asked for
+            raise self._trimmed(offset)
         link = self._record.chain.find(offset)
         try:
             first = await self.entry_of(link, offset)
@@ -252,14 +254,17 @@ class LogReader:
             wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
             batches = await self._entries(link, first, min(last, first + wanted - 1))
         except LedgerNotFound as error:
-            earliest = self._record.chain.earliest_offset
-            if offset >= earliest:
+            if offset >= self._record.chain.earliest_offset:
                 raise
-            raise OffsetTrimmed(
-                f"{self._name}: offset {offset} was trimmed; the earliest is {earliest}", earliest
-            ) from error
+            raise self._trimmed(offset) from error
         self._hint(batches[-1].next_offset, link.ledger_id, batches[-1].entry_id + 1)
         return batches
+
+    def _trimmed(self, offset: int) -> OffsetTrimmed:
+        earliest = self._record.chain.earliest_offset
+        return OffsetTrimmed(
+            f"{self._name}: offset {offset} was trimmed; the earliest is {earliest}", earliest
+        )
 
     def _hint(self, offset: int, ledger_id: int, entry_id: int) -> None:
         self._hints[offset] = (ledger_id, entry_id)

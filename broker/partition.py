@@ -132,6 +132,11 @@ class Partition:
         return self._log.earliest_offset
 
     @property
+    def kept_from(self) -> int:
+        """The same, once a trim under way has taken effect."""
+        return self._log.kept_from
+
+    @property
     def next_offset(self) -> int:
         """The end: one past the last durable message."""
         return self._log.end_offset

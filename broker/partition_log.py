@@ -55,11 +55,21 @@ class PartitionLog:
         self._growth: dict[asyncio.Future[None], None] = {}
         self._opened: OrderedDict[int, Sequence[Record]] = OrderedDict()
         self._closed: NotOwner | None = None
+        self._leaving = 0
 
     @property
     def earliest_offset(self) -> int:
         """The first offset that retention has left."""
         return self._record.chain.earliest_offset
+
+    @property
+    def kept_from(self) -> int:
+        """The first offset that retention will have left once a trim under way has taken effect."""
+        return max(self._leaving, self.earliest_offset)
+
+    def leave(self, offset: int) -> None:
+        """A trim has begun to write that the partition starts there: nobody may go back beyond."""
+        self._leaving = offset
 
     @property
     def end_offset(self) -> int:

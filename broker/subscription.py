@@ -59,6 +59,10 @@ class SubscribedLog(Protocol):
         """The first offset left."""
 
     @property
+    def kept_from(self) -> int:
+        """The first offset left once a trim under way has taken effect."""
+
+    @property
     def next_offset(self) -> int:
         """The confirmed end."""
 
@@ -201,7 +205,7 @@ class Subscription:
         """
         if self._closed is not None:
             raise self._closed
-        offset = min(max(offset, self._log.earliest_offset), self._log.next_offset)
+        offset = min(max(offset, self._log.kept_from), self._log.next_offset)
         self._cursor.reset(offset)
         self._dispatcher.reset()
         self.wake()

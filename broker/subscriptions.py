@@ -115,7 +115,7 @@ class SubscriptionSet:
         # A partition that is younger than the subscription has nothing that is older than it.
         later = 0 < info.partitions <= self._log.name.partition
         if info.settings.start == "earliest" or later:
-            return self._log.earliest_offset
+            return self._log.kept_from
         return self._log.next_offset
 
     async def _forget(self, name: str) -> None:

@@ -152,12 +152,13 @@ class Upkeep:
             )
 
         def trimmed(record: PartitionRecord) -> PartitionRecord:
-            # The limit of this moment: a subscription may have gone back while we waited.
+            # The limit of this moment: a subscription may have gone back while we waited. While
+            # the record is being written none may.
             limits = [self._subscriptions.oldest_unacked(), scanned_from]
             limit = min((offset for offset in limits if offset is not None), default=None)
-            return with_chain(
-                record, self._record.chain.trimming(policy, now_ms, open_bytes, limit)
-            )
+            chain = self._record.chain.trimming(policy, now_ms, open_bytes, limit)
+            self._log.leave(chain.earliest_offset)
+            return with_chain(record, chain)
 
         await self._record.change(trimmed)
         # Only now that no record names them may they go.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from broker.config import BrokerConfig
 from broker.cursor import Cursor
 from broker.errors import SubscriptionBusy
 from broker.subscription import Subscription
@@ -28,7 +29,7 @@ class SlowLog:
 
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
-    earliest_offset = 0
+    earliest_offset = kept_from = 0
     next_offset = 3
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ class SlowLog:
 
 def subscription(kind: Any) -> Subscription:
     settings = SubscriptionSettings(type=kind, ack_timeout_ms=ACK_TIMEOUT_MS)
-    return Subscription(SlowLog(), SubscriptionInfo("s", settings, 1), Cursor(), 100)
+    return Subscription(SlowLog(), SubscriptionInfo("s", settings, 1), Cursor(), BrokerConfig())
 
 
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])

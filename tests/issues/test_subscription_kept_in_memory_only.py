@@ -25,7 +25,7 @@ INFO = SubscriptionInfo("s", SubscriptionSettings(), 1)
 class Log:
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
-    earliest_offset = 0
+    earliest_offset = kept_from = 0
     next_offset = 9
 
 

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from ledger import recovering
 from tests.sim import options as sim_options
 from tests.sim import tool_options
 from tests.sim.cluster import Cluster
@@ -29,14 +28,13 @@ from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
 from tests.sim.quiet import bugs, quiet
+from tests.sim.thresholds import shrunk
 from tests.sim.topics import Topics, has_topics, with_tools, with_workload
 from tests.sim.trace import Trace
 
 START_S_MAX = 20.0
 SETTLE_S_MAX = 60.0
 AUDIT_S_MAX = 30.0
-_READ_AHEAD = ((1, 1), (1, 4), (2, 8), (2, 8), (8, 128))
-"""Entries that a recovery reads at once: at first, and at most."""
 
 
 @dataclass
@@ -89,12 +87,14 @@ class Simulation:
 
     def run(self) -> SeedResult:
         """All phases, or as far as the first violation."""
+        stream = self.loop.stream
         try:
             try:
                 with (
-                    self._tiny_read_ahead(),
+                    shrunk(stream("thresholds"), stream("read ahead")) as drawn,
                     self.topics.installed() if self.topics else nullcontext(),
                 ):
+                    self.events.add("thresholds", drawn)
                     self._phases()
             except SimStuck as stuck:
                 self.audit.fail(f"S8 {stuck}")
@@ -104,17 +104,6 @@ class Simulation:
             return self._result()
         finally:
             self.loop.close()
-
-    @contextmanager
-    def _tiny_read_ahead(self) -> Iterator[None]:
-        """Recovery reads a hundred entries past the end of a long ledger; ours are short."""
-        kept = recovering.READ_AHEAD_MIN, recovering.READ_AHEAD_MAX
-        drawn = self.loop.stream("read ahead").choice(_READ_AHEAD)
-        recovering.READ_AHEAD_MIN, recovering.READ_AHEAD_MAX = drawn
-        try:
-            yield
-        finally:
-            recovering.READ_AHEAD_MIN, recovering.READ_AHEAD_MAX = kept
 
     def _result(self) -> SeedResult:
         return SeedResult(

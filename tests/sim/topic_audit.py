@@ -8,6 +8,7 @@ happened or not. At the end the whole log is read and nothing may be missing (S9
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -56,6 +57,12 @@ class CursorHistory:
     """How many seeks have begun or ended: acks that overlap one are not counted as confirmed."""
     loose: int = 0
     """Seeks without a known outcome: they may take effect at any time, the client dead."""
+    alone: bool = True
+    """No other seek has begun since the one under way."""
+    unsure: Counter[int] = field(default_factory=Counter)
+    """Offsets → acks of them that were not answered, so that they may still take effect."""
+    since: set[int] = field(default_factory=set)
+    """Attempted since the seek under way began."""
     asked: int = 0
     answered: int = 0
     """Receives. What was given to one that was not answered comes again, after what followed it."""
@@ -234,33 +241,51 @@ class LogHistory:
     def ack_begins(self, sub: str, offsets: Iterable[int]) -> int:
         """Somebody tries to ack. Give what comes back to `ack_ends`."""
         cursor = self.cursors[sub]
-        cursor.attempted.update(offsets)
+        tried = list(offsets)
+        cursor.attempted.update(tried)
+        cursor.since.update(tried)
+        cursor.unsure.update(tried)
         return cursor.moves
 
     def ack_ends(self, sub: str, offsets: Iterable[int], epoch: int, moves: int) -> None:
         """They were told, by the owner of that epoch, that their acks are durable."""
         cursor = self.cursors[sub]
+        done = list(offsets)
+        cursor.unsure.subtract(done)
         if moves != cursor.moves or cursor.loose:
             return
-        for offset in offsets:
+        for offset in done:
             cursor.confirmed[offset] = max(epoch, cursor.confirmed.get(offset, 0))
 
     def seek_begins(self, sub: str, offset: int) -> None:
         cursor = self.cursors[sub]
         cursor.moves += 1
+        cursor.alone = not cursor.loose
+        cursor.since.clear()
         cursor.loose += 1
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         cursor.skipped = max(cursor.skipped, offset)
 
     def seek_ends(self, sub: str, offset: int, *, known: bool) -> None:
+        """It was answered that the cursor stands at `offset`, or (not `known`) there is no telling.
+
+        From there on nothing counts as acked any more, but for acks that are under way.
+        """
         cursor = self.cursors[sub]
         cursor.moves += 1
         # What was acked while it was under way may have been acked before it took effect.
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
-        if known:
-            cursor.loose -= 1
-        else:
+        if not known:
             cursor.confirmed.clear()
+            return
+        cursor.loose -= 1
+        if cursor.alone and not cursor.loose:
+            cursor.skipped = max(offset, self.trimmed)
+            cursor.attempted = {
+                one
+                for one in cursor.attempted
+                if one < offset or one in cursor.since or cursor.unsure[one] > 0
+            }
 
     def delivered(
         self, sub: str, given: Sequence[tuple[int, str, int, int, int]], acked_then: dict[int, int]

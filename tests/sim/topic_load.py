@@ -392,7 +392,7 @@ class TopicLoad:
             return await (await partition.subscription(sub)).seek(offset)
 
         try:
-            await client.ask(name, work)
-            log.seek_ends(sub, offset, known=self.options.definite)
+            stands = await client.ask(name, work)
+            log.seek_ends(sub, stands, known=self.options.definite)
         except EXPECTED:
             log.seek_ends(sub, offset, known=False)

@@ -15,6 +15,7 @@ from tests.sim.mutants import (
     garbage_bugs,
     overlooked_bugs,
     recovery_bugs,
+    survivor_bugs,
     tested_bugs,
     tool_bugs,
     topic_bugs,
@@ -45,6 +46,7 @@ _ALL = (
     *tool_bugs.MUTANTS,
     *view_bugs.MUTANTS,
     *overlooked_bugs.MUTANTS,
+    *survivor_bugs.MUTANTS,
 )
 
 MUTANTS: dict[str, Mutant] = {
@@ -52,7 +54,7 @@ MUTANTS: dict[str, Mutant] = {
 }
 """By name: the canon in its order, then the others."""
 
-TESTED: dict[str, TestedBug] = {bug.name: bug for bug in tested_bugs.BUGS}
+TESTED: dict[str, TestedBug] = {bug.name: bug for bug in (*tested_bugs.BUGS, *survivor_bugs.BUGS)}
 """Those that a test has to find, by name."""
 
 ABSENT = (

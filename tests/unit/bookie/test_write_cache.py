@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,12 +16,34 @@ from tests.storage_support import entry_bytes, make_run
 
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=25),
-    st.sampled_from([2, 64]),
+    st.sampled_from([2, 3, 5, 64]),
 )
 def test_the_latest_write_wins(spans: list[tuple[int, int]], join_runs: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bookie.write_cache._JOIN_RUNS", join_runs)
         check_latest_wins(spans)
+
+
+@pytest.mark.parametrize("join_runs", range(2, 9))
+def test_resends_among_runs_that_are_joined(
+    join_runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that adds one by one, and now and then sends some of the last again."""
+    monkeypatch.setattr("bookie.write_cache._JOIN_RUNS", join_runs)
+    for seed in range(150):
+        rng = random.Random(seed)
+        spans: list[tuple[int, int]] = []
+        end = 0
+        for _ in range(rng.randrange(40)):
+            if rng.random() < 0.25:
+                spans.append((max(0, end - 1 - rng.randrange(8)), rng.randint(1, 4)))
+            else:
+                spans.append((end + (rng.random() < 0.1), rng.randint(1, 2)))
+            end = max(end, sum(spans[-1]))
+        try:
+            check_latest_wins(spans)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {spans}") from error
 
 
 def check_latest_wins(spans: list[tuple[int, int]]) -> None:
@@ -29,7 +53,7 @@ def check_latest_wins(spans: list[tuple[int, int]]) -> None:
         payloads = [b"%d:%d" % (serial, n) for n in range(count)]
         held.put(make_run(1, first, payloads))
         wanted |= {first + n: entry_bytes(1, first + n, payloads[n]) for n in range(count)}
-    for entry_id in range(45):
+    for entry_id in range(max(wanted, default=0) + 3):
         piece = held.find(entry_id)
         assert wanted.get(entry_id) == (piece and piece.entry(entry_id))
         later = [piece.first for piece in held.pieces if piece.first > entry_id]

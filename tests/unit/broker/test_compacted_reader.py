@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -83,14 +83,25 @@ class World:
         self.open += 1
         return Reader(self, ledger_id)
 
-    def view(self, horizon: int, *ledgers: list[list[int]]) -> tuple[CompactedLedger, ...]:
+    def view(
+        self,
+        horizon: int,
+        *ledgers: list[list[int]],
+        values: Callable[[], bytes] | None = None,
+    ) -> tuple[CompactedLedger, ...]:
         """Publish one: ledgers of entries of offsets. A message's time is its offset."""
         made = []
         for entries in ledgers:
             self._next += 1
             base = entries[0][0]
             payloads = [
-                gapped([(at, Record(b"k%d" % at, b"%d" % at, (), at)) for at in entry], base)
+                gapped(
+                    [
+                        (at, Record(b"k%d" % at, values() if values else b"%d" % at, (), at))
+                        for at in entry
+                    ],
+                    base,
+                )
                 for entry in entries
             ]
             self.entries[self._next] = payloads
@@ -345,3 +356,41 @@ async def test_times_and_ids(world: World, reader: CompactedReader) -> None:
     for wrong in ((first.ledger_id, 0, 2), (first.ledger_id, 2, 0)):
         with pytest.raises(MessageNotFound):
             await reader.position(MessageId(*wrong))
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_random_views_page_by_page_lose_and_repeat_nothing(
+    seed: int, world: World, reader: CompactedReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries of very different sizes in ledgers of very different lengths, pages of any room."""
+    rng = random.Random(seed)
+    for name in ("_ENTRIES_MAX", "_LEDGERS_IN_PAGE_MAX", "_READERS_MAX"):
+        monkeypatch.setattr(f"broker.compacted.{name}", rng.choice((1, 2, 8, 1_000)))
+    horizon = 400
+    offsets = sorted(rng.sample(range(horizon), rng.randint(1, 120)))
+    ledgers: list[list[list[int]]] = []
+    at = 0
+    while at < len(offsets):
+        entries = []
+        for _ in range(rng.choice((1, 1, 3, 12))):
+            entries.append(offsets[at : at + rng.choice((1, 1, 2, 30))])
+            at += len(entries[-1])
+            if at >= len(offsets):
+                break
+        ledgers.append(entries)
+    value_bytes = rng.choice((1, 1, 200))
+    world.view(horizon, *ledgers, values=lambda: b"x" * rng.choice((1, 1, 5, value_bytes)))
+    await reader.learn(at_once=True)
+    for _ in range(12):
+        start = rng.choice((0, rng.randrange(horizon)))
+        left = [one for one in offsets if one >= start]
+        found: list[int] = []
+        room = rng.choice((ALL, Room(rng.randint(1, 2_000), rng.randint(1, 60))))
+        while start < horizon:
+            page, following, _ = await read(reader, start, room)
+            assert following > start, "each page gets on"
+            found += page
+            start = following
+            if rng.random() < 0.3:
+                room = Room(rng.randint(1, 2_000), rng.randint(1, 60))
+        assert found == left

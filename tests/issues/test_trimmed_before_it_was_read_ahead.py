@@ -1,0 +1,33 @@
+"""Read-ahead of what retention removed before it began ended with an AssertionError.
+
+It is a task of its own, which begins a moment after the read that asked for it; a trim came in
+between. Who read on from there at once was told of an error of the broker, not that the offset was
+trimmed. Found by the simulator, once it looked at what tasks end with (seed 103, both).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.chain import Chain
+from broker.errors import OffsetTrimmed
+from broker.log_reader import LogReader, ReadAheadBudget
+from broker.types import PartitionName
+from metadata.topics import PartitionLedger
+
+
+async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
+    links = [PartitionLedger(ledger_id, 10 * ledger_id, 10) for ledger_id in range(3)]
+    record: Any = SimpleNamespace(chain=Chain(tuple(links)))
+    unused: Any = None
+    reader = LogReader(
+        PartitionName("public", "t", 0), unused, record, unused, ReadAheadBudget(1 << 30), unused
+    )
+    reader._read_ahead(5)
+    record.chain = Chain(tuple(links[1:]), trimmed_to=10)
+    with pytest.raises(OffsetTrimmed) as caught:
+        await reader._chunk(5, 100)
+    assert caught.value.earliest == 10

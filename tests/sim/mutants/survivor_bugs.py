@@ -1,0 +1,196 @@
+"""Bugs that survived every test when the system was judged from outside: a dropped line that looked
+redundant, a condition made simpler, a number that no simulated cluster came to."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+from tests.sim.mutants.tested import TestedBug
+
+JUDGED = "judged from outside"
+
+MUTANTS = (
+    Mutant(
+        "fence-in-a-lane-of-its-own",
+        0,
+        JUDGED,
+        "a fence is journaled in a lane of its own",
+        """What comes to the journal without a lane keeps its place: behind the adds that were
+        let in before it. In a lane of its own a fence overtakes them once a connection has more
+        waiting than a turn gives it, and they are acked after the fence was answered. The edit
+        gives meta records a lane.""",
+        "P25 (what was let in before a fence is answered before it)",
+        "recoveries of ledgers under way; turns of a few bytes (`QUANTUM_BYTES`)",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl._write",
+                "len(record), done)",
+                'len(record), done, "meta")',
+            ),
+        ),
+        "ledger",
+    ),
+    Mutant(
+        "marks-pruned-blindly",
+        0,
+        JUDGED,
+        "marks of transactions that are not complete are pruned",
+        """A partition keeps which batch of a transaction it has. The mark may go once nobody
+        asks for it. The edit lets all go when there are many, and a part is spliced in twice.""",
+        "X2",
+        "several queries, few marks (`MARKS_MAX`), commits that are repeated",
+        (
+            Edit(
+                "broker.splicing:Splicer._finished",
+                "if rules.is_finished(mark, batch, record):",
+                "if record is not None:",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "markers-dropped-before-the-state",
+        0,
+        JUDGED,
+        "the marker of a deleted ledger goes before its deletion is on the disk",
+        """What stands in the ledger state of a deleted ledger's life is believed again once the
+        mark has passed the journal's record of its end, unless its deletion stands there too.
+        The edit lets the marker go when nothing else needs it.""",
+        "P44, P40",
+        "deletions, flushes that fail beside garbage collection",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer.drop_markers",
+                "if not self._states.is_changed(ledger_id) and may_go(ledger_id)",
+                "if may_go(ledger_id)",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "failed-checkpoint-taken-as-done",
+        0,
+        JUDGED,
+        "compaction goes on beside a checkpoint that did not end",
+        """A checkpoint that failed after its mark had moved left records that the index does
+        not know. Compaction then tells the index that it is complete, and they are found
+        nowhere. The edit does not look whether a half is left over.""",
+        "P38, P41",
+        "disks that are full for a while, compaction",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer._check_whole",
+                "self.mark is None or self._pending is not None",
+                "self.mark is None",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "rollover-does-not-wait",
+        0,
+        JUDGED,
+        "a roll-over closes the old ledger before all in it is confirmed",
+        """Publishes stand in both ledgers. The old one is closed where it is confirmed; what it
+        still owed is lost, and what came after it, in the new one, stays. The edit drops the
+        wait.""",
+        "S9",
+        "roll-overs while bookies do not answer",
+        (
+            Edit(
+                "broker.rollover:Rollover._replace",
+                "await publisher.confirmed_up_to(old_end)",
+                "pass",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "trim-by-an-old-limit",
+        0,
+        JUDGED,
+        "a trim goes as far as was allowed before it waited",
+        """Which offset the slowest subscription needs is asked, then the trim waits for the
+        store of metadata; a subscription that goes back meanwhile loses its messages. The edit
+        asks no more.""",
+        "S9 (no message is trimmed that a subscription needs)",
+        "seeks backwards beside trims",
+        (
+            Edit(
+                "broker.upkeep:Upkeep._trim",
+                "limit = self._subscriptions.oldest_unacked()\n    if",
+                "limit = early = self._subscriptions.oldest_unacked()\n    if",
+            ),
+            Edit(
+                "broker.upkeep:Upkeep._trim",
+                "limits = [self._subscriptions.oldest_unacked(), scanned_from]",
+                "limits = [early, scanned_from]",
+            ),
+        ),
+        "topic",
+    ),
+)
+
+BUGS = (
+    TestedBug(
+        "joined-over-an-overlay",
+        "the write cache joins runs over a resend in between",
+        """Small runs that follow one another are joined. One that is sent again lies among them,
+        and the count of whole small runs at the end has to begin anew, or the join takes pieces
+        for whole that are cut. The edit leaves the count as it is.""",
+        "S4, P38 (an entry is what was stored)",
+        "unit/bookie/test_write_cache.py",
+        (
+            Edit(
+                "bookie.write_cache:IntervalMap._overlay",
+                "self._small = 0\n    pieces",
+                "pieces",
+            ),
+        ),
+    ),
+    TestedBug(
+        "next-ledger-before-the-end",
+        "a page of a compacted view goes on in the next ledger before this one is at its end",
+        """How many entries fill a page is estimated by their mean, so a page may have room left
+        where the ledger is not at its end: its entries are uneven. The edit goes on in the next
+        ledger all the same, and the messages in between are in no page.""",
+        "X9 (a page has all of the view)",
+        "unit/broker/test_compacted_reader.py",
+        (
+            Edit(
+                "broker.compacted:CompactedReader._read",
+                " or taken[-1].next_offset <= ledger.last_offset",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "kept-from-the-first-use",
+        "a transaction is forgotten seven days after it was first used",
+        """An id is used for as long as its query lives. The edit counts from its first batch: a
+        batch that is repeated after that is stored twice.""",
+        "X1",
+        "unit/broker/test_transactions_kept.py",
+        (
+            Edit(
+                "broker.transactions:Transactions._sweep",
+                "record.changed_ms > KEPT_MS",
+                "record.since_ms > KEPT_MS",
+            ),
+        ),
+    ),
+    TestedBug(
+        "patience-of-another-time",
+        "an open ledger counts as abandoned since bookies were first lost, though all came back",
+        """Its writer lives, and has had its bookies again in between. The edit never begins to
+        wait anew: the next short absence fences the writer at once.""",
+        "S8 (a writer that lives is not fenced by who copies)",
+        "unit/ledger/test_keeper_patience.py",
+        (
+            Edit(
+                "ledger.keeper:CopyKeeper._close_if_abandoned",
+                "self._waited_for.pop(ledger_id, None)",
+                "pass",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,195 @@
+"""The numbers in production code that decide when something happens, drawn tiny for a seed.
+
+A page of 1,000 entries, a turn of 64 KiB, 64 marks: no simulated cluster gets there by itself, so
+what happens beyond would never be met. In three of ten seeds all stay as they are; in the others
+each is drawn for itself, in some of them every one at its extreme. The draws have a stream of
+their own. Every such number of the simulated modules is here or in
+`thresholds_kept.py`, with the reason; `tests/unit/sim/test_thresholds.py` holds that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+CHOICES: Mapping[str, tuple[Any, ...]] = {
+    # module:NAME → what may stand there; the first is the extreme
+    "bookie.budget:CHUNK_BYTES_MIN": (1, 64),
+    "bookie.census:_KEPT_PAIRS_MAX": (0, 1, 3),
+    "bookie.census:_LEDGERS_AT_ONCE": (1, 2),
+    "bookie.checkpoint:LOG_RUN_BYTES_MAX": (1, 200, 1000),
+    "bookie.checkpoint:_SLICE_RUNS_MAX": (1, 2),
+    "bookie.checkpoint:_STATE_SLICE": (1, 3),
+    "bookie.compaction:_BATCH_BYTES": (1, 500),
+    "bookie.compaction:_SLICE_BYTES": (1, 300, 2000),
+    "bookie.compaction:_SLICE_BYTES_MIN": (1, 300),
+    "bookie.connection:_GATHERED_BYTES_MAX": (1, 300),
+    "bookie.entry_log:_RESERVE_BYTES": (1, 500, 5000),
+    "bookie.entry_log:_SCAN_BYTES": (64, 200),
+    "bookie.flow:_HELD_BYTES_MIN": (0, 100),
+    "bookie.flushing:_RETRY_FLUSH_S": (0.001, 0.05),
+    "bookie.index_rebuild:_BATCH": (1, 3),
+    "bookie.journal:_GROUP_APPENDS_MAX": (1, 2, 5),
+    "bookie.journal:_JOIN_BELOW_BYTES": (0, 100),
+    "bookie.journal_queue:QUANTUM_BYTES": (1, 100, 600),
+    "bookie.journal_reader:_SCAN_BYTES": (100, 1000),
+    "bookie.ledger_state:_REWRITE_ABOVE_BYTES": (0, 200, 2000),
+    "bookie.log_tail:_BLANK_BYTES": (64, 300),
+    "bookie.node:_RETRY_FIRST_S": (0.001, 0.5),
+    "bookie.node:_RETRY_MAX_S": (0.01, 0.5),
+    "bookie.pressure:MODEST_BYTES": (0, 200, 2000),
+    "bookie.pressure:RUN_BYTES": (0, 5000),
+    "bookie.proofs:_LOOKUPS_AT_ONCE": (1, 2),
+    "bookie.proofs:_LOOKUPS_MAX": (30, 60),
+    "bookie.read_ahead:_FIRST_BYTES": (1, 200),
+    "bookie.read_ahead:_READERS_MAX": (1, 2),
+    "bookie.read_ahead:_SILENT_S": (0.0, 0.01),
+    "bookie.read_line:_BYTES_PER_TURN": (1, 300),
+    "bookie.read_line:_READS_PER_TURN": (1, 3),
+    "bookie.scrub:SLICE_BYTES": (100, 2000),
+    "bookie.under_way:_AT_ONCE_MAX": (1, 2),
+    "bookie.under_way:_RUNNING_MAX": (1, 2),
+    "bookie.write_cache:_JOIN_RUNS": (2, 3, 5),
+    "bookie.write_cache:_SMALL_BYTES": (0, 150, 300),
+    "broker.balance:_TAKEN_WITHIN_S": (0.01, 0.3),
+    "broker.cache:_COMPACT_AFTER": (1, 3),
+    "broker.chores:PAUSE_S_MAX": (0.05, 1.0),
+    "broker.compacted:_ENTRIES_MAX": (1, 2),
+    "broker.compacted:_LEDGERS_IN_PAGE_MAX": (1, 2),
+    "broker.compacted:_LOOK_EVERY_S": (0.0, 0.05),
+    "broker.compacted:_LOOK_S_MAX": (0.01, 0.2),
+    "broker.compacted:_READERS_MAX": (1, 2),
+    "broker.compacted:_TRIES_MAX": (1, 2),
+    "broker.compacted_view:_HINTS_MAX": (1, 2),
+    "broker.cursor:_CHUNK_SHIFT": (1, 3),
+    "broker.deletion:_AT_ONCE": (1, 2),
+    "broker.deletion:_PAUSE_S": (0.001, 0.2),
+    "broker.deletion:_PAUSE_S_MAX": (0.05, 0.3),
+    "broker.entry_index:_LEDGERS_MAX": (1, 2),
+    "broker.entry_index:_POINTS_MAX": (2, 5),
+    "broker.log_reader:CHUNK_BYTES": (1, 400),
+    "broker.log_reader:_CHUNK_ENTRIES_MAX": (1, 2, 5),
+    "broker.log_reader:_CONFIRM_WAIT_S": (0.01, 0.2),
+    "broker.log_reader:_HINTS_MAX": (1, 2),
+    "broker.log_reader:_INTERPOLATIONS_MAX": (0, 1),
+    "broker.log_reader:_READERS_MAX": (1, 2),
+    "broker.log_reader:_STREAMS_MAX": (1, 2),
+    "broker.members:_RETRY_S": (0.01, 1.0),
+    "broker.members:_TAKEN_SESSIONS_MAX": (1,),
+    "broker.opening:_ATTEMPTS_MAX": (1, 2),
+    "broker.ownership:_LOOKUPS_AT_ONCE": (1, 2),
+    "broker.ownership:_OPENINGS_AT_ONCE": (1, 2),
+    "broker.partition_log:_OPENED_BATCHES_MAX": (1, 2),
+    "broker.partition_record:_RETRY_DELAY_S": (0.001, 0.5),
+    "broker.publisher:_LAST_ANSWERS_S": (0.001, 0.1),
+    "broker.publisher:_WAITING_FACTOR": (1, 2),
+    "broker.remembered:FRESH_WITHIN_S": (0.0, 0.02),
+    "broker.rollover:_RETRY_S": (0.001, 0.1),
+    "broker.state_format:SNAPSHOT_ENTRY_BYTES": (1, 200),
+    "broker.state_log:_WAITING_MAX": (2, 10),
+    "broker.subscription:_MESSAGES_MAX": (1, 3),
+    "broker.subscription:_READ_BYTES": (1, 300),
+    "broker.timekeeper:_STALE_BEATS": (1, 2),
+    "broker.topics:_CHANGES_TRIED_MAX": (1, 2),
+    "broker.topics:_CHANGE_WAIT_S": (0.3, 2.0),
+    "broker.topics:_STALE_SUBSCRIPTIONS_MAX": (0, 1),
+    "broker.transaction:LEDGERS_MAX": (6, 20),
+    "broker.transaction:MARKS_MAX": (1, 2, 4),
+    "broker.transactions:_AT_ONCE": (1, 2),
+    "broker.transactions:_CHANGES_TRIED_MAX": (1, 2),
+    "broker.transactions:_SWEEP_AFTER_MS": (50, 300),
+    "broker.upkeep:_CHECKPOINT_ENTRIES": (1, 5, 20),
+    "ledger.copying:_SINGLE_READS_MAX": (1, 3),
+    "ledger.ledgers:_TICK_S": (0.005, 0.5),
+    "ledger.offload_format:GROUP_BYTES": (1, 300),
+    "ledger.offload_format:GROUP_ENTRIES_MAX": (1, 3),
+    "ledger.pending:CHUNK_BYTES_MAX": (1, 200, 1000),
+    "ledger.pending:JOINED_PAYLOAD_BYTES_MAX": (0, 100),
+    "ledger.pending:_TRIM_AT": (1, 3),
+    "ledger.reader:_BUSY_PAUSE_S": (0.001, 0.1),
+    "ledger.reader:_POLL_PAUSE_S": (0.001, 0.5),
+    "ledger.reader:_SINGLE_READS_MAX": (1, 3),
+    "ledger.records:_PAUSE_S_MAX": (0.05, 0.2),
+    "ledger.records:_PAUSE_S_MIN": (0.001, 0.01),
+    "ledger.recovering:READ_AHEAD_BYTES_MAX": (1, 300),
+    "ledger.recovery:_BUSY_PAUSE_S": (0.001, 0.1),
+    "ledger.recovery:_RESTARTS_MAX": (1, 2),
+    "ledger.replication:_ANNOUNCE_PAUSE_S_MAX": (0.1, 1.0),
+    "ledger.sender:_WINDOW_MAX": (2, 8, 64),
+    "ledger.sender:_WINDOW_MIN": (1, 2),
+    "ledger.writer:_HELD_FACTOR_MAX": (1, 2),
+    "metadata.election:_CLAIMS_TRIED_MAX": (1, 2),
+    "metadata.election:_RETRY_DELAY_S": (0.001, 0.5),
+    "metadata.ledgers:_IDS_TRIED_MAX": (1, 2),
+    "metadata.ledgers:_LISTINGS_AT_ONCE": (1, 2),
+    "metadata.ledgers:_SENDS_MAX": (1, 2),
+    "metadata.offloads:_PAUSE_S": (0.001, 0.5),
+    "metadata.topics:_DELETES_TRIED_MAX": (1, 2),
+    "octavo.pipeline.offload_rules:OFFLOADS_MAX": (1, 5),
+    "octavo.spark.cluster:_RECORDS_AT_ONCE": (1, 2),
+    "octavo.spark.commit:_AT_ONCE": (1, 2),
+    "octavo.spark.commit:_GIVEN_UP_AT_ONCE": (1, 3),
+    "octavo.spark.commit:_PAUSE_S": (0.01, 0.5),
+    "octavo.spark.commit:_PAUSE_S_MAX": (0.5, 1.0),
+    "octavo.spark.orphans:_READS_AT_ONCE": (1, 2),
+}
+TOGETHER: Mapping[str, Mapping[str, Any]] = {
+    "broker.cursor:_CHUNK_SHIFT": {
+        "_CHUNK": lambda shift: 1 << shift,
+        "_LOW": lambda shift: (1 << shift) - 1,
+    },
+}
+"""What follows from another."""
+IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
+    "bookie.pressure:MODEST_BYTES": ("bookie.connection",),
+    "octavo.pipeline.offload_rules:OFFLOADS_MAX": ("octavo.pipeline.offload",),
+}
+READ_AHEAD_OF = (("ledger.recovering", "READ_AHEAD_MIN"), ("ledger.recovering", "READ_AHEAD_MAX"))
+READ_AHEAD = ((1, 1), (1, 4), (2, 8), (2, 8), (8, 128))
+"""Entries that a recovery reads at once, at first and at most: in every seed, ledgers are short."""
+
+
+@contextmanager
+def shrunk(rng: Random, read_ahead: Random) -> Iterator[Mapping[str, Any]]:
+    """The thresholds are what the seed draws for them; gives those that are not as ever."""
+    drawn = _draw(rng)
+    kept: list[tuple[dict[str, Any], str, Any]] = []
+
+    def put(module: str, name: str, value: Any) -> None:
+        for space in _spaces(module, name):
+            kept.append((space, name, space[name]))
+            space[name] = value
+
+    try:
+        for (module, name), value in zip(READ_AHEAD_OF, read_ahead.choice(READ_AHEAD), strict=True):
+            put(module, name, value)
+        for target, value in drawn.items():
+            module, _, name = target.partition(":")
+            put(module, name, value)
+            for other, follows in TOGETHER.get(target, {}).items():
+                put(module, other, follows(value))
+        yield drawn
+    finally:
+        for space, name, value in reversed(kept):
+            space[name] = value
+
+
+def _draw(rng: Random) -> dict[str, Any]:
+    mood = rng.choices(("as ever", "some", "extreme"), (3, 5, 2))[0]
+    found: dict[str, Any] = {}
+    for target, choices in CHOICES.items():
+        changed, choice = rng.random() < 0.4, rng.choice(choices)
+        if mood == "extreme":
+            found[target] = choices[0]
+        elif mood == "some" and changed:
+            found[target] = choice
+    return found
+
+
+def _spaces(module: str, name: str) -> list[dict[str, Any]]:
+    """Where the name stands: in its module, and wherever it was imported to."""
+    modules = (module, *IMPORTED_TO.get(f"{module}:{name}", ()))
+    return [vars(importlib.import_module(one)) for one in modules]

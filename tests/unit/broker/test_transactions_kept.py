@@ -1,0 +1,82 @@
+"""How long a transaction is remembered: seven days from its last use, not from its first.
+
+A query's id is used for as long as the query lives, which may be years; forgotten too early, a
+repeated batch is stored twice. Random lives of one id, with sweeps in between.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from broker.deletion_clock import DeletionTime
+from broker.transactions import KEPT_MS, Transactions
+from broker.types import PartitionName
+from metadata.store import VersionConflict
+from metadata.transactions import ABSENT, TransactionRecord
+
+ID = "query"
+
+
+class Store:
+    """The record of one transaction, in memory."""
+
+    def __init__(self) -> None:
+        self.record = TransactionRecord()
+        self.version = ABSENT
+        self._written = 0
+
+    async def read(self, _: str) -> tuple[TransactionRecord, int]:
+        return self.record, self.version
+
+    async def write(self, _: str, record: TransactionRecord, version: int) -> None:
+        if version != self.version:
+            raise VersionConflict("somebody was there before")
+        self._written += 1
+        self.record, self.version = record, self._written
+
+    async def delete(self, _: str, version: int) -> None:
+        assert version == self.version
+        self.record, self.version = TransactionRecord(), ABSENT
+
+    async def list(self) -> list[str]:
+        return [ID] * (self.version != ABSENT)
+
+
+async def splice(_name: PartitionName, _transaction: str, _batch: int) -> int | None:
+    raise AssertionError("no batch here has parts")
+
+
+async def nobody(_: PartitionName) -> None:
+    return None
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_it_is_kept_from_its_last_use(seed: int) -> None:
+    rng = random.Random(seed)
+    store: Any = Store()
+    unused: Any = None
+    now_ms = used_ms = 1_700_000_000_000
+    transactions = Transactions(
+        store, unused, unused, lambda: now_ms, lambda: DeletionTime(now_ms, "", 0)
+    )
+    batch, used = -1, False
+    for _ in range(60):
+        now_ms += rng.choice((0, 1, KEPT_MS // 7, KEPT_MS // 2, KEPT_MS))
+        action = rng.choice(("commit", "publish", "sweep", "sweep"))
+        if action == "sweep":
+            await transactions.sweep(ID, nobody)
+            if used and now_ms - used_ms <= KEPT_MS:
+                assert store.record.batch == batch, "it was used within seven days"
+            else:
+                assert store.version == ABSENT
+                batch, used = -1, False
+            continue
+        batch += 1
+        if action == "publish":
+            assert await transactions.begin(ID, batch, {"public/t/0": "x"}, splice)
+        done = await transactions.commit(ID, batch, [], splice, published=action == "publish")
+        assert not done.repeated
+        used_ms, used = now_ms, True

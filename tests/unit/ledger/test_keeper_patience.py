@@ -1,0 +1,98 @@
+"""Who is lost, and when an open ledger counts as abandoned: patience begins anew each time.
+
+A bookie that comes back was not lost; a ledger whose bookies are all there again has a writer that
+lives. Counted from the first time, the next short absence would fence that writer at once.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledger.keeper import CopyKeeper, KeeperOptions
+from metadata.ledgers import Fragment, LedgerMetadata
+
+ME, MEMBERS = "d", ("a", "b", "c")
+LOST_S, OPEN_S = 3.0, 5.0
+
+
+class World:
+    """Bookies that come and go, one open ledger, and the keeper of one that holds nothing of it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.there = {ME, *MEMBERS}
+        self.recovered = 0
+        self.ledger = LedgerMetadata(
+            ledger_id=1,
+            ensemble_size=3,
+            write_quorum=3,
+            ack_quorum=2,
+            fragments=(Fragment(0, MEMBERS),),
+        )
+        own: Any = SimpleNamespace(bookie_id=ME, is_unsure=lambda _: False)
+        options = KeeperOptions(lost_bookie_s=LOST_S, open_ledger_s=OPEN_S)
+        self.client: Any = SimpleNamespace(bookies=SimpleNamespace(), recover=self.recover)
+        self.publish()
+        self.keeper = CopyKeeper(self.client, own, options)
+        loop: Any = SimpleNamespace(time=lambda: self.now)
+        self.keeper._loop = loop
+        self.keeper._bookies_changed()
+
+    def publish(self) -> None:
+        self.client.bookies.available = {
+            name: SimpleNamespace(
+                bookie_id=name, incarnation="i", properties={}, read_only=False, host=name, port=1
+            )
+            for name in sorted(self.there)
+        }
+
+    async def recover(self, _: int, *, password: bytes) -> LedgerMetadata:
+        self.recovered += 1
+        return self.ledger
+
+    def change(self, name: str) -> None:
+        self.there ^= {name}
+        self.publish()
+        self.keeper._bookies_changed()
+
+    async def look(self) -> bool:
+        """Whether the ledger was recovered."""
+        before = self.recovered
+        self.keeper._note_absent(MEMBERS)
+        await self.keeper._close_if_abandoned(self.ledger)
+        return self.recovered > before
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_patience_is_counted_from_the_last_time(seed: int, world: World) -> None:
+    rng = random.Random(seed)
+    gone_since: dict[str, float] = {}
+    waited_since: float | None = None
+    for _ in range(80):
+        action = rng.choice(("change", "look", "look", "wait"))
+        if action == "wait":
+            world.now += rng.choice((0.5, 1.0, 2.0, 4.0))
+        elif action == "change":
+            name = rng.choice(MEMBERS)
+            if name in gone_since:
+                del gone_since[name]
+            elif not gone_since:
+                gone_since[name] = world.now
+            else:
+                continue
+            world.change(name)
+        else:
+            lost = {name for name, since in gone_since.items() if world.now - since >= LOST_S}
+            waited_since = (waited_since or world.now) if lost else None
+            abandoned = waited_since is not None and world.now - waited_since >= OPEN_S
+            assert await world.look() == abandoned
+            assert world.keeper._lost() == lost
