@@ -158,6 +158,14 @@ class Cluster:
             return None
         return None if record.deleting else record.settings
 
+    async def incarnation(self, name: str) -> str:
+        """What tells the topic from others of its name; "" when there is no such topic."""
+        try:
+            record, _ = await self.topics.read_topic(*_parts(name))
+        except RecordNotFound:
+            return ""
+        return "" if record.deleting else record.identity
+
     async def named_ledgers(self) -> set[int]:
         """Every ledger that a partition's record names."""
         found: set[int] = set()
@@ -182,10 +190,20 @@ class Cluster:
 
     # ------------------------------------------------------------------ where a partition ends
 
-    async def record(self, topic: str, partition: int) -> PartitionRecord:
-        """The partition's record; an empty one when nobody has used it yet."""
+    async def record(
+        self, topic: str, partition: int, incarnation: str | None = None
+    ) -> PartitionRecord:
+        """The partition's record; an empty one when nobody has used it yet.
+
+        With an `incarnation` one that is of another topic of that name, or of a topic that is being
+        deleted, does not count.
+        """
         with contextlib.suppress(RecordNotFound):
-            return (await self.topics.read_partition(*_parts(topic), partition))[0]
+            record, _ = await self.topics.read_partition(*_parts(topic), partition)
+            if incarnation is None:
+                return record
+            if not record.deleted and record.incarnation in ("", incarnation):
+                return record
         return PartitionRecord()
 
     async def view(self, topic: str, partition: int) -> View:
@@ -193,9 +211,13 @@ class Cluster:
 
         Raises `ReadFailed` when no bookie of the open ledger says how far it has come.
         """
-        return await self.view_of(topic, partition, await self.record(topic, partition))
+        incarnation = await self.incarnation(topic)
+        record = await self.record(topic, partition, incarnation)
+        return await self.view_of(topic, partition, record, incarnation)
 
-    async def view_of(self, topic: str, partition: int, record: PartitionRecord) -> View:
+    async def view_of(
+        self, topic: str, partition: int, record: PartitionRecord, incarnation: str = ""
+    ) -> View:
         """The same, by a record that was read already."""
         spans = []
         for link in record.ledgers:
@@ -210,7 +232,8 @@ class Cluster:
                     link.disorder_ms,
                 )
             )  # fmt: skip
-        return View(topic, partition, tuple(spans), record.trimmed_offset)
+        trimmed_to = record.trimmed_offset
+        return View(topic, partition, tuple(spans), trimmed_to, incarnation=incarnation)
 
     async def _end_of(self, link: PartitionLedger) -> int:
         """One past the last confirmed offset of a ledger that was open."""

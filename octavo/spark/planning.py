@@ -20,6 +20,7 @@ from octavo.spark.splits import (
     compacted_pieces,
     lost,
     pieces,
+    range_of,
     shared_out,
 )
 
@@ -30,9 +31,10 @@ async def views_of(
     """All these partitions as they are now; `compacted`: with their compacted views."""
     found = []
     for topic, partitions in sorted(wanted.items()):
+        incarnation = await cluster.incarnation(topic)
         for partition in partitions:
-            record = await cluster.record(topic, partition)
-            view = await cluster.view_of(topic, partition, record)
+            record = await cluster.record(topic, partition, incarnation)
+            view = await cluster.view_of(topic, partition, record, incarnation)
             found.append(with_compacted(view, record) if compacted else view)
     return found
 
@@ -158,16 +160,31 @@ def _refuse_strangers(views: list[View], bound: Bound) -> None:
 
 
 async def planned(
-    cluster: Cluster, options: SourceOptions, views: list[View], start: Offsets, end: Offsets
+    cluster: Cluster,
+    options: SourceOptions,
+    views: list[View],
+    start: Offsets,
+    end: Offsets,
+    since: Mapping[str, str] | None = None,
+    until: Mapping[str, str] | None = None,
 ) -> list[Split]:
     """The splits of a range, with the records that reading them takes. Raises `DataLost`.
+
+    `since` and `until`: which topics `start` and `end` are of, by name, as far as that is known.
 
     A partition that `start` does not name was added meanwhile: it is read from its first message.
     """
     wanted = []
     row_bytes: dict[int, float] = {}
     for view in views:
-        first, last = start.get(view.name, 0), end[view.name]
+        first, last = range_of(
+            view,
+            start.get(view.name, 0),
+            end[view.name],
+            (since or {}).get(view.topic),
+            (until or {}).get(view.topic),
+            fail=options.fail_on_data_loss,
+        )
         if view.compacted is not None and first == 0:
             # A compacted view is for who has seen nothing yet. Whoever is amid the topic goes on
             # with the messages themselves: of what a view leaves out he may not have the newest.

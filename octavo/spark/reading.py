@@ -24,7 +24,7 @@ from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import ArrowBuilder, StoredBatch
 from octavo.spark.options import SourceOptions
 from octavo.spark.served import NotServed, served
-from octavo.spark.splits import DataLost, Piece, checked_range, pieces
+from octavo.spark.splits import DataLost, Piece, checked_range, pieces, range_of
 from protocol.batch import read_header
 from protocol.codes import NoSuchEntry
 from protocol.entry import Entry
@@ -87,6 +87,10 @@ class SplitReader:
                                 yield at, batches
                                 at = at._replace(start=_after(at, batches[-1]))
                                 tries = 0
+                        if at.start < at.end and not at.compacted:
+                            # Of an open ledger that was deleted meanwhile the bookies know nothing:
+                            # its end is no answer either.
+                            raise NotServed(f"ledger {at.ledger_id} ends before {at.end}")
                         rest = rest[1:]
                     except OffloadDamaged:
                         raise  # it will not mend itself
@@ -120,8 +124,10 @@ class SplitReader:
                 again = [await _still_there(service, at, error)]
             else:
                 view = await service.view(at.topic, at.partition)
+                of = at.incarnation
                 try:
-                    start, end = checked_range(view, at.start, at.end, fail=self._fail)
+                    start, end = range_of(view, at.start, at.end, of, of, fail=self._fail)
+                    start, end = checked_range(view, start, end, fail=self._fail)
                 except DataLost as lost:
                     raise lost from error
                 again = pieces(view, start, end)

@@ -20,6 +20,8 @@ from protocol.codes import OctavoError
 _BYTES_MAX = 8 * 2**20
 _MESSAGES_MAX = 10_000
 _ANSWER_S = 60.0
+_INCARNATION = "Octavo-Incarnation"
+"""The broker answers for this topic and no later one of its name."""
 _RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 
 
@@ -34,7 +36,8 @@ async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]
     """The batches that hold the piece. Raises `NotServed`."""
     url = f"{service.rstrip('/')}/v1/topics/{piece.topic}/partitions/{piece.partition}/messages"
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    headers = {_INCARNATION: piece.incarnation} if piece.incarnation else {}
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         ahead = asyncio.ensure_future(_ask(session, url, piece.start))
         try:
             while True:

@@ -49,9 +49,12 @@ from octavo.spark.splits import (
     Offsets,
     View,
     admitted,
+    begun_anew,
     bytes_per_row_of,
     ends_of,
     from_json,
+    incarnations_in,
+    incarnations_of,
     to_json,
 )
 
@@ -142,7 +145,7 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins; the same again when asked again before it has begun."""
-        return to_json(self._at_driver.first_offsets())
+        return self._at_driver.first_offsets()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """By the query's options; Spark hands it to `latestOffset`."""
@@ -158,15 +161,18 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """How far the next micro-batch reads. All bounds of the query hold together, also those
         that `limit` does not name; none does when Spark wants all there is."""
-        begin = from_json(start)
         views = self._at_driver.views()
+        fail = self._options.fail_on_data_loss
+        begin = begun_anew(views, from_json(start), incarnations_in(start), fail=fail)
         end = ends_of(views)
         if self._frozen is not None:
             end = {name: min(offset, self._frozen.get(name, 0)) for name, offset in end.items()}
         # A micro-batch never ends before it begins, whatever a bookie has told meanwhile.
         end = {name: max(offset, begin.get(name, 0)) for name, offset in end.items()}
+        # Of a topic that is just gone nothing new is known: its offsets stay its own.
+        of = incarnations_in(start) | incarnations_of(views)
         if isinstance(limit, ReadAllAvailable):
-            return to_json(end)
+            return to_json(end, of)
         first = {name: begin.get(name, 0) for name in end}
         # What there is now is read to its end: nobody waits for more (`Trigger.AvailableNow`).
         if self._frozen is None and not self._minimum.is_met(
@@ -182,11 +188,12 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         # A compacted view is read at once: what was left of it might be another one by then.
         least = compacted_at_once(begin, end, views)
-        return to_json({name: max(to, least[name]) for name, to in reached.items()})
+        return to_json({name: max(to, least[name]) for name, to in reached.items()}, of)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the topics end now: what a query's progress calls its lag."""
-        return to_json(ends_of(self._at_driver.views()))
+        views = self._at_driver.views()
+        return to_json(ends_of(views), incarnations_of(views))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is there now, then end."""
@@ -194,8 +201,7 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The splits of one micro-batch: the same rows whenever the same range is asked for."""
-        begin, until = from_json(start), from_json(end)
-        return list(self._at_driver.splits(begin, until))
+        return list(self._at_driver.splits(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task."""
@@ -236,21 +242,23 @@ class _Driver:
         wanted = await self._cluster.partitions(self._options.selection)
         return await views_of(self._cluster, wanted, compacted=self._options.compacted)
 
-    def first_offsets(self) -> Offsets:
+    def first_offsets(self) -> dict[str, Any]:
         return self._thread.call(self._first_offsets())
 
-    async def _first_offsets(self) -> Offsets:
+    async def _first_offsets(self) -> dict[str, Any]:
         options = self._options
         views = await self._views()
         start = await resolved(self._cluster, views, options.starting, options.latest_if_late)
-        return within(views, start, options)
+        return to_json(within(views, start, options), incarnations_of(views))
 
-    def splits(self, start: Offsets, end: Offsets) -> list[Split]:
-        return self._thread.call(self._plan(start, end))
+    def splits(self, since: dict[str, Any], until: dict[str, Any]) -> list[Split]:
+        return self._thread.call(self._plan(since, until))
 
-    async def _plan(self, start: Offsets, end: Offsets) -> list[Split]:
+    async def _plan(self, since: dict[str, Any], until: dict[str, Any]) -> list[Split]:
+        start, end = from_json(since), from_json(until)
         wanted: dict[str, list[int]] = {}
         for topic, partition in sorted(end):
             wanted.setdefault(topic, []).append(partition)
         views = await views_of(self._cluster, wanted, compacted=self._options.compacted)
-        return await planned(self._cluster, self._options, views, start, end)
+        of = incarnations_in(since), incarnations_in(until)
+        return await planned(self._cluster, self._options, views, start, end, *of)

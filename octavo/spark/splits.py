@@ -20,6 +20,10 @@ Name = tuple[str, int]
 """A partition: topic (`namespace/topic`) and number."""
 Offsets = dict[Name, int]
 """The next offset of each."""
+Incarnations = dict[str, str]
+"""By topic: which topic of that name the offsets are of."""
+_INCARNATION = "incarnation"
+"""Its key among the partitions of a topic, in the offsets that Spark keeps."""
 
 _MESSAGE_BYTES_GUESS = 256
 """Of a message in an open ledger, whose size nobody has written down yet."""
@@ -61,6 +65,8 @@ class View:
     trimmed_to: int = 0
     compacted: CompactionRecord | None = None
     """The view to read in place of all below its horizon; None: the messages themselves."""
+    incarnation: str = ""
+    """Of the topic; "" when there is no such topic."""
 
     @property
     def name(self) -> Name:
@@ -100,6 +106,8 @@ class Piece(NamedTuple):
     offload: OffloadRecord | None = None
     compacted: bool = False
     """Of a compacted view: only some of these offsets are there."""
+    incarnation: str = ""
+    """Of the topic."""
 
 
 def copy_to_read(offload: OffloadRecord | None, read_from: str) -> OffloadRecord | None:
@@ -116,21 +124,76 @@ def ends_of(views: Iterable[View]) -> Offsets:
     return {view.name: view.end for view in views}
 
 
-def to_json(offsets: Offsets) -> dict[str, Any]:
+def incarnations_of(views: Iterable[View]) -> Incarnations:
+    """By topic, of those that there are."""
+    return {view.topic: view.incarnation for view in views if view.incarnation}
+
+
+def to_json(offsets: Offsets, incarnations: Mapping[str, str] | None = None) -> dict[str, Any]:
     """As Spark keeps them: Kafka's shape, and always in the same order, for it compares text."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, int | str]] = {}
     for topic, partition in sorted(offsets):
         found.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
+    for topic, by_partition in found.items():
+        if incarnation := (incarnations or {}).get(topic):
+            by_partition[_INCARNATION] = incarnation
     return found
 
 
 def from_json(found: Mapping[str, Any]) -> Offsets:
-    """What `to_json` made."""
+    """The offsets of what `to_json` made."""
     return {
         (topic, int(partition)): offset
         for topic, by_partition in found.items()
         for partition, offset in by_partition.items()
+        if partition != _INCARNATION
     }
+
+
+def incarnations_in(found: Mapping[str, Any]) -> Incarnations:
+    """Those of what `to_json` made; offsets that older versions have kept say none."""
+    return {topic: by[_INCARNATION] for topic, by in found.items() if _INCARNATION in by}
+
+
+def begun_anew(
+    views: Iterable[View], start: Offsets, of: Mapping[str, str], *, fail: bool
+) -> Offsets:
+    """`start` without what is of topics that were deleted since, and made again.
+
+    Those are read from their first message. Raises `DataLost` when `fail`.
+    """
+    found = dict(start)
+    for view in views:
+        known = of.get(view.topic)
+        if known and view.incarnation and known != view.incarnation:
+            _replaced(view, f"it was at offset {start.get(view.name, 0)}", fail=fail)
+            found.pop(view.name, None)
+    return found
+
+
+def range_of(
+    view: View, start: int, end: int, since: str | None, until: str | None, *, fail: bool
+) -> tuple[int, int]:
+    """The part of a range that is of the topic that stands there now. Raises `DataLost`.
+
+    `since` and `until` are the incarnations that its ends are of; None: nobody wrote it down.
+    """
+    if until and until != view.incarnation:
+        _replaced(view, f"offsets up to {end} were of the one before it", fail=fail)
+        return 0, 0
+    if since and since != view.incarnation:
+        _replaced(view, f"offset {start} was of the one before it", fail=fail)
+        return 0, end
+    return start, end
+
+
+def _replaced(view: View, what: str, *, fail: bool) -> None:
+    how = "deleted, and another one was made" if view.incarnation else "deleted"
+    _lost(
+        f"topic {view.topic} partition {view.partition}: the topic that this query reads was "
+        f"{how}; {what}",
+        fail=fail,
+    )
 
 
 def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int, int]:
@@ -164,10 +227,13 @@ def pieces(view: View, start: int, end: int) -> list[Piece]:
     """The range, ledger by ledger. It must lie within the view."""
     assert view.earliest <= start <= end <= view.end or start == end
     return [
-        Piece(view.topic, view.partition, span.ledger_id, span.base, first, last, span.offload)
+        Piece(
+            view.topic, view.partition, span.ledger_id, span.base, first, last, span.offload,
+            incarnation=view.incarnation,
+        )
         for span in view.spans
         if (first := max(span.base, start)) < (last := min(span.end, end))
-    ]
+    ]  # fmt: skip
 
 
 def compacted_pieces(view: View, end: int) -> list[Piece]:
@@ -176,7 +242,7 @@ def compacted_pieces(view: View, end: int) -> list[Piece]:
     return [
         Piece(
             view.topic, view.partition, one.ledger_id, one.first_offset, one.first_offset,
-            min(one.last_offset + 1, end), compacted=True,
+            min(one.last_offset + 1, end), compacted=True, incarnation=view.incarnation,
         )
         for one in view.compacted.ledgers
         if one.first_offset < end
