@@ -19,8 +19,8 @@ from octavo.spark.splits import (
     checked_range,
     compacted_pieces,
     lost,
+    of_this_topic,
     pieces,
-    range_of,
     shared_out,
 )
 
@@ -177,7 +177,7 @@ async def planned(
     wanted = []
     row_bytes: dict[int, float] = {}
     for view in views:
-        first, last = range_of(
+        first, last = of_this_topic(
             view,
             start.get(view.name, 0),
             end[view.name],

@@ -24,7 +24,7 @@ from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import ArrowBuilder, StoredBatch
 from octavo.spark.options import SourceOptions
 from octavo.spark.served import NotServed, served
-from octavo.spark.splits import DataLost, Piece, checked_range, pieces, range_of
+from octavo.spark.splits import DataLost, Piece, checked_range, of_this_topic, pieces
 from protocol.batch import read_header
 from protocol.codes import NoSuchEntry
 from protocol.entry import Entry
@@ -126,7 +126,7 @@ class SplitReader:
                 view = await service.view(at.topic, at.partition)
                 of = at.incarnation
                 try:
-                    start, end = range_of(view, at.start, at.end, of, of, fail=self._fail)
+                    start, end = of_this_topic(view, at.start, at.end, of, of, fail=self._fail)
                     start, end = checked_range(view, start, end, fail=self._fail)
                 except DataLost as lost:
                     raise lost from error

@@ -171,7 +171,7 @@ def begun_anew(
     return found
 
 
-def range_of(
+def of_this_topic(
     view: View, start: int, end: int, since: str | None, until: str | None, *, fail: bool
 ) -> tuple[int, int]:
     """The part of a range that is of the topic that stands there now. Raises `DataLost`.
@@ -189,7 +189,7 @@ def range_of(
 
 def _replaced(view: View, what: str, *, fail: bool) -> None:
     how = "deleted, and another one was made" if view.incarnation else "deleted"
-    _lost(
+    lost(
         f"topic {view.topic} partition {view.partition}: the topic that this query reads was "
         f"{how}; {what}",
         fail=fail,

@@ -46,7 +46,7 @@ async def publish(place: Place, count: int, tag: str) -> None:
     await partition.publish(batch(count, tag=tag))
     async with asyncio.timeout(15), connected(place.service) as cluster:
         # What is confirmed, bookies learn a moment later.
-        while (await cluster.view(str(TOPIC), 0)).end < partition.next_offset:
+        while (await cluster.view(str(TOPIC), 0)).end < partition.next_offset:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
