@@ -29,7 +29,7 @@ from broker.errors import (
 )
 from broker.lookups import Lookups
 from broker.members import Members, decode_broker
-from broker.partition import Partition, PartitionState
+from broker.partition import Partition
 from broker.partition_record import OwnershipLost
 from broker.surroundings import Surroundings
 from broker.topics import Topics
@@ -37,6 +37,7 @@ from broker.types import (
     BrokerInfo,
     Owner,
     PartitionName,
+    PartitionState,
     TopicInfo,
     TopicName,
     TopicSettings,

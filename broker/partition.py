@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -40,6 +39,7 @@ from broker.surroundings import Surroundings
 from broker.types import (
     MessageId,
     PartitionName,
+    PartitionState,
     PartitionStats,
     Published,
     StoredBatch,
@@ -59,15 +59,6 @@ from protocol.codes import OctavoError
 from protocol.records import Record
 
 _log = structlog.get_logger()
-
-
-class PartitionState(enum.Enum):
-    """See the module's first lines."""
-
-    OPENING = "opening"
-    OPEN = "open"
-    REOPENING = "reopening"
-    CLOSED = "closed"
 
 
 class Partition:

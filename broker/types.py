@@ -6,6 +6,7 @@ from 0, without gaps. A name that parses is safe in a URL path and in a metadata
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -338,3 +339,12 @@ class PartitionStats:
     last_add_confirmed: int
     producers: int
     subscriptions: Mapping[str, SubscriptionStats]
+
+
+class PartitionState(enum.Enum):
+    """Of a partition that is owned here: see the first lines of broker/partition.py."""
+
+    OPENING = "opening"
+    OPEN = "open"
+    REOPENING = "reopening"
+    CLOSED = "closed"

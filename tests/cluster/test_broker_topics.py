@@ -17,8 +17,7 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from broker.partition import PartitionState
-from broker.types import SubscriptionSettings, TopicName, TopicSettings
+from broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
 from tests.broker_cluster import BrokerCluster, batch, owned, until
 
 NAME = TopicName("public", "flights")

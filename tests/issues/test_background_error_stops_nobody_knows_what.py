@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from broker.opening import PartitionOpener
-from broker.partition import PartitionState
 from broker.partition_record import PartitionRecordKeeper
+from broker.types import PartitionState
 from ledger.errors import NotEnoughBookies
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 
