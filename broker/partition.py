@@ -327,16 +327,12 @@ class Partition:
     def _tell(self, event: str, opened: Opened, started_s: float) -> None:
         recovered = opened.recovered
         _log.info(
-            event,
-            partition=str(self.name),
-            broker=self._around.broker_id(),
-            epoch=self.epoch,
+            event, partition=str(self.name), broker=self._around.broker_id(), epoch=self.epoch,
             ledger=None if recovered is None else recovered.ledger_id,
             last_entry=None if recovered is None else recovered.last_entry,
-            new_ledger=opened.writer.ledger_id,
-            next_offset=self.next_offset,
+            new_ledger=opened.writer.ledger_id, next_offset=self.next_offset,
             duration_ms=round((self._loop.time() - started_s) * 1000, 1),
-        )
+        )  # fmt: skip
 
     def _check_open(self) -> None:
         if self._gone is not None:
