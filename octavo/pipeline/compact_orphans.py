@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.transaction import PARTITION_KEY
@@ -40,18 +41,20 @@ class Leftover(NamedTuple):
     why: str
 
 
-async def collect_compacted(service: str, *, grace_ms: int, dry_run: bool) -> list[Leftover]:
-    """Delete what is older than `grace_ms`; with `dry_run` only say it."""
+async def collect_compacted(
+    service: str, *, grace_ms: int, dry_run: bool, each: Callable[[Leftover], None]
+) -> None:
+    """Delete what is older than `grace_ms`; with `dry_run` only say it. `each` hears of it."""
     until_ms = wall_clock_ms() - grace_ms
-    found = []
     async with connected(service) as cluster:
         # Listed before the records are read: what is published meanwhile, they name.
         old = await _older_than(cluster, until_ms)
         for name in await _partitions(cluster):
-            found += await _retired(cluster, name, until_ms, dry_run=dry_run)
+            for left in await _retired(cluster, name, until_ms, dry_run=dry_run):
+                each(left)
         for name, ledgers in old.items():
-            found += await _unnamed(cluster, name, ledgers, dry_run=dry_run)
-    return found
+            for left in await _unnamed(cluster, name, ledgers, dry_run=dry_run):
+                each(left)
 
 
 async def _partitions(cluster: Cluster) -> list[Name]:

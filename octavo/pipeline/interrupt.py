@@ -31,6 +31,12 @@ class Interrupted(KeyboardInterrupt):
         self.signal = number
         self.outcome: Outcome | None = None
 
+    def ended(self, job: str) -> Outcome:
+        """What the job ends with."""
+        outcome = self.outcome or Outcome(job)
+        outcome.interrupted = self.signal
+        return outcome
+
 
 class Signals:
     """Both signals raise `Interrupted` within; afterwards they do what they did before.

@@ -80,8 +80,7 @@ class Run:
                 try:
                     return work(self)
                 except Interrupted as stop:
-                    interrupted = stop.outcome or Outcome(self._job)
-                    interrupted.interrupted = stop.signal
+                    interrupted = stop.ended(self._job)
         except Exception as error:
             if not type(error).__module__.startswith(("pyspark", "py4j")):
                 raise

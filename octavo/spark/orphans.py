@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.transaction import BATCH_KEY, KIND, KIND_KEY, TRANSACTION_KEY
@@ -33,11 +34,16 @@ class Orphans(NamedTuple):
 
 
 async def collect_orphans(
-    service: str, *, grace_ms: int = GRACE_MS, dry_run: bool = False
+    service: str,
+    *,
+    grace_ms: int = GRACE_MS,
+    dry_run: bool = False,
+    each: Callable[[Orphans], None] = lambda _: None,
 ) -> list[Orphans]:
     """Give up the private ledgers that are older than `grace_ms` and in no partition.
 
-    With `dry_run` nothing is deleted and `deleted` is empty. Raises `SinkFailed`.
+    With `dry_run` nothing is deleted and `deleted` is empty. `each` hears of a batch as it is done.
+    Raises `SinkFailed`.
     """
     async with connected(service) as cluster:
         old = await _older_than(cluster, wall_clock_ms() - grace_ms)
@@ -47,6 +53,7 @@ async def collect_orphans(
         if not dry_run:
             deleted = await give_up(service, transaction, batch, ids, _ABORT_TIMEOUT_MS)
         found.append(Orphans(transaction, batch, tuple(ids), tuple(deleted)))
+        each(found[-1])
     return found
 
 

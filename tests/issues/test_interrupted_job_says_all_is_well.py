@@ -22,6 +22,7 @@ pytest.importorskip("pyspark", reason="needs octavo[spark]")
 
 from octavo.cli.pipeline_run import finish
 from octavo.pipeline import compact as compacting
+from octavo.pipeline import gc as collecting
 from octavo.pipeline import ingest as ingesting
 from octavo.pipeline import offload as offloading
 from octavo.pipeline.compact import CompactOptions, compact
@@ -35,6 +36,7 @@ from octavo.pipeline.runner import Run, run_job
 from octavo.pipeline.streams import Progress, follow
 from octavo.pipeline.writing import Wrote
 from octavo.spark.options import Selection
+from octavo.spark.orphans import Orphans
 from protocol.codes import OctavoError
 
 BOTH = pytest.mark.parametrize(
@@ -186,6 +188,21 @@ def test_topics_that_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting._Compact, "_collect", collect)
     outcome = run(partial(compact, options=CompactOptions(Selection(pattern=".*"))))
     assert (outcome.exit, outcome.summary["partitions_up_to_date"]) == (130, 2)
+
+
+def test_orphans_that_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def orphans(_: str, *, each: Callable[[Orphans], None], **how: Any) -> list[Orphans]:
+        for batch in range(5):
+            if batch == 2:
+                stop()
+            each(Orphans("q", batch, (7, 8), (7,)))
+        return []
+
+    monkeypatch.setattr(collecting, "collect_orphans", orphans)
+    said: list[str] = []
+    outcome = collecting.gc("http://x", said.append, grace_ms=0, dry_run=False)
+    assert (outcome.exit, outcome.summary["ledgers_deleted"]) == (130, 2)
+    assert said == ["batch 0 of q: 1 deleted", "batch 1 of q: 1 deleted"]
 
 
 @BOTH
