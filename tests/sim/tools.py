@@ -1,8 +1,9 @@
 """Spark's side of Octavo without Spark: the seams at which its production code is held in a seed.
 
-Real are the private ledgers, the driver's commit and abort, the collection of orphans, each step
-of an offload and the Parquet of its objects, and the source's reads. What is replaced while a seed
-runs is what they reach the world by: HTTP (`_Brokers._ask_one`), the connection to the cluster,
+Real are the private ledgers, what the driver asks for a batch (begin, publish, commit, abort), the
+collection of orphans, each step of an offload and the Parquet of its objects, and the source's
+reads. What is replaced while a seed runs is what they reach the world by: HTTP
+(`_Brokers._ask_one`), the connection to the cluster,
 clocks and chance, where objects lie (object_store.py). Spark's processes are one process here; what
 Spark does between these calls is in sink_load.py and offload_load.py.
 """
@@ -10,7 +11,7 @@ Spark does between these calls is in sink_load.py and offload_load.py.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +25,10 @@ import octavo.pipeline.offload
 import octavo.pipeline.offload_copy
 import octavo.spark.commit
 import octavo.spark.orphans
-from broker.api_transactions import AbortBody, CommitBody, _show
+from broker.api_transactions import AbortBody, BeginBody, CommitBody, _show
 from broker.broker import Broker
 from broker.problems import Problem, problem_of
-from broker.types import PartitionName
+from broker.types import PartitionName, Published, TopicName
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.frozen import FrozenStore
@@ -75,12 +76,14 @@ class Tools:
         self.brokers = brokers
         self.options = options
         self.objects = SimObjects(cluster.loop, options.objects_fail_p)
+        self.stored: Callable[[PartitionName, bytes, Published], None] = lambda *_: None
+        """Is told what a driver is answered that publishes a batch."""
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """While this is entered, the tools run in this seed."""
         kept: list[tuple[Any, str, Any]] = []
-        mute = SimpleNamespace(warning=lambda *_: None)
+        mute = SimpleNamespace(warning=lambda *_: None, info=lambda *_: None)
         identifiers = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=_token(16)))
         for module, name, value in (
             (broker.transactions, "_SWEEP_AFTER_MS", self.options.sweep_after_ms),
@@ -148,11 +151,41 @@ class Tools:
 
     async def post(self, url: str, data: bytes) -> dict[str, Any]:
         """`POST` to a broker: its answer. Raises `Problem`, `OSError`, `TimeoutError`."""
-        name, *_, transaction, _, batch, what = url.removeprefix("sim://").split("/")
-        handle = {"commit": self._commit, "abort": self._abort}[what]
+        name, _, kind, *path = url.removeprefix("sim://").split("/")
+        if kind == "topics":
+            return await self._post_messages(name, path, data)
+        transaction, _, batch, what = path
+        handle = {"begin": self._begin, "commit": self._commit, "abort": self._abort}[what]
         work = partial(handle, self.brokers[name], transaction, int(batch), data)
         answer: dict[str, Any] = await self.cluster.network.call(_here(), name, work, _ANSWER_S)
         return answer
+
+    async def _post_messages(self, at: str, path: list[str], data: bytes) -> dict[str, Any]:
+        """A record batch to a partition, by way of any broker."""
+        namespace, topic, _, number, _ = path
+        name = PartitionName(namespace, topic, int(number))
+        work = partial(_published, self.brokers[at], name, data)
+        done: Published = await self.cluster.network.call(_here(), at, work, _ANSWER_S)
+        self.stored(name, data, done)
+        return {}
+
+    async def _begin(
+        self, at: SimBroker, transaction: str, batch: int, body: bytes
+    ) -> dict[str, Any]:
+        """What `broker.api_transactions.begin` does."""
+
+        async def work(found: Broker) -> dict[str, Any]:
+            parts = msgspec.json.decode(body, type=BeginBody).parts
+            content = {
+                str(TopicName.parse(one.topic).partition(one.partition)): one.content
+                for one in parts
+            }
+            is_new = await found.transactions.begin(
+                transaction, batch, content, partial(self._splice, at)
+            )
+            return {"repeated": not is_new, "batch": batch}
+
+        return await _answered(at, work)
 
     async def _commit(
         self, at: SimBroker, transaction: str, batch: int, body: bytes
@@ -210,6 +243,16 @@ class _SimBrokers(_Brokers):
             self._tools.cluster.trace.probe("transaction.no_answer")
             self.why = f"{url}: {error or type(error).__name__}"
         return None
+
+
+async def _published(at: SimBroker, name: PartitionName, data: bytes) -> Published:
+    try:
+        done: Published = await at.at_owner(name, lambda p: p.publish(data))
+    except OSError:
+        raise
+    except Exception as error:
+        raise problem_of(error) from error
+    return done
 
 
 async def _answered(at: SimBroker, work: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ledger.ledgers import LedgerClient
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
 from tests.sim.compaction_load import CompactionLoad
+from tests.sim.published_load import PublishedLoad
 from tests.sim.tool_judge import ToolJudge
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_client import EXPECTED, TopicClient
@@ -52,6 +53,8 @@ class TopicJudge:
         """Of Spark's side, when the seed has it."""
         self.compaction: CompactionLoad | None = None
         """In the seeds that have compacted views."""
+        self.published: PublishedLoad | None = None
+        """In the seeds that have published batches."""
         self.settled = False
         self._ready: Callable[[], None] = lambda: None
 
@@ -100,6 +103,8 @@ class TopicJudge:
     async def _settle(self, client: TopicClient) -> None:
         while not self.load.is_done:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
+        if self.published is not None:
+            await self.published.finish(client)
         if self.tools is not None:
             await self.tools.finish()
         ends: dict[PartitionName, int] = {}
@@ -112,6 +117,8 @@ class TopicJudge:
             await client.ask_retrying(name, lambda p: self._compare_state(p))
         if self.compaction is not None:
             await self.compaction.finish(client)
+        if self.published is not None:
+            self.published.audit.check_whole()
         for broker in self.brokers.values():
             broker.kill()
             broker.start()

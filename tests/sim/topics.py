@@ -6,13 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from broker.types import TopicName
-from tests.sim import compaction_load, topic_options
+from tests.sim import compaction_load, published_load, topic_options
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.compaction_load import CompactionLoad
 from tests.sim.options import SimOptions
+from tests.sim.published_audit import PublishedAudit
+from tests.sim.published_load import PublishedLoad, PublishedOptions
 from tests.sim.tool_judge import ToolJudge
 from tests.sim.tool_options import ToolOptions
 from tests.sim.tools import Tools
@@ -85,7 +87,8 @@ class Topics:
         )
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
         self.judge = TopicJudge(cluster, self.brokers, self.load, self.options, self.audit, topic)
-        self.tools = self._tools(tool_options)
+        published = published_load.draw(loop.stream("published options"))
+        self.tools = self._tools(tool_options, published)
         if compaction.jobs:
             cluster.events.add("compaction options", compaction)
             self._compact(CompactionLoad(self.load, compaction))
@@ -93,14 +96,25 @@ class Topics:
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
 
-    def _tools(self, options: ToolOptions) -> Tools | None:
+    def _tools(self, options: ToolOptions, published: PublishedOptions) -> Tools | None:
         """Spark's side, in a share of the seeds."""
-        if not options.are_there:
+        if not options.are_there and not published.queries:
             return None
         self.cluster.events.add("tool options", options)
         tools = Tools(self.cluster, self.brokers, options)
         self.judge.tools = ToolJudge(tools, self.load, self.chains, self.judge.topic)
+        if published.queries:
+            self.cluster.events.add("published options", published)
+            self._publish(tools, published)
         return tools
+
+    def _publish(self, tools: Tools, published: PublishedOptions) -> None:
+        cluster = self.cluster
+        audit = PublishedAudit(self.audit, cluster.trace, cluster.audit.fail)
+        cluster.metadata.observers.append(audit.changed)
+        tools.stored = audit.stored
+        self.judge.published = load = PublishedLoad(self.load, published, audit)
+        self.load.others.append(load.clients)
 
     def _compact(self, compaction: CompactionLoad) -> None:
         self.load.others.append(compaction.clients)

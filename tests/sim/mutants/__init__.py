@@ -14,6 +14,7 @@ from tests.sim.mutants import (
     copy_bugs,
     garbage_bugs,
     overlooked_bugs,
+    published_bugs,
     recovery_bugs,
     survivor_bugs,
     tested_bugs,
@@ -47,6 +48,7 @@ _ALL = (
     *view_bugs.MUTANTS,
     *overlooked_bugs.MUTANTS,
     *survivor_bugs.MUTANTS,
+    *published_bugs.MUTANTS,
 )
 
 MUTANTS: dict[str, Mutant] = {

@@ -1,0 +1,119 @@
+"""The referee of published batches: each row once, a share whole, and nothing but what was begun.
+
+It is told what a batch's rows are, which for a batch are the same for ever, of every answer to a
+publish, and of what a driver is told in the end. It sees each change of a transaction's record.
+
+    X10  a batch is committed when it was begun and all of its shares were answered as stored; a
+         driver that is told so was told the truth; the rows of a share stand together, in any
+         order; of rows that differ from those that were begun nothing is ever seen
+
+That each row is there once, and that no row is there which nobody may see, S9 says of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from broker.types import PartitionName, Published
+from metadata.topic_records import decode_record
+from metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
+from protocol.records import read_records
+from tests.sim.metadata_tree import Change
+from tests.sim.splice_audit import SPLICED
+from tests.sim.topic_audit import TopicAudit
+from tests.sim.trace import Trace
+
+
+@dataclass(eq=False)
+class PublishedBatch:
+    """A micro-batch as its checkpoint has it: by partition, the values of its rows."""
+
+    query: str
+    number: int
+    values: Mapping[PartitionName, list[str]]
+    is_done: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.query} batch {self.number}"
+
+
+class PublishedAudit:
+    """All of one seed."""
+
+    def __init__(self, topics: TopicAudit, trace: Trace, fail: Callable[[str], None]) -> None:
+        self._topics = topics
+        self._trace = trace
+        self.fails = fail
+        self._batches: dict[tuple[str, int], PublishedBatch] = {}
+        self._records: dict[str, TransactionRecord] = {}
+        self._stored: set[str] = set()
+        """Values whose share was answered as stored."""
+
+    # ------------------------------------------------------------------ drivers
+
+    def planned(self, batch: PublishedBatch) -> None:
+        """What the batch's rows are."""
+        self._batches[batch.query, batch.number] = batch
+        for name, values in batch.values.items():
+            # Their order may be another one each time: the referee of the log is told none.
+            self._topics.logs[name].sends(values, batch.query, SPLICED, 0)
+
+    def refused(self, values: Mapping[PartitionName, list[str]]) -> None:
+        """Of these none may ever be seen."""
+        for name, some in values.items():
+            self._topics.logs[name].sends(some, "other rows", SPLICED, 0)
+            self._topics.logs[name].refused(some)
+
+    def stored(self, name: PartitionName, data: bytes, published: Published) -> None:
+        """The owner of a partition answered that it has this batch."""
+        values = [(record.value or b"").decode() for record in read_records(data)]
+        self._stored.update(values)
+        if not published.duplicate:
+            self._topics.logs[name].stands(values, published.first_offset, "published by a sink")
+
+    def told(self, batch: PublishedBatch) -> None:
+        """A driver was told that it is committed, by it or before."""
+        record = self._records.get(batch.query, TransactionRecord())
+        if record.batch < batch.number:
+            self.fails(f"X10 {batch} was answered, its record is at {record.batch}")
+        for name, values in batch.values.items():
+            self._topics.logs[name].acked(values, -1, duplicate=False)
+
+    def is_begun(self, batch: PublishedBatch) -> bool:
+        """Whether its record notes its content, so that other rows are refused from now on."""
+        record = self._records.get(batch.query, TransactionRecord())
+        return record.begun == batch.number
+
+    # ------------------------------------------------------------------ records
+
+    def changed(self, change: Change) -> None:
+        """For the observers of the metadata store."""
+        name = change.path.removeprefix(TRANSACTIONS_ROOT + "/")
+        if change.value is None or not any(query == name for query, _ in self._batches):
+            return
+        new = decode_record(TransactionRecord, change.path, change.value)
+        old = self._records.get(name, TransactionRecord())
+        self._records[name] = new
+        if new.batch == old.batch:
+            return
+        self._trace.probe("published.record")
+        batch = self._batches.get((name, new.batch))
+        if batch is None or new.batch != old.begun or old.begun <= old.batch:
+            self.fails(f"X10 {name} is committed at {new.batch}, begun was {old.begun}")
+            return
+        for where, values in batch.values.items():
+            missing = [value for value in values if value not in self._stored]
+            if missing:
+                self.fails(f"X10 {batch} is committed, and nobody has stored {missing} in {where}")
+
+    # ------------------------------------------------------------------ the end
+
+    def check_whole(self) -> None:
+        """All is over, and every batch that was planned is done."""
+        for batch in self._batches.values():
+            for name, values in batch.values.items():
+                sent = self._topics.logs[name].sent
+                at = sorted(sent[value].offset for value in values if sent[value].offset >= 0)
+                if at and at != list(range(at[0], at[0] + len(values))):
+                    self.fails(f"X10 {batch}: its {len(values)} rows for {name} stand at {at}")

@@ -1,0 +1,188 @@
+"""Batches of Spark's sink that are published (`commit=producer`): in a share of the topics' seeds.
+
+A query here is its checkpoint: which batch is next, and what its rows are, which are the same
+whenever it is run again. Drivers die amid a publish, run a batch again in another order, with
+other tasks, or at once with a second driver of the same checkpoint; some come again with other
+rows, which has to be refused. What is asked of brokers, and when, is the sink's own code. Drawn
+from a stream of its own: a seed without it is what it was before there was any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.types import PartitionName
+from octavo.spark import commit as driver
+from octavo.spark import sink_producer as producing
+from octavo.spark.sink_options import SinkOptions, sink_options
+from octavo.spark.sink_rows import Rows, Target, size_of
+from tests.sim.published_audit import PublishedAudit, PublishedBatch
+from tests.sim.tools import SERVICE
+from tests.sim.topic_client import EXPECTED, TopicClient
+
+if TYPE_CHECKING:
+    from tests.sim.topic_load import TopicLoad
+
+_SHARE = 0.35
+_PAUSE_S = 0.05
+_OPTIONS: SinkOptions = sink_options(
+    {"service": "http://cluster", "topic": "t", "commit": "producer"}, streaming=True
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedOptions:
+    """One seed's."""
+
+    queries: int = 0
+    drivers: int = 1
+    """Of each checkpoint. Two are a mistake that must do no harm."""
+    tasks: int = 1
+    """A batch's rows come from so many, at most."""
+    death_p: float = 0.0
+    """How often a driver dies while it publishes."""
+    repeat_p: float = 0.0
+    """How often a batch is run again that is committed."""
+    other_p: float = 0.0
+    """How often a batch that was begun is run again with other rows."""
+    timeout_ms: int = 1_000
+
+
+def draw(rng: random.Random) -> PublishedOptions:
+    """The options of one seed. All draws come from `rng`, in one order."""
+    if rng.random() >= _SHARE:
+        return PublishedOptions()
+    return PublishedOptions(
+        queries=rng.choices((1, 2), (3, 1))[0],
+        drivers=rng.choices((1, 2), (2, 1))[0],
+        tasks=rng.choice((1, 3)),
+        death_p=rng.choice((0.0, 0.2, 0.5)),
+        repeat_p=rng.choice((0.1, 0.4)),
+        other_p=rng.choice((0.0, 0.3)),
+        timeout_ms=rng.choice((200, 1_000, 3_000)),
+    )
+
+
+class PublishedLoad:
+    """All queries of one seed."""
+
+    def __init__(self, load: TopicLoad, options: PublishedOptions, audit: PublishedAudit) -> None:
+        self.load = load
+        self.options = options
+        self.audit = audit
+        self._batches: dict[str, PublishedBatch] = {}
+        """Checkpoints: the batch that is next, once it is planned."""
+
+    def clients(self) -> list[TopicClient]:
+        """Those of the safety phase."""
+        return [
+            TopicClient(self.load, f"u{query}.{number}", partial(self._drive, f"u{query}"))
+            for query in range(1, self.options.queries + 1)
+            for number in range(1, self.options.drivers + 1)
+        ]
+
+    async def finish(self, client: TopicClient) -> None:
+        """Nothing is wrong any more: what was begun, only its query can finish."""
+        for batch in list(self._batches.values()):
+            while not batch.is_done:
+                await self._run(client, batch)
+                await client.pause(_PAUSE_S)
+
+    # ------------------------------------------------------------------ a driver
+
+    async def _drive(self, query: str, client: TopicClient) -> None:
+        """Batch after batch of a checkpoint, which another driver may have, too."""
+        while not self.load.is_full:
+            batch = self._next(query, client)
+            rng = client.rng
+            if self.audit.is_begun(batch) and rng.random() < self.options.other_p:
+                await self._run_with_other_rows(client, batch)
+            await self._run(client, batch)
+            while batch.is_done and rng.random() < self.options.repeat_p:
+                self._probe("repeated")
+                await self._run(client, batch)
+            await client.pause(self.load.options.pause_s)
+
+    def _next(self, query: str, client: TopicClient) -> PublishedBatch:
+        """The batch that the checkpoint is at: planned once, with the rows that it has for ever."""
+        last = self._batches.get(query)
+        if last is not None and not last.is_done:
+            return last
+        number = 0 if last is None else last.number + 1
+        chosen = [name for name in self.load.partitions if client.rng.random() < 0.8]
+        batch = PublishedBatch(
+            query, number, {name: self._values(client, query, number) for name in chosen}
+        )
+        self._batches[query] = batch
+        self.audit.planned(batch)
+        return batch
+
+    def _values(self, client: TopicClient, query: str, number: int) -> list[str]:
+        count = client.rng.randint(1, self.load.options.batch_max)
+        first = self.load.take_numbers(count)
+        return [f"{query}.{number}-{first + n}" for n in range(count)]
+
+    async def _run(self, client: TopicClient, batch: PublishedBatch) -> None:
+        """One attempt at the batch."""
+        dies_s = client.rng.expovariate(10) if client.rng.random() < self.options.death_p else None
+        try:
+            async with asyncio.timeout(dies_s):
+                won = await self._publish(client, batch, batch.values)
+        except driver.SinkFailed:
+            self._probe("failed")
+        except EXPECTED:
+            self._probe("died")
+        else:
+            self._probe("committed" if won else "committed_before")
+            self.audit.told(batch)
+            batch.is_done = True
+
+    async def _run_with_other_rows(self, client: TopicClient, batch: PublishedBatch) -> None:
+        """As of a source that does not repeat itself: nothing of these may ever be seen."""
+        values = {name: self._values(client, batch.query, batch.number) for name in batch.values}
+        self.audit.refused(values)
+        try:
+            if await self._publish(client, batch, values):
+                self.audit.fails(f"X10 {batch} was begun, and is committed with other rows")
+        except EXPECTED:  # refused, which is right, or never heard of
+            self._probe("other_rows")
+
+    async def _publish(
+        self, client: TopicClient, batch: PublishedBatch, values: dict[PartitionName, list[str]]
+    ) -> bool:
+        """As the sink's driver does with what its tasks bring."""
+        shares = producing.together(self._tasks(client, values))
+        assert producing.why_not_small(shares, _OPTIONS) is None
+        producer = producing.producer_of(batch.query, batch.number)
+        content = {
+            target: (
+                producing.fingerprint(share.rows),
+                producing.record_batch(share, producer, _OPTIONS),
+            )
+            for target, share in shares.items()
+        }
+        timeout_ms = self.options.timeout_ms
+        return await driver.publish(SERVICE, batch.query, batch.number, content, timeout_ms)
+
+    def _tasks(
+        self, client: TopicClient, values: dict[PartitionName, list[str]]
+    ) -> list[dict[Target, Rows]]:
+        """The rows, dealt out to tasks anew, in any order, with the time of now."""
+        assert client.process is not None
+        rng, now_ms = client.rng, client.process.clock_ms()
+        tasks: list[dict[Target, Rows]] = [{} for _ in range(rng.randint(1, self.options.tasks))]
+        for name, some in values.items():
+            for value in rng.sample(some, len(some)):
+                target = Target(str(name.topic_name), name.partition)
+                rows = rng.choice(tasks).setdefault(target, Rows())
+                row = (self.load.key_of(value), value.encode(), (), now_ms, 0)
+                rows.rows.append(row)
+                rows.bytes += size_of(row)
+        return tasks
+
+    def _probe(self, what: str) -> None:
+        self.load.cluster.trace.probe(f"published.{what}")
