@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from broker.chain import is_measured
 from broker.types import PartitionName
+from metadata.clock import CLOCK_PATH
 from metadata.offloads import same_to_owner
 from metadata.topic_records import PartitionLedger, PartitionRecord, TopicRecord, decode_record
 from tests.sim.compaction_audit import CompactedHistory
@@ -22,6 +23,7 @@ from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
 from tests.sim.offload_audit import OffloadAudit
 from tests.sim.splice_audit import SpliceAudit
+from tests.sim.time_audit import TimeAudit
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
 
@@ -51,11 +53,14 @@ class ChainAudit:
         self._fail = fail
         self.splices: SpliceAudit | None = None
         self.offloads: OffloadAudit | None = None
+        self.times: TimeAudit | None = None
         self.views: dict[PartitionName, CompactedHistory] = {}
         """In the seeds that have compacted views."""
 
     def changed(self, change: Change) -> None:
         """For the observers of the metadata store."""
+        if self.times is not None and change.path == CLOCK_PATH and change.value is not None:
+            self.times.clock_written(change)
         if change.path.startswith("/ledgers/"):
             if change.value is None:
                 self._check_not_named()
@@ -202,6 +207,8 @@ class ChainAudit:
         log = self._topics.logs.get(name)
         if log is not None:
             self._trace.probe("topic.trim")
+            if self.times is not None:
+                self.times.trimmed(log, log.trimmed, new.trimmed_offset)
             log.trim(new.trimmed_offset)
 
     def _check_not_named(self) -> None:

@@ -20,6 +20,7 @@ from tests.sim.offload_audit import OffloadAudit
 from tests.sim.offload_load import EVERYTHING, OffloadLoad
 from tests.sim.sink_load import SinkLoad
 from tests.sim.splice_audit import SpliceAudit
+from tests.sim.time_load import TimeLoad
 from tests.sim.tools import Tools
 from tests.sim.topic_client import EXPECTED, TopicClient
 from tests.sim.topic_load import TopicLoad
@@ -35,12 +36,15 @@ AtAny = Callable[[TopicClient, Callable[..., Awaitable[Any]]], Awaitable[Any]]
 class ToolJudge:
     """Of one seed."""
 
-    def __init__(self, tools: Tools, load: TopicLoad, chains: ChainAudit, topic: TopicName) -> None:
+    def __init__(
+        self, tools: Tools, load: TopicLoad, chains: ChainAudit, topic: TopicName, times: TimeLoad
+    ) -> None:
         cluster = tools.cluster
         self.cluster = cluster
         self.options = tools.options
         self.load = load
         self.topic = topic
+        self.times = times
         self.tools = tools
         self.chains = chains
         told = cluster.trace, cluster.audit.fail
@@ -114,6 +118,7 @@ class ToolJudge:
         async with self.tools.connected(read_from=read_from) as cluster:
             for name in self.load.partitions:
                 await self.offload.read(client, cluster, name)
+                await self.times.ask_spark(cluster, name)
 
     def _left(self) -> list[int]:
         """Private ledgers that are there and that no partition names."""

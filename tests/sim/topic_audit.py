@@ -37,6 +37,10 @@ class Message:
     acked: bool = False
     refused: bool = False
     """Its sender was told that it is certainly not stored."""
+    stamp_ms: int | None = None
+    """Its timestamp, as it was sent or read; None while nobody knows."""
+    sent_ms: int = 0
+    """When it was sent first, by the one true time; 0 when that is not known."""
     send: Operation | None = None
     """In the history that `tests/kit/checkers.py` looks at in the end."""
 
@@ -120,6 +124,13 @@ class LogHistory:
                 self._see(first_offset + number, value, "its publisher was told")
                 self.acked_end = max(self.acked_end, first_offset + number + 1)
 
+    def stamped(self, values: Sequence[str], stamps_ms: Sequence[int], now_ms: int) -> None:
+        """What is sent has these timestamps."""
+        for value, stamp_ms in zip(values, stamps_ms, strict=True):
+            message = self.sent[value]
+            if not message.sent_ms:
+                message.stamp_ms, message.sent_ms = stamp_ms, now_ms
+
     def refused(self, values: Sequence[str]) -> None:
         """Their sender was told that they are certainly not stored, and sends them no more."""
         for value in values:
@@ -151,6 +162,8 @@ class LogHistory:
             value = (record.value or b"").decode()
             offset = batch.base_offset + record.offset_delta
             self._see(offset, value, who)
+            if (message := self.at.get(offset)) is not None:
+                message.stamp_ms = record.timestamp_ms
             found.append((offset, value))
         if len(found) != batch.header.record_count:
             self._fail(f"S9 {self.name}: a batch of {len(found)}, told {batch.header.record_count}")

@@ -29,6 +29,7 @@ from broker.types import Delivery, Nack, PartitionName, Published, StoredBatch
 from protocol.records import Record, build_batch
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
+from tests.sim.time_options import TimeOptions
 from tests.sim.topic_audit import LogHistory, TopicAudit
 from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
 from tests.sim.topic_options import TopicOptions
@@ -56,6 +57,7 @@ class TopicLoad:
         options: TopicOptions,
         audit: TopicAudit,
         key_of: Callable[[str], bytes | None],
+        times: TimeOptions,
     ) -> None:
         self.cluster = cluster
         self.brokers = brokers
@@ -63,6 +65,7 @@ class TopicLoad:
         self.options = options
         self.audit = audit
         self.key_of = key_of
+        self.times = times
         self.over = False
         self.clients: list[TopicClient] = []
         self.others: list[Callable[[], list[TopicClient]]] = []
@@ -115,8 +118,15 @@ class TopicLoad:
 
     def batch(self, client: TopicClient, values: list[str], *sequence: int) -> bytes:
         assert client.process is not None
-        now_ms = client.process.clock_ms()
-        records = [Record(self.key_of(value), value.encode(), (), now_ms) for value in values]
+        loop, now_ms = self.cluster.loop, client.process.clock_ms()
+        stamps = self.times.stamps_of(loop.stream("stamps"), now_ms, len(values))
+        for log in self.audit.logs.values():
+            if values[0] in log.sent:  # what a sink sends is told of later
+                log.stamped(values, stamps, loop.wall_ms())
+        records = [
+            Record(self.key_of(value), value.encode(), (), stamp_ms)
+            for value, stamp_ms in zip(values, stamps, strict=True)
+        ]
         if not sequence:
             return build_batch(records)
         producer_id, epoch, first = sequence
@@ -188,9 +198,9 @@ class TopicLoad:
             name = client.rng.choice(self.partitions)
             log = self.audit.logs[name]
             values = self._values(client)
+            log.sends(values, client.name, -1, self._numbers)
             batch = self.batch(client, values)
             expected = log.seen_end if client.rng.random() < 0.2 else None
-            log.sends(values, client.name, -1, self._numbers)
             try:
                 published = await client.ask(
                     name, lambda p, b=batch, e=expected: p.publish(b, expected_offset=e)

@@ -21,6 +21,7 @@ from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
 from tests.sim.compaction_load import CompactionLoad
 from tests.sim.published_load import PublishedLoad
+from tests.sim.time_load import TimeLoad
 from tests.sim.tool_judge import ToolJudge
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_client import EXPECTED, TopicClient
@@ -42,6 +43,7 @@ class TopicJudge:
         options: TopicOptions,
         audit: TopicAudit,
         topic: TopicName,
+        times: TimeLoad,
     ) -> None:
         self.cluster = cluster
         self.brokers = brokers
@@ -49,6 +51,7 @@ class TopicJudge:
         self.options = options
         self.audit = audit
         self.topic = topic
+        self.times = times
         self.tools: ToolJudge | None = None
         """Of Spark's side, when the seed has it."""
         self.compaction: CompactionLoad | None = None
@@ -110,6 +113,7 @@ class TopicJudge:
         ends: dict[PartitionName, int] = {}
         for name in self.load.partitions:
             ends[name] = end = await self._read_all(client, name)
+            await self.times.ask_in_the_end(client, name)
             for sub in self.options.subscriptions:
                 await self._drain(client, name, sub)
             self.audit.logs[name].check_cursors(end)
@@ -126,6 +130,7 @@ class TopicJudge:
             await self.tools.offload_all(client)
         for name in self.load.partitions:
             end = await self._read_all(client, name)
+            await self.times.ask_in_the_end(client, name)
             if end < ends[name]:  # what a dead client had sent may still have come
                 self.audit.fail(f"S9 {name} ended at {ends[name]}, after a restart at {end}")
             for sub in self.options.subscriptions:

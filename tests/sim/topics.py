@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from broker.types import TopicName
-from tests.sim import compaction_load, published_load, topic_options
+from tests.sim import compaction_load, published_load, time_options, topic_options
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
@@ -15,6 +15,8 @@ from tests.sim.compaction_load import CompactionLoad
 from tests.sim.options import SimOptions
 from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
+from tests.sim.time_audit import TimeAudit
+from tests.sim.time_load import TimeLoad
 from tests.sim.tool_judge import ToolJudge
 from tests.sim.tool_options import ToolOptions
 from tests.sim.tools import Tools
@@ -66,7 +68,14 @@ class Topics:
         left = cluster.options.bookies - cluster.options.damage_max
         quorums = tuple(q for q in cluster.options.quorums if q[0] <= left)
         self.options = topic_options.draw(loop.stream("topic options"), quorums)
+        times = time_options.draw(loop.stream("time options"))
+        if times.retention_ms is not None:
+            settings = replace(
+                self.options.settings, retention_ms=times.retention_ms, retention_bytes=None
+            )
+            self.options = replace(self.options, settings=settings)
         cluster.events.add("topic options", self.options)
+        cluster.events.add("time options", times)
         self.audit = TopicAudit(cluster.events, cluster.trace, cluster.audit.fail)
         self.chains = ChainAudit(self.audit, cluster.audit, cluster.trace, cluster.audit.fail)
         cluster.metadata.observers.append(self.chains.changed)
@@ -83,10 +92,20 @@ class Topics:
             self.brokers[name] = SimBroker(cluster, name, config, self.brokers)
         compaction = compaction_load.draw(loop.stream("compaction options"))
         self.load = TopicLoad(
-            cluster, self.brokers, partitions, self.options, self.audit, compaction.key_of
+            cluster, self.brokers, partitions, self.options, self.audit, compaction.key_of, times
         )
+        self.chains.times = TimeAudit(
+            None if self.options.settings.retention_bytes is not None
+            else self.options.settings.retention_ms,
+            loop.wall_ms, cluster.trace, cluster.audit.fail,
+            two_clocks=cluster.metadata.resends_reads,
+        )  # fmt: skip
+        self.times = TimeLoad(self.load, times, self.chains.times)
+        self.load.others.append(self.times.clients)
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
-        self.judge = TopicJudge(cluster, self.brokers, self.load, self.options, self.audit, topic)
+        self.judge = TopicJudge(
+            cluster, self.brokers, self.load, self.options, self.audit, topic, self.times
+        )
         published = published_load.draw(loop.stream("published options"))
         self.tools = self._tools(tool_options, published)
         if compaction.jobs:
@@ -102,7 +121,7 @@ class Topics:
             return None
         self.cluster.events.add("tool options", options)
         tools = Tools(self.cluster, self.brokers, options)
-        self.judge.tools = ToolJudge(tools, self.load, self.chains, self.judge.topic)
+        self.judge.tools = ToolJudge(tools, self.load, self.chains, self.judge.topic, self.times)
         if published.queries:
             self.cluster.events.add("published options", published)
             self._publish(tools, published)
@@ -134,6 +153,7 @@ class Topics:
     def _begin(self) -> None:
         self._ready = True
         self.load.start()
+        self.times.begin_jumps()
 
     def heal(self) -> None:
         self.nemesis.heal()

@@ -1,0 +1,112 @@
+"""Planted bugs of times: how old messages are, what time it is for deletions, where one begins."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "aged-by-its-first-and-last-batch",
+        0,
+        "issue 13",
+        "after a take-over a ledger is as old as its first and last batch",
+        """A producer that fills up old data beside a live one: the ledger that is taken over begins
+        and ends with old messages, and retention took the fresh ones between with it. The edit says
+        that every batch was looked at.""",
+        "P60",
+        "timestamps out of order, a take-over, retention by time",
+        (
+            Edit(
+                "broker.opening:PartitionOpener._measure",
+                "0 if recovered.last_entry == 0 else -1",
+                "0",
+            ),
+        ),
+    ),
+    Mutant(
+        "one-clock-believed",
+        0,
+        "issue 13",
+        "retention goes by the clock of one broker",
+        """A clock that was ahead for two seconds, and the whole topic was gone. The edit deletes by
+        the wall clock of the broker, whatever the store's says and however much was counted.""",
+        "P60",
+        "a broker's clock that jumps, retention by time",
+        (
+            Edit(
+                "broker.timekeeper:Timekeeper.now",
+                "found = self._clock.observe(self._reading())",
+                'found = DeletionTime(self._wall(), "", 0)',
+            ),
+        ),
+    ),
+    Mutant(
+        "one-clock-believed-after-a-while",
+        0,
+        "issue 13",
+        "a time that one clock alone claims is believed when it claims it for long enough",
+        """Where the metadata store has no clock of its own nobody can tell a machine that was off
+        from one whose clock was set: that a clock goes on steadily proves nothing. The edit
+        believes it after the quarantine.""",
+        "P60",
+        "a broker's clock that stays ahead, no second clock, retention by time",
+        (
+            Edit(
+                "broker.deletion_clock:DeletionClock.observe",
+                "may=witnessed or gap_ms < 0",
+                "may=True",
+            ),
+        ),
+    ),
+    Mutant(
+        "no-time-is-long-ago",
+        0,
+        "issue 13",
+        "a message without a timestamp is older than any retention",
+        """Its timestamp is -1, and now less -1 is more than any retention. The edit takes the
+        number for a time.""",
+        "P60",
+        "messages without timestamps, retention by time",
+        (
+            Edit(
+                "broker.chain:is_older",
+                "is_measured(link) and link.first_ms >= 0 and now_ms",
+                "is_measured(link) and now_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        "halved-as-if-times-ascended",
+        0,
+        "issue 13",
+        "a time is sought by halving, as if timestamps ascended",
+        """Right only where they do: asked for 100 among 100, 10, 110, 20 the answer was the end.
+        The edit forgets by how much they fall back.""",
+        "P61",
+        "timestamps out of order, lookups by time",
+        (
+            Edit(
+                "ledger.entry_source:EntrySource.as_new_as",
+                "< time_ms - disorder_ms",
+                "< time_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        "disorder-of-the-last-batch-only",
+        0,
+        "issue 13",
+        "a ledger's disorder is that of its last batch",
+        """A line that looks like a tally and is none: of how far timestamps fall back only the last
+        fall is kept, and halving is wrong before it.""",
+        "P61",
+        "timestamps out of order, lookups by time",
+        (
+            Edit(
+                "broker.chain:Contents.plus",
+                "max(self.disorder_ms, self.last_ms - newest)",
+                "max(0, self.last_ms - newest)",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,94 @@
+"""The referee of times: what retention trims by time, and where a time is said to begin.
+
+P60: no message goes by time while it is younger than the retention, by the one true time that only
+the simulator knows: it is as old as its timestamp says, but not younger than its sending, whatever
+single clocks say. P61: a lookup answers with the first offset whose message has the timestamp or a
+newer one, by all messages that are known to stand in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metadata.clock import ClockRecord
+from metadata.topic_records import decode_record
+from tests.sim.metadata_tree import Change
+from tests.sim.topic_audit import LogHistory
+from tests.sim.trace import Trace
+
+_SLACK_MS = 150
+"""What clocks may wander in a seed without being doubted, and calls may take."""
+
+
+class TimeAudit:
+    """One seed's. `retention_ms` is None when more than time may trim."""
+
+    def __init__(
+        self,
+        retention_ms: int | None,
+        now_ms: Callable[[], int],
+        trace: Trace,
+        fail: Callable[[str], None],
+        *,
+        two_clocks: bool,
+    ) -> None:
+        self._retention_ms = retention_ms
+        self._now_ms = now_ms
+        self._began_ms = now_ms()
+        self._trace = trace
+        self._fail = fail
+        self._two_clocks = two_clocks
+        """The metadata store has one of its own; else each broker has its machine's alone."""
+        self._misled = False
+        """A single clock was ahead when the cluster was first used: nobody could know."""
+
+    def _slack_ms(self) -> int:
+        return _SLACK_MS + (self._now_ms() - self._began_ms) // 50
+
+    def clock_written(self, change: Change) -> None:
+        """Somebody wrote down what time it is."""
+        assert change.value is not None
+        known_ms = decode_record(ClockRecord, change.path, change.value).time_ms
+        if known_ms <= self._now_ms() + self._slack_ms():
+            return
+        if self._two_clocks:
+            self._fail(f"P60 the time written down is {known_ms - self._now_ms()} ms ahead")
+        self._misled = True
+
+    def trimmed(self, log: LogHistory, first: int, end: int) -> None:
+        """All from `first` to `end` (not in it) is gone by retention."""
+        if self._retention_ms is None or self._misled:
+            return
+        now_ms = self._now_ms()
+        for offset in range(first, end):
+            message = log.at.get(offset)
+            if message is None or message.stamp_ms is None or not message.sent_ms:
+                continue
+            by_stamp = 0 <= message.stamp_ms <= message.sent_ms
+            if not by_stamp and not self._two_clocks:
+                continue  # dated by an owner with a wrong clock, trimmed by one with a right one
+            age_ms = now_ms - (message.stamp_ms if by_stamp else message.sent_ms)
+            self._trace.probe(f"time.trimmed_by_{'stamp' if by_stamp else 'arrival'}")
+            if age_ms + self._slack_ms() < self._retention_ms:
+                self._fail(
+                    f"P60 {log.name} offset {offset} {message.value!r} was trimmed when it was "
+                    f"{age_ms} ms old; kept for {self._retention_ms} ms"
+                )
+
+    def looked_up(self, log: LogHistory, time_ms: int, found: int, end: int, who: str) -> None:
+        """The answer to where `time_ms` begins, of somebody for whom the log ended at `end`."""
+        self._trace.probe(f"time.looked_up_by_{who}")
+        for offset in range(log.trimmed, found):
+            message = log.at.get(offset)
+            if message is not None and message.stamp_ms is not None and message.stamp_ms >= time_ms:
+                self._fail(
+                    f"P61 {log.name}: {time_ms} ms begins at offset {offset}, which has "
+                    f"{message.stamp_ms} ms; {who} says {found}"
+                )
+                return
+        message = log.at.get(found) if found < end else None
+        if message is not None and message.stamp_ms is not None and message.stamp_ms < time_ms:
+            self._fail(
+                f"P61 {log.name}: {who} says that {time_ms} ms begins at offset {found}, which has "
+                f"{message.stamp_ms} ms"
+            )
