@@ -1,7 +1,7 @@
 """Wall clocks: each machine has one, and it may be set while the machine runs.
 
-No promise may depend on one. What does: creation times, the age at which a ledger is rolled over,
-and how long messages are kept; an hour too much trims at once what every subscription has acked.
+No promise may depend on one alone: what retention trims by time is judged (time_audit.py). What may
+lean on one: creation times, and the age at which a ledger is rolled over.
 """
 
 from __future__ import annotations

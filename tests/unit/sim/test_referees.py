@@ -346,8 +346,10 @@ UNREACHABLE = {
     "P10 the first fragment": "LedgerMetadata refuses such a record before",
     "S7 fragments do not ascend": "the same",
     "S7 a bookie stands twice": "the same",
+    "X9 a compacted view is taken back": "test_compaction_referee has its story",
+    ", of its view, was deleted": "the same",
 }
-"""Checks that another check stands before."""
+"""Checks that another check stands before, and those of which another file tells."""
 
 
 def test_each_check_has_fired() -> None:
