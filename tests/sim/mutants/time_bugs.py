@@ -22,6 +22,7 @@ MUTANTS = (
                 "0",
             ),
         ),
+        profile="topic",
     ),
     Mutant(
         "one-clock-believed",
@@ -39,6 +40,7 @@ MUTANTS = (
                 'found = DeletionTime(self._wall(), "", 0)',
             ),
         ),
+        profile="topic",
     ),
     Mutant(
         "one-clock-believed-after-a-while",
@@ -57,6 +59,7 @@ MUTANTS = (
                 "may=True",
             ),
         ),
+        profile="topic",
     ),
     Mutant(
         "no-time-is-long-ago",
@@ -74,6 +77,7 @@ MUTANTS = (
                 "is_measured(link) and now_ms",
             ),
         ),
+        profile="topic",
     ),
     Mutant(
         "halved-as-if-times-ascended",
@@ -91,6 +95,7 @@ MUTANTS = (
                 "< time_ms",
             ),
         ),
+        profile="topic",
     ),
     Mutant(
         "disorder-of-the-last-batch-only",
@@ -108,5 +113,6 @@ MUTANTS = (
                 "max(0, self.last_ms - newest)",
             ),
         ),
+        profile="topic",
     ),
 )
