@@ -190,6 +190,9 @@ async def test_ledgers_nodes_and_page(cluster: HttpCluster) -> None:
     assert {one["url"] for one in brokers} == {api.url for api in cluster.apis.values()}
     whole = (await cluster.api.get("/v1/cluster")).json()
     assert "public/one" in whole["topics"]
+    assert whole["clock"]["doubt"] is None
+    assert whole["clock"]["deletion_time"] > 1_700_000_000_000
+    assert (await cluster.api.post("/v1/cluster/clock")).json()["late_ms"] == 0
     page = await cluster.api.get("/")
     assert page.headers["Content-Type"].startswith("text/html")
     assert b"public/one/0" in page.body or b"public/four" in page.body

@@ -26,6 +26,7 @@ from octavo.spark.cluster import connected
 from protocol.batch import HEADER, read_header, with_base_offset
 from protocol.entry import Entry
 from protocol.records import Record, build_batch
+from tests import http_cluster
 from tests.broker_cluster import BrokerCluster, make_topic, owned, running_brokers, until
 
 TIMES = (100, 10, 110, 20, 120, 30)
@@ -158,3 +159,25 @@ async def test_open_rolled_over_and_taken_over(tmp_path: Path) -> None:
         await ask_all(brokers, taken, expected)
         # What `from=` and a subscription's seek are resolved by.
         assert [await taken.resolve(time_ms=one) for one in (100, 101, 121)] == [0, 2, 6]
+
+
+async def test_over_http_by_every_way_in(tmp_path: Path) -> None:
+    path = "/v1/topics/public/flights"
+    async with http_cluster.running_brokers(tmp_path, brokers=1) as cluster:
+        api = cluster.api
+        assert (await api.put(path, json={"rollover": {"entries": 4}})).status == 201
+        assert (await api.put(path + "/subscriptions/s", json={"start": "earliest"})).status == 201
+        for seconds in TIMES:
+            batch = build_batch([Record(b"k", b"%d" % seconds, (), 1_000 * seconds)])
+            kind = "application/vnd.kafka.recordbatch.v2"
+            assert (await api.post(path + "/messages", batch, kind)).status == 200
+        for seconds in (5, 10, 31, 100, 101, 111):
+            expected = model([list(TIMES)], seconds)
+            at = f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z"
+            (found,) = (await api.get(f"{path}/offsets?at={at}")).json()["offsets"]
+            assert found["offset"] == expected, at
+            read = (await api.get(f"{path}/messages?from={at}&limit=1")).json()["messages"]
+            assert read[0]["offset"] == expected, at
+            await api.post(path + "/subscriptions/s/seek", json={"to": at})
+            given = await api.post(f"{path}/subscriptions/s/receive?max=1&consumer=c")
+            assert given.json()["messages"][0]["offset"] == expected, at
