@@ -24,6 +24,10 @@ class BookieConfigError(OctavoError):
     scope = Scope.PROCESS
 
 
+class FoldersMissing(BookieConfigError):
+    """It was not said where the bookie keeps its data."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
     """All settings of one bookie."""
@@ -177,7 +181,8 @@ class BookieConfig:
         """Refuse what no bookie can run with. Raises `BookieConfigError`."""
         for name in ("journal_directories", "ledger_directories"):
             folders = getattr(self, name)
-            _require(bool(folders), name, folders, "name at least one folder")
+            if not folders:
+                raise FoldersMissing(f"bookie setting {name} is empty: name at least one folder")
             _require(len(set(folders)) == len(folders), name, folders, "name each folder once")
             for folder in folders:
                 _require(folder.startswith("/"), name, folder, "use an absolute path")

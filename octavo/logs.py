@@ -13,13 +13,17 @@ import sys
 import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
+from time import monotonic
 from typing import Any, TextIO
 
 import structlog
 
+from octavo.log_limit import LogLimit
+
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
 EventDict = MutableMapping[str, Any]
+log = structlog.get_logger()
 
 
 def configure_logging(
@@ -46,6 +50,7 @@ def configure_logging(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            _limited(),
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             identify,
             _error_text,
@@ -55,6 +60,21 @@ def configure_logging(
         logger_factory=structlog.WriteLoggerFactory(file=stream),
     )
     _route_standard_library(LEVELS[level])
+
+
+def _limited() -> structlog.types.Processor:
+    """A processor that drops what was said often enough, and tells how much that was."""
+    limit = LogLimit(monotonic)
+
+    def drop(_logger: Any, _method: str, event: EventDict) -> EventDict:
+        passes, told = limit.passes(event)
+        for one in told:
+            log.info("log_lines_left_out", of=one.event, count=one.lines, for_s=round(one.for_s))
+        if not passes:
+            raise structlog.DropEvent
+        return event
+
+    return drop
 
 
 def _error_text(_logger: Any, _method: str, event: EventDict) -> EventDict:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli import nodes
+from octavo.cli import bookie_forget, nodes
 from octavo.cli.admin_port import AdminUrl, ask
 from octavo.cli.inspect_output import byte_progress, short
 from octavo.cli.options import AsJson, BadOption
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 app.callback(invoke_without_command=True)(nodes.bookie)
+app.command("forget")(bookie_forget.forget)
 
 Folders = Annotated[
     list[Path],

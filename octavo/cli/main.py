@@ -91,7 +91,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if debugging():
             raise
         fail(str(getattr(error, "detail", "") or error) or error.name, _remedy(error))
-        return 1
+        return 2 if error.name in _USAGE else 1
     except OSError as error:
         if debugging():
             raise
@@ -107,6 +107,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+_USAGE = {
+    "bad-metadata-credentials",
+    "bad-metadata-url",
+    "bad-option",
+    "bookie-config",
+    "broker-config",
+    "invalid-call",
+    "no-bookie-here",
+    "no-cluster",
+    "nothing-to-inspect",
+    "settings",
+}
+"""Errors of what was typed, by name: nothing was done, and typing it again will not help."""
 _REMEDIES = {
     "unreachable": "is the cluster running? start one with `octavo standalone`, or name a broker "
     "with --url (or OCTAVO_URL)",

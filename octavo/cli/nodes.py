@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from octavo.cli.options import Config, Metadata, Sets, parse_sets
+from octavo.cli.options import BadOption, Config, Metadata, Sets, parse_sets
 
 
 def bookie(
@@ -54,7 +54,7 @@ def bookie(
     """
     if context.invoked_subcommand is not None:
         return
-    from bookie.config import BookieConfig
+    from bookie.config import BookieConfig, FoldersMissing
     from octavo.process.bookie import serve_bookie
     from octavo.settings import load
 
@@ -71,7 +71,13 @@ def bookie(
         "limbo_ended_through": end_limbo,
         **parse_sets(sets),
     }
-    settings = load(BookieConfig, "bookie", file=config, flags=flags)
+    try:
+        settings = load(BookieConfig, "bookie", file=config, flags=flags)
+    except FoldersMissing as error:
+        raise BadOption(
+            f"where shall it keep its data? give --data DIR, or --journal DIR and --ledgers DIR, "
+            f"or a settings file with --config ({error})"
+        ) from error
     name = settings.bookie_id or f"{settings.advertised_host or settings.host}:{settings.port}"
     _serve(serve_bookie, name, metadata, config, {"bookie": settings})
 
@@ -127,7 +133,7 @@ def _serve(
     main: Any, name: str, metadata: str | None, config: Path | None, sections: dict[str, Any]
 ) -> None:
     """Run a process's main here; its exit code becomes ours."""
-    from octavo.cli.options import BadOption
+    from metadata.opening import open_store
     from octavo.process.life import run_process
     from octavo.process.spec import ProcessSpec, to_plain
     from octavo.settings import ProcessConfig, load
@@ -138,6 +144,7 @@ def _serve(
             "which metadata store? give --metadata zk://host:port/chroot, or "
             "OCTAVO_METADATA_URL, or metadata_url in the settings file"
         )
+    open_store(common.metadata_url, credentials_file=common.metadata_credentials_file)  # or say why
     spec = ProcessSpec(
         name=name,
         metadata_url=common.metadata_url,

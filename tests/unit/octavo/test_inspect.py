@@ -112,7 +112,7 @@ def test_looking_changes_nothing(
 
 def test_limbo(bookie: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = shown(["limbo", str(bookie)], capsys)
-    assert (code, "holds no limbo file" in err) == (1, True)
+    assert (code, "holds no limbo file" in err) == (2, True)
     path = bookie / "ledgers-2/limbo"
     path.write_bytes(make.limbo_file())
     assert "unsure through 41" in shown(["limbo", str(bookie)], capsys)[1]
@@ -406,7 +406,7 @@ def test_a_wrong_path_is_one_clear_line(
     if arguments[1] == "{tmp}":
         shutil.rmtree(bookie)
     code, out, err = shown([one.format(tmp=tmp_path) for one in arguments], capsys)
-    assert code == 1
+    assert code == 2
     assert err.startswith("error:")
     assert said in err
     assert not out

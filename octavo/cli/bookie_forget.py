@@ -1,0 +1,49 @@
+"""`octavo bookie forget`: a bookie that is gone for good is no longer counted as down."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Annotated
+
+import typer
+
+from octavo.cli.options import Data, Metadata, metadata_url
+from octavo.cli.output import say
+
+BookieId = Annotated[
+    str, typer.Argument(metavar="BOOKIE", help="Its id, as `octavo bookies` shows it.")
+]
+
+
+def forget(bookie_id: BookieId, metadata: Metadata = None, data: Data = None) -> None:
+    """Forget a bookie that will not come back: its cookie goes, `octavo bookies` lists it no more.
+
+    Refuses while it is up, and while a ledger still names it: the others take over what it held
+    within some minutes, `octavo bookie copies` shows how far they are.
+
+    \b
+    Examples:
+      octavo bookie forget bookie-7 --metadata zk://127.0.0.1:2181/octavo
+      octavo bookie forget 10.0.0.7:3181 --data ./octavo-data
+    """
+    asyncio.run(_forget(metadata_url(metadata, data), bookie_id))
+    say(f"forgot {bookie_id}; an empty folder may begin anew under that id")
+
+
+async def _forget(url: str, bookie_id: str) -> None:
+    from ledger.forgetting import forget_bookie
+    from metadata.bookies import BookieRegistry
+    from metadata.ledgers import LedgerStore
+    from metadata.opening import open_store
+    from octavo.credentials import credentials_file
+    from octavo.logs import configure_logging
+
+    configure_logging(form="console", level="error")
+    store = open_store(url, credentials_file=credentials_file())
+    await store.start()
+    try:
+        ledgers = LedgerStore(store, rng=random.SystemRandom())
+        await forget_bookie(BookieRegistry(store), ledgers, bookie_id)
+    finally:
+        await store.close()
