@@ -16,6 +16,7 @@ from octavo.client.reading import find_offset, read_messages
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value
+from octavo.client.wire import Wire
 from octavo.clock import wall_clock_ms
 from protocol.compression import Compression
 
@@ -30,6 +31,7 @@ class AsyncClient:
 
     `urls` are any of the brokers. A call that fails for a reason that passes is repeated for up
     to `retry_s`; one try takes at most `attempt_s`; `on_retry` hears each reason.
+    `wire`: how calls reach brokers, for tests without a network.
     """
 
     def __init__(
@@ -41,11 +43,12 @@ class AsyncClient:
         rng: random.Random | None = None,
         clock: Callable[[], int] = wall_clock_ms,
         on_retry: Callable[[ClientError], None] | None = None,
+        wire: Wire | None = None,
     ) -> None:
         self._rng = rng or random.SystemRandom()
         self._clock = clock
         self.transport = Transport(
-            urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng, on_retry=on_retry
+            urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng, on_retry=on_retry, wire=wire
         )
         self._own_producers: dict[TopicName, Producer] = {}
         self._loops: dict[DeliveryLoop, None] = {}

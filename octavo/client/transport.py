@@ -15,14 +15,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import aiohttp
-
 from octavo.client.doubt import Doubts, PartitionKey
 from octavo.client.errors import ApiError, ClientError, InvalidCall, Unreachable, api_error
+from octavo.client.wire import LOST, HttpWire, Reply, Wire, has_no_address, reason_of
 
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
-CONNECT_TIMEOUT_S = 3.0
 SILENT_S = 10.0
 """A broker that gave no answer is asked again only after this, unless there is no other."""
 NAME_RETRY_S = 2.0
@@ -34,8 +32,6 @@ JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
 BATCH_TYPE = "application/vnd.kafka.recordbatch.v2"
 NEXT_OFFSET = "Next-Offset"
-
-_LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
 
 
 class Answer(NamedTuple):
@@ -64,6 +60,7 @@ class Transport:
         retry_s: float,
         rng: random.Random,
         on_retry: Callable[[ClientError], None] | None = None,
+        wire: Wire | None = None,
     ) -> None:
         given = [urls] if isinstance(urls, str) else list(urls)
         self._urls = [_checked_url(url) for url in given]
@@ -76,7 +73,7 @@ class Transport:
         self._current = 0
         self._owners: dict[PartitionKey, str] = {}
         self._silent_until: dict[str, float] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._wire = wire or HttpWire()
         self._doubts = Doubts(self._ask_owner)
 
     @property
@@ -91,9 +88,7 @@ class Transport:
     async def close(self) -> None:
         """Give all connections back."""
         await self._doubts.close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._wire.close()
 
     async def call(
         self,
@@ -135,9 +130,9 @@ class Transport:
                 if partition is None or self._owners.get(partition) != url:
                     return await attempt
                 return await self._doubts.unless_moved(url, partition, attempt, wait_s)
-            except _LOST as error:
-                tried[url] = _reason(error)
-                nameless = nameless | {url} if _has_no_address(error) else nameless - {url}
+            except LOST as error:
+                tried[url] = reason_of(error)
+                nameless = nameless | {url} if has_no_address(error) else nameless - {url}
                 if nameless >= set(self._urls):
                     deadline = min(deadline, begun + NAME_RETRY_S)
                 self._silent_until[url] = loop.time() + SILENT_S
@@ -172,25 +167,15 @@ class Transport:
         partition: PartitionKey | None,
         timeout_s: float,
     ) -> Answer:
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._opened().request(
-            method, url + path, params=params, data=body, headers=headers, timeout=timeout
-        ) as response:
-            found = await response.read()
-            self._silent_until.pop(url, None)
-            if partition and (owner := _owner_in(response)):
-                self._owners[partition] = owner
-            if response.status < 300:
-                return Answer(response.status, response.headers, found)
-            raise api_error(response.status, _problem(response, found), method)
-
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
-            )
-            self._session._retry_connection = False  # it would repeat a DELETE behind our back
-        return self._session
+        reply = await self._wire.send(
+            method, url + path, params, body, headers, timeout_s=timeout_s
+        )
+        self._silent_until.pop(url, None)
+        if partition and (owner := _owner_in(reply)):
+            self._owners[partition] = owner
+        if reply.status < 300:
+            return Answer(reply.status, reply.headers, reply.body)
+        raise api_error(reply.status, _problem(reply), method)
 
     async def _ask_owner(self, partition: PartitionKey, silent: str) -> str | None:
         """Who owns the partition, as one of the others says; it becomes known here as well."""
@@ -202,15 +187,17 @@ class Transport:
         topic, number = partition
         try:
             # Not passed on: the owner is the one who does not answer.
-            async with self._opened().request(
+            reply = await self._wire.send(
                 "GET",
                 f"{url}/v1/topics/{topic}/partitions/{number}",
-                headers={"Prefer": "redirect"},
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=OWNER_ANSWER_S, sock_connect=PAUSE_S_MAX),
-            ) as response:
-                owner = _owner_in(response) if response.status < 400 else None
-        except _LOST:
+                {},
+                None,
+                {"Prefer": "redirect"},
+                timeout_s=OWNER_ANSWER_S,
+                follow=False,
+            )
+            owner = _owner_in(reply) if reply.status < 400 else None
+        except LOST:
             self._silent_until[url] = asyncio.get_running_loop().time() + SILENT_S
             return None
         if owner:
@@ -233,21 +220,22 @@ class Transport:
             self._current += 1
 
 
-def _owner_in(response: aiohttp.ClientResponse) -> str | None:
-    owner: str = response.headers.get("Octavo-Owner", "")
+def _owner_in(reply: Reply) -> str | None:
+    owner: str = reply.headers.get("Octavo-Owner", "")
     return owner.rstrip("/") if owner.startswith("http") else None
 
 
-def _problem(response: aiohttp.ClientResponse, body: bytes) -> dict[str, Any]:
+def _problem(reply: Reply) -> dict[str, Any]:
     """The problem document of an answer, or one made of what is there."""
     found: Any = None
-    if response.content_type in (PROBLEM_TYPE, JSON_TYPE):
+    kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind in (PROBLEM_TYPE, JSON_TYPE):
         try:
-            found = json.loads(body)
+            found = json.loads(reply.body)
         except ValueError:
             found = None
-    problem: dict[str, Any] = found if isinstance(found, dict) else {"title": response.reason}
-    if (asked := response.headers.get("Retry-After", "")).isdigit():
+    problem: dict[str, Any] = found if isinstance(found, dict) else {"title": reply.reason}
+    if (asked := reply.headers.get("Retry-After", "")).isdigit():
         problem.setdefault("retry_after_s", int(asked))
     return problem
 
@@ -260,20 +248,6 @@ def _checked_url(url: str) -> str:
             "for example http://127.0.0.1:8080"
         )
     return trimmed
-
-
-def _has_no_address(error: BaseException) -> bool:
-    return isinstance(error, aiohttp.ClientConnectorDNSError)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"there is no host named {error.host!r}: {error.strerror or error.os_error}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return str(error.strerror or error.os_error or error)
-    return str(error) or type(error).__name__
 
 
 def _tried(tried: Mapping[str, str]) -> str:

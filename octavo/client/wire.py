@@ -1,0 +1,103 @@
+"""One HTTP exchange with one broker: the seam between the client and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import aiohttp
+
+CONNECT_TIMEOUT_S = 3.0
+LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
+"""What `Wire.send` raises when no answer came: whether the call took effect is unknown."""
+
+
+class Reply(NamedTuple):
+    """An answer of any status. `reason` is the status in words."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    reason: str = ""
+
+
+class Wire(Protocol):
+    """How calls reach brokers."""
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        follow: bool = True,
+    ) -> Reply:
+        """One exchange, redirects followed unless told not to. Raises one of `LOST`."""
+
+    async def close(self) -> None:
+        """Give all connections back."""
+
+
+class HttpWire:
+    """Real HTTP; connections open when needed."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        follow: bool = True,
+    ) -> Reply:
+        """See `Wire`."""
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._opened().request(
+            method,
+            url,
+            params=params,
+            data=body,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=follow,
+        ) as response:
+            found = await response.read()
+            return Reply(response.status, response.headers, found, response.reason or "")
+
+    async def close(self) -> None:
+        """See `Wire`."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
+            )
+            self._session._retry_connection = False  # it would repeat a DELETE behind our back
+        return self._session
+
+
+def has_no_address(error: BaseException) -> bool:
+    """Whether the broker's host name leads nowhere."""
+    return isinstance(error, aiohttp.ClientConnectorDNSError)
+
+
+def reason_of(error: BaseException) -> str:
+    """Why there was no answer, in words."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"there is no host named {error.host!r}: {error.strerror or error.os_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return str(error.strerror or error.os_error or error)
+    return str(error) or type(error).__name__
