@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Call = tuple[Any, ...]
 """A function and its arguments."""
 WHEN, CALL, CONTEXT, PROCESS_OF = 0, 2, 3, 4
+_UNWINDINGS_MAX = 20
 
 
 class SimHandle(list[Any]):
@@ -82,7 +83,9 @@ def error_of(task: asyncio.Task[Any]) -> BaseException | None:
 
 def close_quietly(coro: Any) -> None:
     """Unwind a coroutine in a world that is gone: nothing that it does matters."""
-    try:
-        coro.close()
-    except BaseException:
-        pass
+    for _ in range(_UNWINDINGS_MAX):  # each finally block that waits for something takes one
+        try:
+            coro.close()
+            return
+        except BaseException:
+            pass

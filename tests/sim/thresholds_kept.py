@@ -63,15 +63,17 @@ KEPT: Mapping[str, str] = {
     "a cache of a pure function": """
         broker.preference:_TOPICS_REMEMBERED
     """,
+    "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
+        octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
+        octavo.client.encoding:* octavo.client.handing:* octavo.client.lane:*
+        octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
+    """,
     "HTTP and sockets are outside of the simulator": """
         bookie.admin:* broker.api_cluster:* broker.api_deliveries:* broker.api_publish:*
         broker.api_read:* broker.api_subscriptions:* broker.api_topics:* broker.api_transactions:*
         broker.held_bytes:* broker.http_config:* broker.http_connections:* broker.inflating:*
         broker.overview:* broker.router:* broker.server:* broker.services:* broker.status_page:*
-        octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
-        octavo.client.encoding:* octavo.client.handing:* octavo.client.lane:*
-        octavo.client.producer:* octavo.client.subscription:* octavo.client.sync:*
-        octavo.client.transport:* bookie.server:_KEEPALIVE_PROBES bookie.server:_BACKLOG
+        octavo.client.sync:* octavo.client.wire:* bookie.server:_KEEPALIVE_PROBES bookie.server:_BACKLOG
         broker.problems:RETRY_AFTER_S broker.proxy:HELD_ANSWER_BYTES_MAX
         broker.proxy:HELD_BODY_BYTES_MAX broker.proxy:ASKED_AT_ONCE broker.proxy:FIRST_PAUSE_S
         broker.proxy:PAUSE_S_MAX broker.proxy:KEEPALIVE_S broker.publishing:SENT_TOGETHER_BYTES

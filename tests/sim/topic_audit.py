@@ -17,6 +17,7 @@ from protocol.records import read_records
 from tests.kit.checkers import check_topics
 from tests.kit.history import Call, History, Operation
 from tests.sim.events import Events
+from tests.sim.odd_values import OddValues
 from tests.sim.trace import Trace
 
 Fail = Callable[[str], None]
@@ -92,6 +93,7 @@ class LogHistory:
         self.cursors = {sub: CursorHistory(sub) for sub in subscriptions}
         self.repeats_allowed = False
         """Requests come twice: a message without a sequence may be stored twice."""
+        self.odd = OddValues(fail)
         self.history = History(lambda: 0.0)
         """Sends and ordered reads, for a second opinion."""
         self._trace = trace
@@ -159,7 +161,7 @@ class LogHistory:
         """Somebody was given a whole batch."""
         found = []
         for record in read_records(batch.data):
-            value = (record.value or b"").decode()
+            value = self.odd.name_of(record, who)
             offset = batch.base_offset + record.offset_delta
             self._see(offset, value, who)
             if (message := self.at.get(offset)) is not None:

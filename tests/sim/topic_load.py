@@ -28,6 +28,7 @@ from broker.partition import Partition
 from broker.types import Delivery, Nack, PartitionName, Published, StoredBatch
 from protocol.records import Record, build_batch
 from tests.sim.brokers import SimBroker
+from tests.sim.client_load import LOOP
 from tests.sim.cluster import Cluster
 from tests.sim.time_options import TimeOptions
 from tests.sim.topic_audit import LogHistory, TopicAudit
@@ -84,6 +85,7 @@ class TopicLoad:
             *[
                 (f"c{n}{sub}", partial(self._consume, sub))
                 for sub in options.subscriptions
+                if sub != LOOP
                 for n in range(1, options.consumers + 1)
             ],
         ]
@@ -341,7 +343,7 @@ class TopicLoad:
             epoch = lease_epoch & 0xFFFF_FFFF
             if (partition, offset) != (log.name.partition, one.offset):
                 self.audit.fail(f"S9 {log.name} offset {one.offset}: ack id {one.ack_id}")
-            value = (one.record.value or b"").decode()
+            value = log.odd.name_of(one.record, f"subscription {sub}")
             rows.append((one.offset, value, epoch, lease, one.delivery_count))
         log.delivered(sub, rows, acked_then)
 

@@ -18,6 +18,7 @@ from broker.state_format import State
 from broker.types import PartitionName, Published, SubscriptionInfo, TopicName
 from ledger.ledgers import LedgerClient
 from tests.sim.brokers import SimBroker
+from tests.sim.client_load import ClientLoad
 from tests.sim.cluster import Cluster
 from tests.sim.compaction_load import CompactionLoad
 from tests.sim.published_load import PublishedLoad
@@ -54,6 +55,8 @@ class TopicJudge:
         self.times = times
         self.tools: ToolJudge | None = None
         """Of Spark's side, when the seed has it."""
+        self.client: ClientLoad | None = None
+        """In the seeds that have the production client."""
         self.compaction: CompactionLoad | None = None
         """In the seeds that have compacted views."""
         self.published: PublishedLoad | None = None
@@ -110,6 +113,8 @@ class TopicJudge:
             await self.published.finish(client)
         if self.tools is not None:
             await self.tools.finish()
+        if self.client is not None:
+            await self.client.finish(client)
         ends: dict[PartitionName, int] = {}
         for name in self.load.partitions:
             ends[name] = end = await self._read_all(client, name)

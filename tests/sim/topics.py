@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from broker.types import TopicName
-from tests.sim import compaction_load, published_load, time_options, topic_options
+from tests.sim import client_load, compaction_load, published_load, time_options, topic_options
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
+from tests.sim.client_load import ClientLoad, ClientOptions
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.compaction_load import CompactionLoad
 from tests.sim.options import SimOptions
@@ -74,6 +75,12 @@ class Topics:
                 self.options.settings, retention_ms=times.retention_ms, retention_bytes=None
             )
             self.options = replace(self.options, settings=settings)
+        compaction = compaction_load.draw(loop.stream("compaction options"))
+        client = client_load.draw(loop.stream("client options"))
+        if compaction.jobs:  # its messages need keys, and values
+            client = ClientOptions()
+        subscriptions = {**self.options.subscriptions, **client.subscriptions}
+        self.options = replace(self.options, subscriptions=subscriptions)
         cluster.events.add("topic options", self.options)
         cluster.events.add("time options", times)
         self.audit = TopicAudit(cluster.events, cluster.trace, cluster.audit.fail)
@@ -90,7 +97,6 @@ class Topics:
         for number in range(1, self.options.brokers + 1):
             name = f"k{number}"
             self.brokers[name] = SimBroker(cluster, name, config, self.brokers)
-        compaction = compaction_load.draw(loop.stream("compaction options"))
         self.load = TopicLoad(
             cluster, self.brokers, partitions, self.options, self.audit, compaction.key_of, times
         )
@@ -111,6 +117,10 @@ class Topics:
         if compaction.jobs:
             cluster.events.add("compaction options", compaction)
             self._compact(CompactionLoad(self.load, compaction))
+        if client.loops:
+            cluster.events.add("client options", client)
+            self.judge.client = ClientLoad(self.load, client)
+            self.load.others.append(self.judge.client.clients)
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from tests.sim.mutants import (
     bookie_bugs,
+    client_bugs,
     copy_bugs,
     garbage_bugs,
     overlooked_bugs,
@@ -46,6 +47,7 @@ _ALL = (
     *garbage_bugs.MUTANTS,
     *topic_bugs.MUTANTS,
     *time_bugs.MUTANTS,
+    *client_bugs.MUTANTS,
     *tool_bugs.MUTANTS,
     *view_bugs.MUTANTS,
     *overlooked_bugs.MUTANTS,

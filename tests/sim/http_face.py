@@ -1,0 +1,228 @@
+"""Brokers' HTTP in the simulator: the production client on one side, `SimBroker` on the other.
+
+`SimWire` is the client's way to brokers: a call between processes, with all that goes wrong with
+such calls. `answer` does what a broker's handlers do, with their own parts: the same problems, the
+same JSON, the same sharing out of acks; what it leaves away is sockets, routing and limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.api_deliveries import AckBody, _by_partition, _receive_here
+from broker.partition import Partition
+from broker.payloads import encode
+from broker.problems import PROBLEM_TYPE, Problem, problem_of
+from broker.publish_answer import summarize
+from broker.publishing import Piece
+from broker.types import PartitionName, TopicName
+from octavo.client.wire import Reply
+from protocol.batch import check_batch
+from protocol.codes import OctavoError
+from tests.sim.brokers import SimBroker
+from tests.sim.process import Process
+
+if TYPE_CHECKING:
+    from tests.sim.client_load import ClientLoad
+
+_SCHEME = "http://"
+EPOCHS = "Sim-Epochs"
+"""Partition → epoch of the owner that did it, as JSON: for the referee alone."""
+
+
+class SimWire:
+    """One client process's way to the brokers. What comes and goes is shown to the referee."""
+
+    def __init__(self, load: ClientLoad, process: Process) -> None:
+        self._load = load
+        self._process = process
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        follow: bool = True,
+    ) -> Reply:
+        """See `octavo.client.wire.Wire`."""
+        name, _, path = url.removeprefix(_SCHEME).partition("/")
+        broker = self._load.brokers[name]
+        exchange = self._load.referee.begins(path, body, self._load.loop.now)
+        reply = await self._load.cluster.network.call(
+            self._process,
+            name,
+            partial(answer, broker, self._load.partitions, method, path, params, body or b""),
+            timeout_s,
+        )
+        self._load.referee.ends(exchange, reply, self._load.loop.now)
+        return reply
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def answer(
+    broker: SimBroker,
+    partitions: list[PartitionName],
+    method: str,
+    path: str,
+    params: Mapping[str, str],
+    body: bytes,
+) -> Reply:
+    """What a broker answers to a call."""
+    try:
+        return await _do(_Call(broker, partitions, params, body), method, path.split("/"))
+    except Problem as problem:
+        return _refused(problem)
+    except OctavoError as error:
+        return _refused(problem_of(error))
+    except (OSError, TimeoutError) as error:
+        # Another broker was asked and did not answer: nobody knows whether it was done.
+        return _refused(Problem(504, "outcome-unknown", repr(error), retryable=True))
+
+
+def _refused(problem: Problem) -> Reply:
+    return Reply(problem.status, {"Content-Type": PROBLEM_TYPE}, encode(problem.body()))
+
+
+class _Call(SimpleNamespace):
+    """One call and who takes it."""
+
+    def __init__(
+        self,
+        broker: SimBroker,
+        partitions: list[PartitionName],
+        params: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        super().__init__(client_is_gone=False)
+        self.broker, self.partitions, self.params, self.body = broker, partitions, params, body
+        self.epochs: dict[str, int] = {}
+        self.owner = ""
+
+    async def at(self, name: PartitionName, work: Any) -> Any:
+        """Have it done at the owner; who that is."""
+
+        async def noted(partition: Partition) -> Any:
+            return await work(partition), partition.epoch, partition.stats().broker_id
+
+        found, epoch, self.owner = await self.broker.at_owner(name, noted)
+        self.epochs[str(name.partition)] = epoch
+        return found
+
+    def reply(self, found: Any, status: int = 200, **headers: str) -> Reply:
+        told = {EPOCHS: encode(self.epochs).decode(), **headers}
+        if self.owner and len(self.epochs) == 1:
+            told["Octavo-Owner"] = _SCHEME + self.owner
+        return Reply(status, told, b"" if found is None else encode(found))
+
+
+async def _do(call: _Call, method: str, parts: list[str]) -> Reply:
+    """`v1/topics/public/t`, then what of it."""
+    topic = TopicName(parts[2], parts[3])
+    rest, name = parts[4:], None
+    if rest[:1] == ["partitions"]:
+        name, rest = topic.partition(int(rest[1])), rest[2:]
+    elif len(call.partitions) == 1:
+        name = call.partitions[0]
+    if method == "GET" and not rest and parts[4:]:
+        assert name is not None
+        return call.reply(await call.at(name, _nothing))
+    if method == "GET" and not rest:
+        return call.reply({"settings": {"partitions": len(call.partitions)}})
+    if rest == ["messages"]:
+        assert name is not None
+        return await _publish(call, name)
+    if rest == ["subscriptions"]:
+        return call.reply(await call.broker.with_broker(partial(_subscriptions, topic)))
+    if rest[2:] == ["receive"]:
+        return await _receive(call, name, rest[1])
+    assert rest[2:] == ["ack"], parts
+    return await _acknowledge(call, name, rest[1])
+
+
+async def _nothing(partition: Partition) -> dict[str, Any]:
+    return {"partition": partition.name.partition}
+
+
+async def _subscriptions(topic: TopicName, broker: Any) -> dict[str, Any]:
+    found = await broker.list_subscriptions(topic)
+    return {
+        "subscriptions": [
+            {"name": one.name, "settings": {"ack_timeout": one.settings.ack_timeout_ms / 1000}}
+            for one in found
+        ]
+    }
+
+
+async def _publish(call: _Call, name: PartitionName) -> Reply:
+    count = check_batch(call.body).record_count
+
+    async def work(partition: Partition) -> Any:
+        return await partition.publish(call.body)
+
+    piece = Piece(name.partition, 0)
+    piece.last, piece.count = count - 1, count
+    piece.published = published = await call.at(name, work)
+    if not published.duplicate:
+        return call.reply(summarize([piece]))
+    if published.first_offset < 0:
+        return call.reply(None, 204)
+    return call.reply(None, 204, **{"Next-Offset": str(published.first_offset + count)})
+
+
+async def _receive(call: _Call, only: PartitionName | None, sub: str) -> Reply:
+    params = call.params
+    most, wait_s = int(params["max"]), float(params["wait"])
+    found: list[Any] = []
+
+    async def work(partition: Partition, ask: int, s: float, request: str) -> Any:
+        return await _receive_here(
+            call,
+            partition,
+            sub,
+            params["consumer"],
+            ask,
+            s,
+            request,  # type: ignore[arg-type]
+        )
+
+    if only is not None:
+        one = await call.at(only, lambda p: work(p, most, wait_s, params["request"]))
+        found = one.messages
+    else:
+        for number, name in enumerate(call.partitions):
+            share = (most - len(found)) // (len(call.partitions) - number)
+            if share:
+                part = await call.at(name, lambda p, n=share: work(p, n, 0.0, ""))
+                found += part.messages
+    return call.reply({"messages": found}) if found else call.reply(None, 204)
+
+
+async def _acknowledge(call: _Call, only: PartitionName | None, sub: str) -> Reply:
+    body = msgspec.json.decode(call.body, type=AckBody)
+    acked, problems = 0, []
+    for number, share in _by_partition(body, len(call.partitions)).items():
+        name = next(one for one in call.partitions if one.partition == number)
+        assert only in (None, name)
+        try:
+            told = await call.at(name, lambda p, s=share: s.apply(p, sub, None))
+            acked += told["acked"]
+        except OctavoError as error:
+            problems.append(problem_of(error))
+    if not problems:
+        return call.reply({"acked": acked})
+    worst = max(problems, key=lambda problem: problem.status)
+    stale = [ack_id for problem in problems for ack_id in problem.extra.get("stale", ())]
+    if stale:
+        worst.extra["stale"] = stale
+    raise worst

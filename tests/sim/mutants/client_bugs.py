@@ -1,0 +1,81 @@
+"""Planted bugs of the client, and of what it and the brokers say in JSON."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "json-text-loses-its-quotes",
+        0,
+        "json_message.py, octavo/client/types.py",
+        "a stored JSON text comes back as the text that it stands for",
+        """The client took `"value": "hello"` for text, so `"hello"` lost its quotes on the way to
+        whoever received it, as escapes and the difference from `hello` did.""",
+        "X11",
+        "values of any bytes through a subscription",
+        (
+            Edit(
+                "protocol.json_message:stored_value",
+                'return None if raw == b"null" else raw',
+                "return msgspec.json.decode(raw).encode() if raw[:1] == b'\"' else "
+                'None if raw == b"null" else raw',
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "stored-null-shown-as-no-value",
+        0,
+        "json_message.py, broker/payloads.py",
+        "a stored `null` comes back as no value: a tombstone that nobody wrote",
+        """A value that is JSON was spliced into the answer as it is; a stored `null` reads the same
+        as a message without a value.""",
+        "X11",
+        "values of any bytes through a subscription",
+        (
+            Edit(
+                "protocol.json_message:show_value",
+                "if not stored or stored[0] not in _STARTS:",
+                "if stored == b'null':\n        return Shown(None)\n"
+                "    if not stored or stored[0] not in _STARTS:",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "loop-forgets-its-leases",
+        0,
+        "octavo/client/handing.py",
+        "a loop over deliveries does not extend the leases of what it holds",
+        """`deliveries()` took 500 messages and worked them off, however long that took; when their
+        leases were over others were given them, and its acks came too late.""",
+        "X12",
+        "loops whose bodies take longer than a lease, two of them",
+        (Edit("octavo.client.handing:Handing.due", "extend = self._needed()", "extend = []"),),
+        "topic",
+    ),
+    Mutant(
+        "what-was-done-is-forgotten-when-the-loop-is-left",
+        0,
+        "octavo/client/deliveries.py",
+        "a loop that is left gives back what is done, instead of acking it",
+        """The last call of a loop named everything that it had had as not done: each message is
+        processed again, in the same epoch, by whoever comes next.""",
+        "X12",
+        "two loops, of which one ends before the other",
+        (
+            Edit(
+                "octavo.client.deliveries:DeliveryLoop.next",
+                "handing.is_empty or handing.is_due(self._loop.time())",
+                "handing.is_due(self._loop.time())",
+            ),
+            Edit(
+                "octavo.client.deliveries:DeliveryLoop._send_last",
+                '{"ack_ids": done, "nack": rest}',
+                '{"ack_ids": [], "nack": done + rest}',
+            ),
+        ),
+        "topic",
+    ),
+)
