@@ -73,7 +73,8 @@ KEPT: Mapping[str, str] = {
         broker.api_read:* broker.api_subscriptions:* broker.api_topics:* broker.api_transactions:*
         broker.held_bytes:* broker.http_config:* broker.http_connections:* broker.inflating:*
         broker.overview:* broker.router:* broker.server:* broker.services:* broker.status_page:*
-        octavo.client.sync:* octavo.client.wire:* bookie.server:_KEEPALIVE_PROBES bookie.server:_BACKLOG
+        octavo.client.sync:* octavo.client.wire:* bookie.server:_KEEPALIVE_PROBES
+        bookie.server:_BACKLOG
         broker.problems:RETRY_AFTER_S broker.proxy:HELD_ANSWER_BYTES_MAX
         broker.proxy:HELD_BODY_BYTES_MAX broker.proxy:ASKED_AT_ONCE broker.proxy:FIRST_PAUSE_S
         broker.proxy:PAUSE_S_MAX broker.proxy:KEEPALIVE_S broker.publishing:SENT_TOGETHER_BYTES
