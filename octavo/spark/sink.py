@@ -78,7 +78,6 @@ def batch_writer(
         raise InvalidOption("a topic cannot be overwritten: use mode('append')")
     found = sink_options(options, streaming=False)
     checked_columns(schema, found)
-    _run(driver.check_target(found))
     return OctavoWriter(found, found.transaction or f"batch-{uuid.uuid4()}")
 
 
@@ -86,7 +85,6 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> OctavoStrea
     """For `df.writeStream`. Raises `InvalidOption`."""
     found = sink_options(options, streaming=True)
     checked_columns(schema, found)
-    _run(driver.check_target(found))
     return OctavoStreamWriter(found)
 
 
@@ -96,6 +94,11 @@ class OctavoWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, transaction: str) -> None:
         self._options = options
         self._transaction = transaction
+
+    def with_target(self) -> OctavoWriter:
+        """The same, its topic seen. On the driver, before any task runs. Raises `InvalidOption`."""
+        _run(driver.check_target(self._options))
+        return self
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task."""
@@ -115,6 +118,11 @@ class OctavoStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+
+    def with_target(self) -> OctavoStreamWriter:
+        """The same, its topic seen. On the driver, before any task runs. Raises `InvalidOption`."""
+        _run(driver.check_target(self._options))
+        return self
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task. Spark tells the query and the batch only by the task's properties."""

@@ -73,11 +73,11 @@ class OctavoDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> OctavoWriter:
         """For the result of a batch query."""
-        return batch_writer(self.options, schema, overwrite=overwrite)
+        return batch_writer(self.options, schema, overwrite=overwrite).with_target()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> OctavoStreamWriter:  # noqa: N802, ARG002
         """For a stream; in complete mode each batch adds the whole result, as Kafka's sink does."""
-        return stream_writer(self.options, schema)
+        return stream_writer(self.options, schema).with_target()
 
     def reader(self, schema: StructType) -> OctavoReader:
         """For a batch query."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,9 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from octavo.client.types import TopicName
 from octavo.spark.columns import EVERY, ArrowBuilder, StoredBatch, shown
 from octavo.spark.options import InvalidOption
-from octavo.spark.sink import batch_writer, stream_writer
 from octavo.spark.sink_options import checked_columns, sink_options
 from octavo.spark.sink_rows import RowRouter, Target
+from octavo.spark.source import OctavoDataSource
 from protocol.batch import read_header
 from protocol.records import build_batch, read_records
 from tests.spark.place import Place, running_place
@@ -72,9 +71,9 @@ async def test_a_missing_target_is_told_by_the_driver(place: Place) -> None:
     """Before any task runs, in a batch as in a stream."""
 
     async def made(topic: str, **options: str) -> None:
-        given = {"service": place.service, "topic": topic, **options}
-        await asyncio.to_thread(partial(batch_writer, given, VALUE, overwrite=False))
-        await asyncio.to_thread(stream_writer, given, VALUE)
+        sink = OctavoDataSource({"service": place.service, "topic": topic, **options})
+        await asyncio.to_thread(sink.writer, VALUE, overwrite=False)
+        await asyncio.to_thread(sink.streamWriter, VALUE, overwrite=False)
 
     await made("flights")
     await made("flights", partition="0")
@@ -86,4 +85,5 @@ async def test_a_missing_target_is_told_by_the_driver(place: Place) -> None:
 
 def test_a_cluster_that_does_not_answer_is_not_one_without_the_topic() -> None:
     """The tasks ask again; it may be there by then."""
-    stream_writer({"service": "http://127.0.0.1:1", "topic": "flights"}, VALUE)
+    sink = OctavoDataSource({"service": "http://127.0.0.1:1", "topic": "flights"})
+    sink.streamWriter(VALUE, overwrite=False)
