@@ -48,44 +48,6 @@ MUTANTS = (
         "topic",
     ),
     Mutant(
-        "markers-dropped-before-the-state",
-        0,
-        JUDGED,
-        "the marker of a deleted ledger goes before its deletion is on the disk",
-        """What stands in the ledger state of a deleted ledger's life is believed again once the
-        mark has passed the journal's record of its end, unless its deletion stands there too.
-        The edit lets the marker go when nothing else needs it.""",
-        "P44, P40",
-        "deletions, flushes that fail beside garbage collection",
-        (
-            Edit(
-                "bookie.checkpoint:Checkpointer.drop_markers",
-                "if not self._states.is_changed(ledger_id) and may_go(ledger_id)",
-                "if may_go(ledger_id)",
-            ),
-        ),
-        "topic",
-    ),
-    Mutant(
-        "failed-checkpoint-taken-as-done",
-        0,
-        JUDGED,
-        "compaction goes on beside a checkpoint that did not end",
-        """A checkpoint that failed after its mark had moved left records that the index does
-        not know. Compaction then tells the index that it is complete, and they are found
-        nowhere. The edit does not look whether a half is left over.""",
-        "P38, P41",
-        "disks that are full for a while, compaction",
-        (
-            Edit(
-                "bookie.checkpoint:Checkpointer._check_whole",
-                "self.mark is None or self._pending is not None",
-                "self.mark is None",
-            ),
-        ),
-        "topic",
-    ),
-    Mutant(
         "rollover-does-not-wait",
         0,
         JUDGED,
@@ -131,6 +93,38 @@ MUTANTS = (
 )
 
 BUGS = (
+    TestedBug(
+        "markers-dropped-before-the-state",
+        "the marker of a deleted ledger goes before its deletion is on the disk",
+        """What stands in the ledger state of a deleted ledger's life is believed again once the
+        mark has passed the journal's record of its end, unless its deletion stands there too. The
+        edit lets the marker go when nothing else needs it.""",
+        "P44, P40",
+        "unit/bookie/test_failed_flush_beside_collection.py",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer.drop_markers",
+                "if not self._states.is_changed(ledger_id) and may_go(ledger_id)",
+                "if may_go(ledger_id)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "failed-checkpoint-taken-as-done",
+        "compaction goes on beside a checkpoint that did not end",
+        """A checkpoint that failed after its mark had moved left records that the index does not
+        know. Compaction then tells the index that it is complete, and they are found nowhere. The
+        edit does not look whether a half is left over.""",
+        "P38, P41",
+        "unit/bookie/test_failed_flush_beside_collection.py",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer._check_whole",
+                "self.mark is None or self._pending is not None",
+                "self.mark is None",
+            ),
+        ),
+    ),
     TestedBug(
         "joined-over-an-overlay",
         "the write cache joins runs over a resend in between",
