@@ -18,7 +18,7 @@ MUTANTS = (
         let in before it. In a lane of its own a fence overtakes them once a connection has more
         waiting than a turn gives it, and they are acked after the fence was answered. The edit
         gives meta records a lane.""",
-        "P25 (what was let in before a fence is answered before it)",
+        "P24, P25 (what was let in before a fence is answered before it)",
         "recoveries of ledgers under way; turns of a few bytes (`QUANTUM_BYTES`)",
         (
             Edit(
@@ -47,16 +47,17 @@ MUTANTS = (
         ),
         "topic",
     ),
-    Mutant(
+)
+
+BUGS = (
+    TestedBug(
         "rollover-does-not-wait",
-        0,
-        JUDGED,
         "a roll-over closes the old ledger before all in it is confirmed",
         """Publishes stand in both ledgers. The old one is closed where it is confirmed; what it
         still owed is lost, and what came after it, in the new one, stays. The edit drops the
         wait.""",
         "S9",
-        "roll-overs while bookies do not answer",
+        "unit/broker/test_rollover.py",
         (
             Edit(
                 "broker.rollover:Rollover._replace",
@@ -64,18 +65,30 @@ MUTANTS = (
                 "pass",
             ),
         ),
-        "topic",
     ),
-    Mutant(
+    TestedBug(
+        "rollover-does-not-hear",
+        "a roll-over that waits for the old ledger is not told that it failed",
+        """A similar call: who waits is released, as if all were confirmed. The record then names
+        the new ledger, with what came after a message that is lost.""",
+        "S9",
+        "unit/broker/test_rollover.py",
+        (
+            Edit(
+                "broker.publisher:Publisher.fail",
+                "done.set_exception(self._unknown(error))",
+                "done.set_result(None)",
+            ),
+        ),
+    ),
+    TestedBug(
         "trim-by-an-old-limit",
-        0,
-        JUDGED,
         "a trim goes as far as was allowed before it waited",
-        """Which offset the slowest subscription needs is asked, then the trim waits for the
-        store of metadata; a subscription that goes back meanwhile loses its messages. The edit
-        asks no more.""",
+        """Which offset the slowest subscription needs is asked, then the trim waits for the store
+        of metadata; a subscription that goes back meanwhile loses its messages. The edit asks no
+        more.""",
         "S9 (no message is trimmed that a subscription needs)",
-        "seeks backwards beside trims",
+        "issues/test_trim_forgets_a_seek.py",
         (
             Edit(
                 "broker.upkeep:Upkeep._trim",
@@ -88,11 +101,22 @@ MUTANTS = (
                 "limits = [early, scanned_from]",
             ),
         ),
-        "topic",
     ),
-)
-
-BUGS = (
+    TestedBug(
+        "seek-below-a-trim-under-way",
+        "a seek goes back to what a trim that is being written removes",
+        """A similar name: the first offset that is there, not the first that will be. The answer
+        names an offset that is gone a moment later.""",
+        "S9 (no message is trimmed that a subscription needs)",
+        "issues/test_trim_forgets_a_seek.py",
+        (
+            Edit(
+                "broker.subscription:Subscription.seek",
+                "self._log.kept_from",
+                "self._log.earliest_offset",
+            ),
+        ),
+    ),
     TestedBug(
         "markers-dropped-before-the-state",
         "the marker of a deleted ledger goes before its deletion is on the disk",

@@ -1,0 +1,115 @@
+"""A roll-over with publishes in both ledgers: nothing is written before the old one is confirmed.
+
+The ledgers are answered by hand. Closing the old one does not wait: a real one gives up after a
+while, and closes where it is confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.chain import Chain
+from broker.errors import PublishOutcomeUnknown
+from broker.rollover import Rollover
+from ledger.errors import NotEnoughBookies, OutcomeUnknown
+from metadata.topics import PartitionLedger, PartitionRecord
+from tests.unit.broker.test_publisher import NAME, Bench, FakeWriter, turns
+
+
+class Writer(FakeWriter):
+    """Notes when it was closed."""
+
+    def __init__(self, ledger_id: int, said: list[str]) -> None:
+        super().__init__(ledger_id)
+        self.said = said
+
+    async def close(self) -> None:
+        self.said.append(f"closed with {len(self.dones) - self.answered} unanswered")
+
+
+class Record:
+    """The partition's record in memory."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+        self.chain = Chain((PartitionLedger(1, 100),), 100)
+
+    async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
+        made = make(PartitionRecord())
+        self.said.append(f"named {[link.ledger_id for link in made.ledgers]}")
+        return made
+
+
+class Rolling:
+    """One publish in each ledger, and a roll-over between them under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[str] = []
+        self.bench = Bench()
+        self.old, self.new = Writer(1, self.said), Writer(2, self.said)
+        self.bench.publisher.segment.writer = self.old  # type: ignore[assignment]
+
+        async def create(*_: object) -> Any:
+            return self.new
+
+        async def delete(_: object, ledger_id: int) -> None:
+            self.said.append(f"deleted {ledger_id}")
+
+        monkeypatch.setattr("broker.rollover.create_ledger", create)
+        monkeypatch.setattr("broker.rollover.delete_quietly", delete)
+        record: Any = Record(self.said)
+        settings: Any = lambda: SimpleNamespace(  # noqa: E731
+            rollover_bytes=1 << 30, rollover_entries=1 << 30, rollover_age_ms=1 << 40
+        )
+        unused: Any = None
+        self.rollover = Rollover(
+            NAME, self.bench.publisher, record, unused, settings, lambda: 0,
+            asyncio.ensure_future, unused,
+        )  # fmt: skip
+
+    async def begin(self) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
+        """The publishes into the old ledger and the new one."""
+        before = self.bench.publish()
+        await turns()
+        self.task = asyncio.create_task(self.rollover._run())
+        await turns()
+        after = self.bench.publish()
+        await turns()
+        assert (len(self.old.added), len(self.new.added)) == (1, 1)
+        self.new.confirm()
+        await turns(20)
+        return before, after
+
+
+async def test_the_old_ledger_is_closed_when_all_of_it_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rolling = Rolling(monkeypatch)
+    before, after = await rolling.begin()
+    assert rolling.said == []
+    assert not after.done()
+    rolling.old.confirm()
+    await rolling.task
+    assert rolling.said == ["closed with 0 unanswered", "named [1, 2]"]
+    assert (await before).first_offset == 100
+    assert (await after).first_offset == 101
+
+
+async def test_what_the_old_ledger_cannot_confirm_ends_it_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the record would name the new one, with what came after a message that is lost."""
+    rolling = Rolling(monkeypatch)
+    before, after = await rolling.begin()
+    rolling.old.dones[0](0, OutcomeUnknown(1, 0, NotEnoughBookies("ledger 1", 2, ["b3"])))
+    await rolling.task
+    await turns()
+    assert rolling.said == ["deleted 2"]
+    for publish in (before, after):
+        with pytest.raises(PublishOutcomeUnknown):
+            await publish
