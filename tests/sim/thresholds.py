@@ -103,6 +103,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "broker.transactions:_SWEEP_AFTER_MS": (50, 300),
     "broker.upkeep:_CHECKPOINT_ENTRIES": (1, 5, 20),
     "ledger.copying:_SINGLE_READS_MAX": (1, 3),
+    "ledger.forgetting:_READ_AT_ONCE": (1, 2),
     "ledger.ledgers:_TICK_S": (0.005, 0.5),
     "ledger.offload_format:GROUP_BYTES": (1, 300),
     "ledger.offload_format:GROUP_ENTRIES_MAX": (1, 3),

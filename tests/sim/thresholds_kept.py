@@ -52,7 +52,7 @@ KEPT: Mapping[str, str] = {
         bookie.write_metrics:LATENCY_S bookie.write_metrics:COUNTS bookie.write_metrics:_GROUP_BYTES
         bookie.write_metrics:_FLUSH_S bookie.write_metrics:_FLUSH_BYTES broker.chores:_SAID_EVERY_S
         broker.metrics:SECONDS_BUCKETS broker.subscription:_STALE_SHOWN
-        broker.types:_NAME_SHOWN_CHARS
+        broker.types:_NAME_SHOWN_CHARS ledger.forgetting:_NAMED_MAX
     """,
     "bounds a file that was never written longer: what is longer is not read": """
         bookie.cookies:_VERSION_BYTES_MAX bookie.folder_check:_MARK_BYTES_MAX bookie.mark:_BYTES_MAX

@@ -137,6 +137,38 @@ def test_the_history_is_looked_at_by_others_too(log: LogHistory, failures: list[
     assert any("of the history" in failure for failure in failures)
 
 
+def sought(log: LogHistory, offset: int, stands: int) -> None:
+    """Both messages are acked, then the subscription goes back and is told where it stands."""
+    stored(log, "a", "b", at=0)
+    log.ack_ends("s", [0, 1], 1, log.ack_begins("s", [0, 1]))
+    log.seek_begins("s", offset)
+    log.seek_ends("s", stands, known=True)
+
+
+def test_what_a_seek_went_back_to_is_not_trimmed(log: LogHistory, failures: list[str]) -> None:
+    sought(log, 0, 0)
+    log.trim(1)
+    assert any("it was trimmed" in failure for failure in failures)
+
+
+def test_a_seek_that_says_what_is_left_makes_room(log: LogHistory, failures: list[str]) -> None:
+    sought(log, 0, 1)
+    log.trim(1)
+    assert not failures
+    log.ack_begins("s", [1])
+    log.trim(2)
+    assert not failures, "it was acked again, perhaps"
+
+
+def test_acks_under_way_may_come_after_a_seek(log: LogHistory, failures: list[str]) -> None:
+    stored(log, "a", "b", at=0)
+    log.ack_begins("s", [0, 1])
+    log.seek_begins("s", 0)
+    log.seek_ends("s", 0, known=True)
+    log.trim(2)
+    assert not failures
+
+
 def test_what_an_older_owner_delivers_again_is_allowed(
     log: LogHistory, failures: list[str]
 ) -> None:
