@@ -92,7 +92,8 @@ RARE_BROKER_STEPS = frozenset(
     {"topic.create", "namespace.create", "subscription.create", "partition.create"}
     | {"owner.delete", "broker.delete", "owner.put", "broker.put", "ledger-id.put"}
     | {"registration.delete", "registration.put", "subscription.put", "layout.create"}
-    | {"ledger-folder.delete", "transaction"}
+    | {"ledger-folder.delete", "transaction", "clock.create", "clock.put"}
+    | {"changes.create", "changes.put", "changes.delete"}
 )
 """Of calls that a person makes and of a graceful end, or inside the embedded store: tests of their
 own."""

@@ -187,7 +187,13 @@ class FailStore:
         self._armed.pass_by(step, "after")
 
 
-_OCTAVO_KINDS = {"owners": "owner", "brokers": "broker", "namespaces": "namespace"}
+_OCTAVO_KINDS = {
+    "owners": "owner",
+    "brokers": "broker",
+    "namespaces": "namespace",
+    "changes": "changes",
+    "clock": "clock",
+}
 _LEDGER_KINDS = {
     "available": "registration",
     "cookies": "cookie-record",
