@@ -45,7 +45,7 @@ def draw(rng: random.Random) -> TimeOptions:
     """The options of one seed."""
     return TimeOptions(
         stamps=rng.choices(("clock", "near", "wild"), (3, 1, 2))[0],
-        retention_ms=rng.choice((None, 400)),
+        retention_ms=rng.choice((None, 400, 2_000)),
         lookups=rng.choice((0, 1)),
         jump_mean_s=rng.choice((None, 0.3)),
     )

@@ -13,7 +13,7 @@ MUTANTS = (
         """A producer that fills up old data beside a live one: the ledger that is taken over begins
         and ends with old messages, and retention took the fresh ones between with it. The edit says
         that every batch was looked at.""",
-        "P60",
+        "P60, P61",
         "timestamps out of order, a take-over, retention by time",
         (
             Edit(
@@ -50,7 +50,7 @@ MUTANTS = (
         """Where the metadata store has no clock of its own nobody can tell a machine that was off
         from one whose clock was set: that a clock goes on steadily proves nothing. The edit
         believes it after the quarantine.""",
-        "P60",
+        "P60, X1",
         "a broker's clock that stays ahead, no second clock, retention by time",
         (
             Edit(
