@@ -33,11 +33,14 @@ class OpenReaders(Generic[Reader]):
         if reader is None:
             opened = await opened_by()
             reader = self._open.setdefault(ledger_id, opened)
+            # Before anything is awaited: others may drop it, or open one more, meanwhile.
+            self._open.move_to_end(ledger_id)
             if reader is not opened:  # somebody else was quicker
                 await opened.close()
             if len(self._open) > self._readers_max:
                 await self._open.popitem(last=False)[1].close()
-        self._open.move_to_end(ledger_id)
+        else:
+            self._open.move_to_end(ledger_id)
         return reader
 
     async def drop(self, ledger_id: int, reader: Reader) -> None:
@@ -47,6 +50,7 @@ class OpenReaders(Generic[Reader]):
         await reader.close()
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all, also those that are being opened: nobody would come back for them."""
+        self._readers_max = 0
         while self._open:
             await self._open.popitem()[1].close()

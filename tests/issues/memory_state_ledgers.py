@@ -38,6 +38,9 @@ class MemoryWriter:
     async def close(self) -> None:
         pass
 
+    def abandon(self, error: Exception) -> None:
+        pass
+
 
 class MemoryLedgers:
     """Makes them; `may_create` holds a creation up."""

@@ -18,7 +18,9 @@ from tests.sim.mutants import (
     published_bugs,
     recovery_bugs,
     survivor_bugs,
-    tested_bugs,
+    tested_bookie_bugs,
+    tested_broker_bugs,
+    tested_ledger_bugs,
     time_bugs,
     tool_bugs,
     topic_bugs,
@@ -60,7 +62,15 @@ MUTANTS: dict[str, Mutant] = {
 }
 """By name: the canon in its order, then the others."""
 
-TESTED: dict[str, TestedBug] = {bug.name: bug for bug in (*tested_bugs.BUGS, *survivor_bugs.BUGS)}
+TESTED: dict[str, TestedBug] = {
+    bug.name: bug
+    for bug in (
+        *tested_ledger_bugs.BUGS,
+        *tested_bookie_bugs.BUGS,
+        *tested_broker_bugs.BUGS,
+        *survivor_bugs.BUGS,
+    )
+}
 """Those that a test has to find, by name."""
 
 ABSENT = (

@@ -41,4 +41,114 @@ MUTANTS = (
         ),
         "topic",
     ),
+    Mutant(
+        "stored-and-not-touched",
+        0,
+        "ledger_control.py",
+        "what a bookie stored does not count as a change of its ledger's state",
+        """The last entry and the LAC are in memory, and in the journal until it is trimmed. The
+        edit leaves out the line that puts them into the next checkpoint.""",
+        "P8, P39",
+        "a checkpoint and a restart",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl.stored",
+                "    self._states.touch(ledger_id)\n    return True",
+                "    return True",
+            ),
+        ),
+    ),
+    Mutant(
+        "same-fragments-same-record",
+        0,
+        "records.py",
+        "a lost answer counts as success when the ensembles are the same",
+        """What stands there is compared with what was wanted. The edit compares the part that
+        usually differs: of two who close a ledger both believe in their own end.""",
+        "S2 (P51)",
+        "two who close a ledger at once",
+        (
+            Edit(
+                "ledger.records:change_record",
+                "same = current == metadata",
+                "same = current.fragments == metadata.fragments",
+            ),
+        ),
+    ),
+    Mutant(
+        "splice-without-new-tail",
+        0,
+        "rollover.py",
+        "after a splice the tail of the cache goes on from the ledger before it",
+        """A cached run of offsets has no gap. The edit leaves out the new, empty one that follows
+        a splice.""",
+        "S8, S9",
+        "a splice beside publishers",
+        (
+            Edit(
+                "broker.rollover:Rollover._replace",
+                "publisher.release(segment, self._renew_tail() if insertion.ledgers else None)",
+                "publisher.release(segment)",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "swept-though-not-all-here",
+        0,
+        "transactions.py",
+        "a broker calls a transaction complete that other brokers have not finished",
+        """It does what is served here. The edit makes two branches one and loses the line that
+        says that something is left.""",
+        "X3",
+        "a commit whose broker dies, on a cluster of several",
+        (
+            Edit(
+                "broker.transactions:Transactions._sweep",
+                "            if partition is None:\n"
+                "                done = False\n"
+                "            else:\n"
+                "                await partition.splice(transaction, record.batch)\n",
+                "            if partition is not None:\n"
+                "                await partition.splice(transaction, record.batch)\n",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "last-stretch-counts",
+        0,
+        "keeper.py",
+        "a ledger is vouched for when the last of its stretches is whole",
+        """An `&=` that became `=`: what could not be fetched of an earlier fragment is forgotten
+        when the last one is complete.""",
+        "P42 (who vouches for a ledger has all of it)",
+        "a wiped bookie, a ledger of several fragments, other holders away",
+        (
+            Edit(
+                "ledger.keeper:CopyKeeper._look_after",
+                "whole &= await self._fetch(",
+                "whole = await self._fetch(",
+            ),
+        ),
+        "copies",
+    ),
+    Mutant(
+        "stale-record-after-a-repair",
+        0,
+        "writing.py",
+        "a writer that lost a compare-and-set to a repair writes the old holders back",
+        """Somebody re-replicated an older fragment. The change is made again over what stands there
+        by now; the edit takes its version only, so that the close takes the repair back.""",
+        "P54 (what was adopted stays)",
+        "copies adopted of a ledger whose writer changes its ensemble",
+        (
+            Edit(
+                "ledger.writing:Writing.conflict",
+                "self.metadata, self.version = current, version",
+                "self.version = version",
+            ),
+        ),
+        "copies",
+    ),
 )

@@ -154,3 +154,22 @@ def test_nothing_is_confirmed_that_was_seen_in_between(
         if quarantine_ms > 0:
             assert confirmed == wanted
         history.append((now_ms, seen))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 100), st.integers(1, 100)).map(lambda p: (max(p), min(p))),
+        min_size=3,
+        max_size=8,
+    ),
+    st.integers(1, 60),
+)
+def test_what_is_planned_fits_at_each_step(sizes: list[tuple[int, int]], room: int) -> None:
+    logs = [LogFacts(number, size, live) for number, (size, live) in enumerate(sizes)]
+    of = {log.log_id: log for log in logs}
+    for decision in plan(logs, RULES._replace(major_ratio=1.0, room_bytes=room)):
+        log = of[decision.log_id]
+        if decision.action is Action.REWRITE:
+            assert log.live_bytes <= room, f"log {log.log_id} is copied before the old one goes"
+        if decision.action is not Action.KEEP:
+            room += log.bytes - log.live_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,6 +130,33 @@ def bounds_after_crashes(write: Callable[[SimDisk], None], before: LimboRecord |
             found.add(record.unsure_through if record is not None else -1)
     assert len(points) > 5
     return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_of_equal_bounds_whoever_is_unsure_is_believed(seed: int) -> None:
+    """Folders that were written at different times, amid losses, vouchers and ends."""
+    rng = random.Random(seed)
+    history = [LimboRecord(rng.randint(0, 6), 0, "a disk", "1")]
+    for now_ms in range(1, 6):
+        last = history[-1]
+        kind = rng.random()
+        if kind < 0.4:
+            history.append(vouched(last, rng.sample(range(8), 2)))
+        elif kind < 0.7:
+            history.append(replace(last, over=True))
+        else:
+            history.append(deepened(last, rng.randint(0, 8), "again", now_ms, "2"))
+    written = [rng.choice(history[-3:]) for _ in FOLDERS]
+    disk = SimDisk()
+    for folder, record in zip(FOLDERS, written, strict=True):
+        disk.make_directory(folder)
+        write_limbo(disk, [folder], record)
+    found = Limbo(read_limbo(disk, FOLDERS))
+    highest = max(record.unsure_through for record in written)
+    for record in written:
+        if record.unsure_through == highest:
+            for ledger_id in range(10):
+                assert found.covers(ledger_id) or not Limbo(record).covers(ledger_id)
 
 
 def test_no_crash_takes_a_bookie_out_of_limbo() -> None:

@@ -188,3 +188,32 @@ def test_a_run_that_is_not_what_the_index_says_is_an_io_error() -> None:
     for ledger_id, first, last in ((2, 5, 9), (1, 4, 9), (1, 5, 10), (1, 20, 21)):
         with pytest.raises(BookieIOError):
             CachedRun(ledger_id, first, last, frames)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=8),
+    st.integers(0, 25),
+)
+def test_nothing_newer_lies_up_to_where_find_says(
+    older: list[tuple[int, int]], newer: list[tuple[int, int]], entry_id: int
+) -> None:
+    """Whoever steps on from there through an older copy would pass over a newer one."""
+    cache = WriteCache(10**6)
+    halves: list[set[int]] = []
+    for spans in (older, newer):
+        held: set[int] = set()
+        for first, count in spans:
+            cache.active.put(make_run(1, first, [b"x"] * count))
+            held.update(range(first, first + count))
+        halves.append(held)
+        if len(halves) == 1:
+            cache.swap()
+    piece, last = cache.find(1, entry_id)
+    old, new = halves
+    assert (piece is not None) == (entry_id in old | new)
+    covering = new if piece is None or entry_id in old - new else set()
+    covering = covering | old if piece is None else covering
+    assert all(other not in covering for other in range(entry_id, min(last, 40) + 1))
+    if piece is not None:
+        assert last <= piece.last

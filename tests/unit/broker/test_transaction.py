@@ -138,10 +138,14 @@ class Transactions(RuleBasedStateMachine):
             if ledger_id not in owed and not self.is_there(ledger_id):
                 self.deleted.add(ledger_id)
 
-    @rule(number=st.integers(0, PARTITIONS - 1), batch=st.integers(0, 4))
-    def splice(self, number: int, batch: int) -> None:
-        if batch > self.record.batch:
+    @rule(number=st.integers(0, PARTITIONS - 1), data=st.data())
+    def splice(self, number: int, data: st.DataObject) -> None:
+        """Of what is decided, also long after it was done: a late repeat."""
+        if not self.decided:
             return
+        self._splice(number, data.draw(st.sampled_from(sorted(self.decided))))
+
+    def _splice(self, number: int, batch: int) -> None:
         found = rules.part_of(self.record, batch, "public", "t", number)
         if found is None or rules.is_spliced(self.marks[number], self.mark, batch):
             return
@@ -162,13 +166,21 @@ class Transactions(RuleBasedStateMachine):
         if not owed:
             self.record = rules.completed(self.record, batch) or self.record
 
-    @rule(number=st.integers(0, PARTITIONS - 1))
-    def prune(self, number: int) -> None:
-        self.marks[number] = {
-            mark: batch
-            for mark, batch in self.marks[number].items()
-            if not rules.is_finished(mark, batch, self.record)
-        }
+    @rule()
+    def finish(self) -> None:
+        """As whoever committed does, when nothing comes between."""
+        for number in range(PARTITIONS):
+            self._splice(number, self.record.batch)
+        self.complete()
+
+    @rule()
+    def prune(self) -> None:
+        for number in range(PARTITIONS):
+            self.marks[number] = {
+                mark: batch
+                for mark, batch in self.marks[number].items()
+                if not rules.is_finished(mark, batch, self.record)
+            }
 
     @invariant()
     def nothing_twice_and_nothing_undecided(self) -> None:
@@ -196,13 +208,19 @@ class Transactions(RuleBasedStateMachine):
                         assert self.chains[one.partition].link_of(ledger.ledger_id)
 
     @invariant()
+    def what_is_complete_owes_nothing(self) -> None:
+        """Its marks may be gone by now, so nobody may ask them."""
+        for number in range(PARTITIONS if self.record.complete else 0):
+            assert rules.part_of(self.record, self.record.batch, "public", "t", number) is None
+
+    @invariant()
     def what_is_decided_is_never_deleted(self) -> None:
         decided = {one for parts in self.every() for one in rules.ledger_ids(parts)}
         assert not decided & self.deleted
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTransactions.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.integers(1, 9), max_size=5), st.lists(st.integers(1, 9), max_size=5))

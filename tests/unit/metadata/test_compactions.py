@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -76,3 +77,38 @@ def test_records_of_before_are_read_and_unknown_fields_are_kept() -> None:
     found = decode_record(PartitionRecord, "r", encode_record(newer))
     assert found == newer
     assert begun(found, "b", 2).compaction.extra == {"later": [1]}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_ledger_of_a_view_is_forgotten(seed: int) -> None:
+    """Runs begin, publish, give up, lose; the record names every ledger until it was collected."""
+    rng = random.Random(seed)
+    record, runs, ids = RECORD, ["run-0"], iter(range(100, 999))
+    named: set[int] = set()
+    for now_ms in range(1, 60):
+        what, run = rng.random(), rng.choice(runs[-2:])
+        if what < 0.3:
+            runs.append(f"run-{now_ms}")
+            record = begun(record, runs[-1], now_ms)
+        elif what < 0.7:
+            horizon = 10 * now_ms
+            made = [replace(ONE, ledger_id=next(ids)) for _ in range(rng.randint(0, 3))]
+            try:
+                record = published(record, run, horizon, made, now_ms)
+            except CompactionLost:
+                continue
+            assert published(record, run, horizon, made, now_ms) == record, "an answer was lost"
+            named.update(one.ledger_id for one in made)
+        elif what < 0.8:
+            record = given_up(record, run)
+        else:
+            going = retired_before(record, now_ms - rng.randint(0, 20))
+            assert not {one.ledger_id for one in _view(record).ledgers} & set(going)
+            record = collected(record, going)
+            named.difference_update(going)
+        record = with_jobs_part_of(replace(RECORD, epoch=now_ms), record)  # the owner writes, too
+        assert sorted(compacted_ledgers(record)) == sorted(named), f"seed {seed} at {now_ms}"
+
+
+def _view(record: PartitionRecord) -> CompactionRecord:
+    return record.compaction or CompactionRecord()

@@ -1,0 +1,201 @@
+"""Planted bugs of a bookie that a test has to find.
+
+They are of no canon. Each is what a reviewer may overlook: a line that looks redundant and is left
+out, a condition made simpler, an off-by-one, a similar name, an `and` for an `or`.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit
+from tests.sim.mutants.tested import TestedBug
+
+BUGS = (
+    TestedBug(
+        "newer-half-forgotten",
+        "who steps on from an older copy passes over a newer one",
+        """How far nothing newer lies is the least of both halves. The edit takes that of the one
+        looked at last.""",
+        "P7, S4",
+        "unit/bookie/test_write_cache.py",
+        (
+            Edit(
+                "bookie.write_cache:WriteCache.find",
+                "last = min(last, held.first_after(entry_id) - 1)",
+                "last = held.first_after(entry_id) - 1",
+            ),
+        ),
+    ),
+    TestedBug(
+        "room-counted-twice",
+        "a rewrite is planned for which there is no room",
+        """What a log gives back is what is dead in it: what is live was copied. The edit counts
+        all.""",
+        "S8 (a full disk)",
+        "unit/bookie/test_garbage.py",
+        (
+            Edit(
+                "bookie.garbage:plan",
+                "room += log.bytes - log.live_bytes",
+                "room += log.bytes",
+            ),
+        ),
+    ),
+    TestedBug(
+        "woken-by-what-it-knows",
+        "a parked reader is woken by the LAC that it knows already",
+        """An off-by-one that loses nothing: each reader at the end asks again at once, always.""",
+        "S6, load",
+        "unit/bookie/test_lac_watch.py",
+        (
+            Edit(
+                "bookie.lac_watch:LacWatches.moved",
+                "if lac > after and",
+                "if lac >= after and",
+            ),
+        ),
+    ),
+    TestedBug(
+        "unreadable-record-proves-deletion",
+        "a record that cannot be read proves that its ledger is gone",
+        """There are three answers, and the edit asks for the wrong one of them.""",
+        "P44 (S1)",
+        "unit/bookie/test_proofs.py",
+        (
+            Edit(
+                "bookie.proofs:Proofs.prove",
+                "if answer is True]",
+                "if answer is not False]",
+            ),
+        ),
+    ),
+    TestedBug(
+        "limbo-over-in-one-folder",
+        "a bookie is out of limbo when one folder says so",
+        """An `any` for an `all`: after a second loss and a crash between two folders the old
+        file's word counts.""",
+        "P42",
+        "unit/bookie/test_limbo.py",
+        (
+            Edit(
+                "bookie.limbo:read_limbo",
+                "over=all(record.over for record in same)",
+                "over=any(record.over for record in same)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "only-the-last-length-counts",
+        "entries of a journal are taken apart wrongly when the last one is as long as the first",
+        """Whether all are alike is asked of each; the edit keeps the answer of the last.""",
+        "P38, S4",
+        "unit/bookie/test_replay_records.py",
+        (
+            Edit(
+                "bookie.replay:_next_run",
+                "same_length = same_length and its_length == length",
+                "same_length = its_length == length",
+            ),
+        ),
+    ),
+    TestedBug(
+        "cached-run-stays",
+        "a run that begins before what is written stays in the read cache",
+        """An off-by-one: a reader gets the older copy.""",
+        "S4, P7",
+        "unit/bookie/test_storage.py",
+        (
+            Edit(
+                "bookie.read_cache:ReadCache.drop",
+                "at = max(0, bisect_right(firsts, first) - 1)",
+                "at = bisect_right(firsts, first)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "highest-entry-goes-back",
+        "the index forgets how far a ledger goes when an earlier entry comes again",
+        """Runs above the last one put are taken for new and not compared: older copies stay beside
+        newer ones.""",
+        "P7, S4",
+        "conformance/test_index.py",
+        (
+            Edit(
+                "bookie.index:RocksIndex._put",
+                "self._last[run.ledger_id] = max(last, run.last)",
+                "self._last[run.ledger_id] = run.last",
+            ),
+        ),
+    ),
+    TestedBug(
+        "mark-without-the-state",
+        "two marks are compared without their ledger state",
+        """One that has more entries and fewer fences counts as the later one.""",
+        "P39, P24",
+        "unit/bookie/test_mark.py",
+        (
+            Edit(
+                "bookie.mark:Mark.covers",
+                "        and self.state_position >= other.state_position\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "census-complete-though-unread",
+        "deletions are forgotten though a log could not be looked at",
+        """What is in that log rises again when its ledger's deletion is forgotten. The edit leaves
+        out one line of an error path.""",
+        "P44",
+        "unit/bookie/test_collector.py",
+        (
+            Edit(
+                "bookie.census:Census.take",
+                "            complete = False\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "unsure-deletions-not-repeated",
+        "a deletion that was not journaled is not tried again",
+        """It holds in memory; its log stays for ever.""",
+        "space",
+        "unit/bookie/test_collector.py",
+        (
+            Edit(
+                "bookie.collector:Collector._delete_ledgers",
+                "[*storage.compactor.unsure_deletions(), *verdict.confirmed]",
+                "[*verdict.confirmed]",
+            ),
+        ),
+    ),
+    TestedBug(
+        "unsure-fence-answered",
+        "a fence whose record failed is answered as durable the next time",
+        """In memory it holds, so the second half of the condition looks redundant. A crash forgets
+        it.""",
+        "P24 (S5)",
+        "unit/bookie/test_storage_faults.py",
+        (
+            Edit(
+                "bookie.ledger_rules:fence",
+                "if state.fenced and sure:",
+                "if state.fenced:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "scrub-clears-what-it-found",
+        "the scrubber reports damage and takes it back in one step",
+        """What was walked is cleared around what is faulty; the edit does not step over that.""",
+        "P43",
+        "unit/bookie/test_scrub.py",
+        (
+            Edit(
+                "bookie.scrub:LogScrub._clear_good",
+                "            start = walked.location.offset + walked.location.length\n",
+                "",
+            ),
+        ),
+    ),
+)

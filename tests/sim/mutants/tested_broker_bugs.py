@@ -1,0 +1,213 @@
+"""Planted bugs of a broker that a test has to find.
+
+They are of no canon. Each is what a reviewer may overlook: a line that looks redundant and is left
+out, a condition made simpler, an off-by-one, a similar name, an `and` for an `or`.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit
+from tests.sim.mutants.tested import TestedBug
+
+BUGS = (
+    TestedBug(
+        "cursor-load-below-floor",
+        "acks below the mark-delete offset count as acked beyond it",
+        """A chunk of a snapshot may begin below the floor. Without the mask its lower bits are
+        counted: the backlog is too small by them for ever.""",
+        "S9 (backlog)",
+        "unit/broker/test_cursor.py",
+        (
+            Edit(
+                "broker.cursor:Cursor.load",
+                "        if base < self._floor:\n"
+                "            bits = bits >> (self._floor - base) << (self._floor - base)\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "duplicate-proved-by-its-first",
+        "a repeat is answered when the first of its messages is durable",
+        """A repeat may span several batches, cut otherwise than before. Its answer waits for one
+        offset; the first one does not prove the last.""",
+        "S9, S1 (what is answered is durable)",
+        "unit/broker/test_dedup.py",
+        (
+            Edit(
+                "broker.dedup:_place",
+                "return Duplicate(first_offset, last_offset, last_offset)",
+                "return Duplicate(first_offset, last_offset, first_offset)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "extended-lease-ends",
+        "a lease that was extended ends when the one that it was part of would have",
+        """Both have one number, so `holds`, which is there already, looks like the right question.
+        The message is delivered to two consumers at once.""",
+        "S9",
+        "unit/broker/test_dispatch.py",
+        (
+            Edit(
+                "broker.dispatch:Dispatcher.expire",
+                "if self._lease_of.get(offset) is lease:",
+                "if self.holds(offset, lease.number):",
+            ),
+        ),
+    ),
+    TestedBug(
+        "producers-keep-their-place",
+        "a replay leaves a producer where it stood among the silent ones",
+        """The table forgets whoever was silent for longest. Setting a key that is there keeps its
+        place, so after a take-over the busiest producer may be forgotten first.""",
+        "S9 (none twice)",
+        "unit/broker/test_state_format.py",
+        (
+            Edit(
+                "broker.state_format:State._apply",
+                "                self.producers.pop(producer_id, None)\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "snapshot-of-what-is-not-confirmed",
+        "what a producer has confirmed goes into the table of what it has sent",
+        """Two tables with similar names: one as of what was accepted, one as of what is confirmed,
+        which a snapshot holds.""",
+        "S9 (none twice)",
+        "unit/broker/test_publisher.py",
+        (
+            Edit(
+                "broker.publisher:Publisher._confirm",
+                "self.stored_producers.accept(*job.sequence, first)",
+                "self._producers.accept(*job.sequence, first)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "size-trims-one-more",
+        "retention by size removes a ledger that it still needs",
+        """What is left afterwards has to hold the bytes to keep; the edit looks at what was there
+        before.""",
+        "retention",
+        "unit/broker/test_chain.py",
+        (
+            Edit(
+                "broker.chain:Chain._covered_from",
+                "total - link.bytes >= policy.payload_bytes",
+                "total >= policy.payload_bytes",
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-complete-batch-is-asked-for",
+        "a partition is asked for its part of a batch that is complete",
+        """Only the record's own word that it is complete keeps a late repeat out once the mark was
+        pruned. With the mark that is there it looks redundant. The rows are there twice.""",
+        "X2",
+        "unit/broker/test_transaction.py",
+        (
+            Edit(
+                "broker.transaction:part_of",
+                "if record.batch != batch or record.complete:",
+                "if record.batch != batch:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "repeated-ack-not-durable",
+        "an ack that is repeated after an unknown outcome is answered and not made durable",
+        """In memory it is done already, so nothing in it is new, and the edit writes only what is
+        new. A take-over delivers again what was answered.""",
+        "S9 (an ack that was answered holds)",
+        "unit/broker/test_acks_are_durable.py",
+        (
+            Edit(
+                "broker.subscription:Subscription.acknowledge",
+                "if ranges:",
+                "if new:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "old-state-ledger-goes-on",
+        "after a roll without an answer acks go on in the old state ledger",
+        """That the writer is let go of before the new one stands looks redundant. The record may
+        name the new one: what is answered from then on nobody finds.""",
+        "S9 (an ack that was answered holds)",
+        "unit/broker/test_acks_are_durable.py",
+        (
+            Edit(
+                "broker.state_log:StateLog._roll",
+                "    self._writer = None\n    new",
+                "    new",
+            ),
+        ),
+    ),
+    TestedBug(
+        "second-reader-kept-open",
+        "of two readers of one ledger that are opened at once one is never closed",
+        """Nobody uses it; its watch stays for ever.""",
+        "every reader is closed",
+        "unit/broker/test_open_readers.py",
+        (
+            Edit(
+                "broker.open_readers:OpenReaders.get_or_open",
+                "        if reader is not opened:  # somebody else was quicker\n"
+                "            await opened.close()\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "reader-of-another-time-dropped",
+        "who drops a reader takes another one's out of the table",
+        """The one that is dropped may have been replaced since. The look whether it is still the
+        same one seems redundant; the newer one is never closed.""",
+        "every reader is closed",
+        "unit/broker/test_open_readers.py",
+        (
+            Edit(
+                "broker.open_readers:OpenReaders.drop",
+                "    if self._open.get(ledger_id) is reader:\n        del self._open[ledger_id]\n",
+                "    self._open.pop(ledger_id, None)\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "index-loses-its-first-point",
+        "a sparse index loses its first point when it becomes coarser",
+        """Every second one goes; the edit begins one earlier, and nothing lies before the lowest
+        any more.""",
+        "reads of long ledgers",
+        "unit/broker/test_broker_memory.py",
+        (
+            Edit(
+                "broker.entry_index:_Points.note",
+                "del self.offsets[1::2], self.entries[1::2]",
+                "del self.offsets[::2], self.entries[::2]",
+            ),
+        ),
+    ),
+    TestedBug(
+        "unsaved-cursor-forgotten",
+        "a cursor counts as saved before it is",
+        """Two lines in the other order: when the write fails the next call does not repeat it, and
+        messages that nobody had are trimmed.""",
+        "S9",
+        "issues/test_subscription_kept_in_memory_only.py",
+        (
+            Edit(
+                "broker.subscriptions:SubscriptionSet.make",
+                "            await self._persist(cursor_op(info.name, info.created_ms, "
+                "mark_delete))\n"
+                "            del self._unsaved[info.name]\n",
+                "            del self._unsaved[info.name]\n"
+                "            await self._persist(cursor_op(info.name, info.created_ms, "
+                "mark_delete))\n",
+            ),
+        ),
+    ),
+)

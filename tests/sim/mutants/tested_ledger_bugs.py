@@ -1,0 +1,178 @@
+"""Planted bugs of ledgers and metadata that a test has to find.
+
+They are of no canon. Each is what a reviewer may overlook: a line that looks redundant and is left
+out, a condition made simpler, an off-by-one, a similar name, an `and` for an `or`.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit
+from tests.sim.mutants.tested import TestedBug
+
+BUGS = (
+    TestedBug(
+        "returned-not-counted",
+        "a bookie that came back is sent what is missing, and its acks never count",
+        """It missed entries that others confirmed, so it has to count anew from the last confirmed
+        one. Without that line its acks are ranges that came too early, for ever: with Qa = Qw,
+        or when another bookie fails, the writer stands still.""",
+        "S8",
+        "unit/ledger/test_writing.py",
+        (
+            Edit(
+                "ledger.writing:Writing.returned",
+                "        self.acks.join(position, self.lac)\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "second-failure-forgotten",
+        "a bookie that failed while another was being replaced is not replaced itself",
+        """The look at who is down by now seems redundant after a change that went well. The writer
+        goes on as if all were live, also where no ack quorum is left.""",
+        "S8",
+        "unit/ledger/test_writing.py",
+        (
+            Edit(
+                "ledger.writing:Writing._apply",
+                "    if self.down:\n        return actions + self._choose()\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "early-acks-go-back",
+        "acks that come twice take back how far a bookie has come",
+        """A range that waited may end before what was acked meanwhile. Without the maximum the
+        bookie owes again what it has stored.""",
+        "S8, P13",
+        "unit/ledger/test_quorum.py",
+        (
+            Edit(
+                "ledger.quorum:Acks._absorb",
+                "reached = max(reached, heappop(early)[1])",
+                "reached = heappop(early)[1]",
+            ),
+        ),
+    ),
+    TestedBug(
+        "length-not-taken",
+        "a recovery that finds nothing above the LAC closes the ledger with length 0",
+        """The confirmed entry is read for nothing but its length, so the early return seems to
+        belong first.""",
+        "S2 (the record says what the ledger holds)",
+        "unit/ledger/test_recovering.py",
+        (
+            Edit(
+                "ledger.recovering:Recovering._take",
+                "    self._length = found.length\n    if entry_id <= self._start:\n",
+                "    if entry_id <= self._start:\n",
+            ),
+            Edit(
+                "ledger.recovering:Recovering._take",
+                "    assert entry_id == self._decided + 1\n",
+                "    self._length = found.length\n    assert entry_id == self._decided + 1\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "gap-of-one",
+        "a gap of a single entry is overlooked when copies are counted",
+        """An off-by-one: the bookie vouches for a ledger of which one entry is missing.""",
+        "P42, P53",
+        "unit/ledger/test_copies.py",
+        (
+            Edit(
+                "ledger.copies:_gaps",
+                "if start > first:",
+                "if start > first + 1:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "any-copy-finishes",
+        "a finished copy of another uuid is taken for one's own",
+        """`finished` is repeated after a lost answer. Without the second half of the condition a
+        copy that is still being made counts as whole.""",
+        "X6",
+        "unit/metadata/test_offloads.py",
+        (
+            Edit(
+                "metadata.offloads:finished",
+                " and is_readable(found)",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "whole-copy-begun-anew",
+        "a ledger whose copy is whole is copied anew, and the record forgets the whole one",
+        """A similar name: only a copy that is the *only* one is kept.""",
+        "X6",
+        "unit/metadata/test_offloads.py",
+        (
+            Edit(
+                "metadata.offloads:begun",
+                "if is_readable(link.offload):",
+                "if is_only_copy(link.offload):",
+            ),
+        ),
+    ),
+    TestedBug(
+        "watchers-skipped",
+        "a watcher is passed over when the one before it cancels its watch",
+        """The list is gone through while it changes: the copy of it looks redundant.""",
+        "watches (no change is ever missed)",
+        "unit/metadata/test_watching.py",
+        (
+            Edit(
+                "metadata.watching:WatchTable.notify",
+                "for watch in list(self._watches.get(key, ())):",
+                "for watch in self._watches.get(key, ()):",
+            ),
+        ),
+    ),
+    TestedBug(
+        "retired-ledgers-forgotten",
+        "a third compacted view forgets the ledgers of the first",
+        """They are retired by no record any more, so nobody collects them.""",
+        "X9, space",
+        "unit/metadata/test_compactions.py",
+        (
+            Edit(
+                "metadata.compactions:published",
+                "retired=view.retired + retired,",
+                "retired=retired,",
+            ),
+        ),
+    ),
+    TestedBug(
+        "last-short-id",
+        "the first long ledger id is cut like a short one",
+        """An off-by-one at 2³¹ − 1: the record stands where BookKeeper does not look.""",
+        "BookKeeper's tree",
+        "conformance/test_metadata_records.py",
+        (
+            Edit(
+                "metadata.ledger_ids:ledger_path",
+                "_SHORT_CUT if ledger_id < SHORT_IDS_END else",
+                "_SHORT_CUT if ledger_id <= SHORT_IDS_END else",
+            ),
+        ),
+    ),
+    TestedBug(
+        "own-create-any-state",
+        "a ledger that was recovered before its creator knew of it is written to",
+        """The token says that it is ours, so its state looks redundant.""",
+        "S2, S3",
+        "issues/test_created_ledger_was_recovered_meanwhile.py",
+        (
+            Edit(
+                "metadata.ledgers:LedgerStore._made",
+                "if ours and found.state is LedgerState.OPEN:",
+                "if ours:",
+            ),
+        ),
+    ),
+)
