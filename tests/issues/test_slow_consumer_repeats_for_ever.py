@@ -23,6 +23,7 @@ from broker.dispatch import Dispatcher
 from octavo.client.client import AsyncClient
 from octavo.client.errors import AcksUnsent, ApiError, Unreachable
 from octavo.client.handing import Due, Handing
+from octavo.client.subscription import Subscription
 from octavo.client.sync import Client
 from octavo.client.types import Delivery
 from tests.http_cluster import HttpCluster, running_brokers
@@ -133,10 +134,20 @@ async def filled(cluster: HttpCluster, count: int, lease_s: float) -> str:
 
 
 class Stalls:
-    """Whether this machine stood still: then leases may end, and messages come twice."""
+    """How long this machine, or an ack, stood still: leases may end then, messages come twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.worst_s = 0.0
+        acknowledge = Subscription.acknowledge
+
+        async def timed(*call: Any) -> None:
+            began = time.monotonic()
+            try:
+                await acknowledge(*call)
+            finally:
+                self.worst_s = max(self.worst_s, time.monotonic() - began)
+
+        patch.setattr(Subscription, "acknowledge", timed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -174,7 +185,7 @@ def _sync_loop(url: str, seen: list[int]) -> None:
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_the_loop_outlives_its_leases(
-    cluster: HttpCluster, kind: str, consumers: int
+    cluster: HttpCluster, kind: str, consumers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """300 messages of 20 ms and more, under leases of 2 s."""
     url = await filled(cluster, 300, 2)
@@ -186,7 +197,7 @@ async def test_the_loop_outlives_its_leases(
         else:
             asyncio.run(_async_loop(url, seen))
 
-    with Stalls() as stalls:
+    with Stalls(monkeypatch) as stalls:
         await asyncio.gather(*(asyncio.to_thread(run) for _ in range(consumers)))
     assert set(seen) == set(range(300))
     assert len(seen) == 300 or stalls.worst_s > 0.3, f"{len(seen)} of 300"
@@ -194,7 +205,9 @@ async def test_the_loop_outlives_its_leases(
         assert (await client.subscription("orders", "billing").stats())["backlog"] == 0
 
 
-async def test_one_message_may_take_longer_than_a_lease(cluster: HttpCluster) -> None:
+async def test_one_message_may_take_longer_than_a_lease(
+    cluster: HttpCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The synchronous client has a thread of its own, which keeps the lease."""
     url = await filled(cluster, 10, 1)
     seen: list[int] = []
@@ -206,7 +219,7 @@ async def test_one_message_may_take_longer_than_a_lease(cluster: HttpCluster) ->
                 if len(seen) == 1:
                     time.sleep(2.5)
 
-    with Stalls() as stalls:
+    with Stalls(monkeypatch) as stalls:
         await asyncio.to_thread(run)
     assert set(seen) == set(range(10))
     assert len(seen) == 10 or stalls.worst_s > 0.2

@@ -78,4 +78,22 @@ MUTANTS = (
         ),
         "topic",
     ),
+    Mutant(
+        "batch-takes-one-sequence",
+        0,
+        "octavo/client/lane.py",
+        "a producer counts batches where the broker counts messages",
+        """The next batch begins at a sequence that the last one has used: it is taken for a repeat
+        of that, its messages are nowhere, and their sender was told that they are stored.""",
+        "S9",
+        "producers of the client, with batches of several messages",
+        (
+            Edit(
+                "octavo.client.lane:Lane.seal",
+                "self._sequence + len(batch.items)",
+                "self._sequence + 1",
+            ),
+        ),
+        "topic",
+    ),
 )
