@@ -23,6 +23,7 @@ class MemoryWriter:
         self.ledger_id = ledger_id
         self.entries: list[bytes] = []
         self.length = 0
+        self.ended: Exception | None = None
         self.go_on = asyncio.Event()
         self.go_on.set()
 
@@ -32,6 +33,8 @@ class MemoryWriter:
 
     async def append(self, payload: bytes) -> int:
         await self.go_on.wait()
+        if self.ended is not None:
+            raise self.ended
         self.entries.append(payload)
         return self.last_add_confirmed
 
@@ -39,7 +42,7 @@ class MemoryWriter:
         pass
 
     def abandon(self, error: Exception) -> None:
-        pass
+        self.ended = error
 
 
 class MemoryLedgers:

@@ -104,7 +104,7 @@ MUTANTS = (
         "a commit whose broker dies, on a cluster of several",
         (
             Edit(
-                "broker.transactions:Transactions._sweep",
+                "broker.transactions:Transactions.sweep",
                 "            if partition is None:\n"
                 "                done = False\n"
                 "            else:\n"

@@ -134,15 +134,16 @@ BUGS = (
     TestedBug(
         "old-state-ledger-goes-on",
         "after a roll without an answer acks go on in the old state ledger",
-        """That the writer is let go of before the new one stands looks redundant. The record may
-        name the new one: what is answered from then on nobody finds.""",
+        """That the old writer is let go of before the new one stands looks redundant. The record
+        may name the new one: what is answered from then on nobody finds.""",
         "S9 (an ack that was answered holds)",
         "unit/broker/test_acks_are_durable.py",
         (
+            Edit("broker.state_log:StateLog._roll", "    self._writer = None\n", ""),
             Edit(
                 "broker.state_log:StateLog._roll",
-                "    self._writer = None\n    new",
-                "    new",
+                "    finally:\n        if old is not None:\n            let_go(old)\n",
+                "    finally:\n        pass\n",
             ),
         ),
     ),
