@@ -358,7 +358,9 @@ class Broker:
             try:
                 begin()
             except Exception as error:  # a bug must not end all maintenance
-                _log.exception("broker_task_failed", task=begin.__name__, reason=repr(error))
+                _log.error(
+                    "broker_task_failed", task=begin.__name__, reason=repr(error), exc_info=error
+                )
 
     def _keep_up(self) -> None:
         served = self.partitions()

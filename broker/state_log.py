@@ -171,7 +171,12 @@ class StateLog:
         except Exception as error:  # a bug
             why = f"{self._name}: the acks may or may not be durable: {error!r}"
             self._fail(group + self._waiting, AckOutcomeUnknown(why))
-            _log.exception("state_write_failed", partition=str(self._name), reason=repr(error))
+            _log.error(
+                "state_write_failed",
+                partition=str(self._name),
+                reason=repr(error),
+                exc_info=error,
+            )
         except BaseException:
             self._fail(group + self._waiting, NotOwner(f"{self._name} is being closed here"))
             raise

@@ -185,7 +185,12 @@ class Bookie:
                     await self.connected()
                 except Exception as error:  # a bug must not end the trying in silence
                     if not isinstance(error, BookieUnavailable):
-                        log.exception("bookie_lost", bookie=self.bookie_id, reason=repr(error))
+                        log.error(
+                            "bookie_lost",
+                            bookie=self.bookie_id,
+                            reason=repr(error),
+                            exc_info=error,
+                        )
                         error = BookieUnavailable(self.bookie_id, repr(error))
                     if not told:
                         self._tell_down(error)

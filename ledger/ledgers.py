@@ -290,7 +290,7 @@ class LedgerClient:
                     try:
                         goes_on = replication.tick(now)
                     except Exception as error:  # a bug in one writer must not stop the others
-                        log.exception("ledger_task_failed", reason=repr(error))
+                        log.error("ledger_task_failed", reason=repr(error), exc_info=error)
                         goes_on = False
                         replication.fail(LedgerError(f"its writer failed: {error!r}"))
                     if not goes_on:

@@ -24,6 +24,9 @@ T = TypeVar("T")
 Answer = Coroutine[Any, Any, T]
 
 
+_RESENT_S = 0.02
+
+
 class SimMetadataStore:
     """A `MetadataStore` on a `SimMetadata`."""
 
@@ -165,7 +168,11 @@ class SimMetadataStore:
 
     def _alarm(self, key: WatchKey) -> None:
         seq = self._alarms.pop(key, 0)
-        # Lost with the connection: everybody gets an alarm with the next one.
-        if self.line.is_linked and self._server.is_heard(self.name):
+        if not self.line.is_linked:
+            return  # lost with the connection: everybody gets an alarm with the next one
+        if self._server.is_heard(self.name):
             self.line.view = max(self.line.view, seq)
             self._watches.notify((key,))
+        else:  # it is sent again for as long as the connection lives
+            self._alarms[key] = seq
+            self._server.loop.call_later(_RESENT_S, self._alarm, key, context=self.line.context)

@@ -65,7 +65,8 @@ class TopicClient:
     ) -> Any:
         """Have `work` done at the owner of a partition. Raises `EXPECTED`."""
         load = self.load
-        broker = load.brokers[self._owners.get(name) or self.rng.choice(list(load.brokers))]
+        known = [one for one, broker in load.brokers.items() if not broker.held_down]
+        broker = load.brokers[self._owners.get(name) or self.rng.choice(known)]
 
         async def noted(partition: Partition) -> Any:
             here.append(partition)

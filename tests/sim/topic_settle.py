@@ -9,7 +9,7 @@ and everything must be as it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from broker.errors import SubscriptionBusy
@@ -61,6 +61,8 @@ class TopicJudge:
         """In the seeds that have compacted views."""
         self.published: PublishedLoad | None = None
         """In the seeds that have published batches."""
+        self.fleet_is_well: Callable[[], Awaitable[None]]
+        """Judges the brokers."""
         self.settled = False
         self._ready: Callable[[], None] = lambda: None
 
@@ -88,7 +90,8 @@ class TopicJudge:
     async def _at_any(self, client: TopicClient, work: Callable[..., Any]) -> Any:
         assert client.process is not None
         while True:
-            broker = client.rng.choice(list(self.brokers.values()))
+            known = [broker for broker in self.brokers.values() if not broker.held_down]
+            broker = client.rng.choice(known)
             try:
                 return await self.cluster.network.call(
                     client.process, broker.name, lambda b=broker: b.with_broker(work), 1.0
@@ -128,6 +131,7 @@ class TopicJudge:
             await self.compaction.finish(client)
         if self.published is not None:
             self.published.audit.check_whole()
+        await self.fleet_is_well()
         for broker in self.brokers.values():
             broker.kill()
             broker.start()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from broker.types import TopicName
-from tests.sim import client_load, compaction_load, published_load, time_options, topic_options
+from tests.sim import (
+    client_load,
+    compaction_load,
+    fleet,
+    published_load,
+    time_options,
+    topic_options,
+)
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.client_load import ClientLoad, ClientOptions
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.compaction_load import CompactionLoad
+from tests.sim.fleet import Fleet
 from tests.sim.options import SimOptions
 from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
@@ -81,7 +90,12 @@ class Topics:
             client = ClientOptions()
         subscriptions = {**self.options.subscriptions, **client.subscriptions}
         self.options = replace(self.options, subscriptions=subscriptions)
+        drawn = fleet.draw(loop.stream("fleet options"))
+        if drawn.partitions is not None:
+            more = replace(self.options.settings, partitions=drawn.partitions)
+            self.options = replace(self.options, settings=more)
         cluster.events.add("topic options", self.options)
+        cluster.events.add("fleet options", drawn)
         cluster.events.add("time options", times)
         self.audit = TopicAudit(cluster.events, cluster.trace, cluster.audit.fail)
         self.chains = ChainAudit(self.audit, cluster.audit, cluster.trace, cluster.audit.fail)
@@ -92,7 +106,8 @@ class Topics:
             self.audit.add(name, self.options.subscriptions, repeats=not self.options.definite)
         self.brokers: dict[str, SimBroker] = {}
         config = {
-            **self.options.config, **topic_options.draw_clocks(loop.stream("clock options"))
+            **self.options.config, **topic_options.draw_clocks(loop.stream("clock options")),
+            **drawn.config,
         }  # fmt: skip
         for number in range(1, self.options.brokers + 1):
             name = f"k{number}"
@@ -112,6 +127,8 @@ class Topics:
         self.judge = TopicJudge(
             cluster, self.brokers, self.load, self.options, self.audit, topic, self.times
         )
+        self.fleet = Fleet(cluster, self.brokers, config, drawn, topic, len(partitions))
+        self.judge.fleet_is_well = lambda: self.fleet.check(self._hopeless)
         published = published_load.draw(loop.stream("published options"))
         self.tools = self._tools(tool_options, published)
         if compaction.jobs:
@@ -150,15 +167,18 @@ class Topics:
         self.judge.compaction = compaction
         self.chains.views = compaction.views
 
-    def installed(self) -> AbstractContextManager[None]:
-        """While this is entered, Spark's side runs in this seed."""
-        return nullcontext() if self.tools is None else self.tools.installed()
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While this is entered, Spark's side runs in this seed, and maintenance is watched."""
+        with self.fleet.installed(), nullcontext() if not self.tools else self.tools.installed():
+            yield
 
     def start(self) -> None:
         for broker in self.brokers.values():
             broker.start()
         self.judge.prepare(self._begin)
         self.nemesis.start()
+        self.fleet.start()
 
     def _begin(self) -> None:
         self._ready = True
@@ -166,6 +186,7 @@ class Topics:
         self.times.begin_jumps()
 
     def heal(self) -> None:
+        self.fleet.over = True
         self.nemesis.heal()
         self.load.over = True
         if self.tools is not None:

@@ -1,0 +1,226 @@
+"""Brokers that leave, come back and come newly, and who has how many partitions in the end.
+
+S10  once all is well, every partition is served by the broker that should have it, and of each
+     topic no live broker has two more than another: within `EVEN_WITHIN_S`
+S11  nothing that was discarded stays registered: a broker has the writers of the partitions that
+     it serves, and no others listen to bookies
+S12  an error that nobody expects in one partition's maintenance leaves the others maintained
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from broker.partition import Partition
+from broker.preference import preferred_brokers
+from broker.types import PartitionName, TopicName
+from ledger.ledgers import LedgerClient
+from tests.sim.brokers import SimBroker
+from tests.sim.cluster import Cluster
+from tests.sim.quiet import Injected
+
+EVEN_WITHIN_S = 15.0
+TIDY_WITHIN_S = 8.0
+MAINTAINED_WITHIN_S = 2.0
+_LOOK_EVERY_S = 0.05
+_BROKERS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """One seed's."""
+
+    config: dict[str, Any]
+    """Of the brokers."""
+    partitions: int | None
+    """More than a topic has otherwise."""
+    moves_s: float | None
+    """Mean pause between two brokers that leave or come."""
+    ill: int | None
+    """The partition whose maintenance fails now and then, by an error that nobody expects."""
+
+
+def draw(rng: random.Random) -> FleetOptions:
+    """The options of one seed, from a stream of its own."""
+    return FleetOptions(
+        config={
+            "balance_after_ms": rng.choice((1, 100, 100, 600)),
+            "balance_interval_ms": rng.choice((10, 50, 200)),
+            "balance_pause_ms": rng.choice((1, 30)),
+        },
+        partitions=rng.choice((None, None, None, None, 3, 4, 7)),
+        moves_s=rng.choice((None, None, 0.25, 0.6)),
+        ill=rng.choice((None, None, 0)),
+    )
+
+
+class Fleet:
+    """Has brokers leave and come, and judges how it ended."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        brokers: dict[str, SimBroker],
+        config: dict[str, Any],
+        options: FleetOptions,
+        topic: TopicName,
+        partitions: int,
+    ) -> None:
+        self.cluster = cluster
+        self.brokers = brokers
+        self.options = options
+        self.topic = topic
+        self.partitions = partitions
+        self.over = False
+        self.rng = cluster.loop.stream("fleet")
+        self._config = config
+        self._maintained: dict[tuple[str, PartitionName], float] = {}
+
+    # ------------------------------------------------------------------ leaving and coming
+
+    def start(self) -> None:
+        if self.options.moves_s is not None:
+            self._next(self.options.moves_s)
+
+    def _next(self, mean_s: float) -> None:
+        self.cluster.loop.world_later(self.rng.expovariate(1 / mean_s), self._move, mean_s)
+
+    def _move(self, mean_s: float) -> None:
+        if self.over:
+            return
+        here = [broker for broker in self.brokers.values() if not broker.held_down]
+        away = [broker for broker in self.brokers.values() if broker.held_down]
+        how = self.rng.choice(("leaves", "leaves", "returns", "joins"))
+        name = ""
+        if how == "leaves" and len(here) > 1:
+            name = self._leave(self.rng.choice(here))
+        elif how == "returns" and away:
+            broker = self.rng.choice(away)
+            broker.held_down, name = False, broker.name
+            broker.start()
+        elif how == "joins" and len(self.brokers) < _BROKERS_MAX:
+            name = f"k{len(self.brokers) + 1}"
+            self.brokers[name] = SimBroker(self.cluster, name, self._config, self.brokers)
+            self.brokers[name].start()
+        if name:
+            self.cluster.events.add("FLEET", how, name)
+            self.cluster.trace.probe(f"fleet.{how}")
+        self._next(mean_s)
+
+    def _leave(self, broker: SimBroker) -> str:
+        """For good, or until it is chosen to return."""
+        broker.held_down = True
+        if self.rng.random() < 0.5 and broker.serves:
+            broker.stop()
+        else:
+            broker.kill(power=self.rng.random() < 0.5)
+        return broker.name
+
+    # ------------------------------------------------------------------ maintenance that fails
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While this is entered, maintenance is watched, and fails where it is to."""
+        real, fleet = Partition.upkeep, self
+
+        async def upkeep(partition: Partition) -> None:
+            if partition.name.partition == fleet.options.ill and fleet.rng.random() < 0.7:
+                fleet.cluster.trace.probe("fleet.upkeep_failed")
+                raise Injected(f"maintenance of {partition.name}")
+            await real(partition)
+            place = partition._around.broker_id(), partition.name
+            fleet._maintained[place] = fleet.cluster.loop.time()
+
+        put = setattr
+        put(Partition, "upkeep", upkeep)
+        try:
+            yield
+        finally:
+            put(Partition, "upkeep", real)
+
+    # ------------------------------------------------------------------ the referee
+
+    async def check(self, hopeless: Callable[[], bool]) -> None:
+        """When everybody has been asked for everything and the faults are over."""
+        for number, what, within_s in (
+            ("S10", self.uneven, EVEN_WITHIN_S),
+            ("S11", self.left_over, TIDY_WITHIN_S),
+            ("S12", self.neglected, MAINTAINED_WITHIN_S + self._longest_upkeep_s()),
+        ):
+            why = await self._until_none(what, within_s)
+            if why and not hopeless():
+                self.cluster.audit.fail(f"{number} after {within_s:g} s: {why}")
+        self.cluster.trace.probe("fleet.even")
+
+    async def _until_none(self, what: Callable[[], str], within_s: float) -> str:
+        loop = self.cluster.loop
+        until_s = loop.time() + within_s
+        while (why := what()) and loop.time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_EVERY_S)
+        return why
+
+    def _serving(self) -> dict[str, list[Partition]]:
+        return {
+            name: one.broker.partitions()
+            for name, one in sorted(self.brokers.items())
+            if one.broker is not None
+        }
+
+    def uneven(self) -> str:
+        """What is not served, or by whom it should not be."""
+        serving = self._serving()
+        ids = tuple(serving)
+        owners = {p.name.partition: name for name, served in serving.items() for p in served}
+        if not ids or sorted(owners) != list(range(self.partitions)):
+            return f"of {self.partitions} partitions {sorted(owners)} are served, by {ids}"
+        shares = Counter(owners.values())
+        if max(shares.values()) - min(shares[name] for name in ids) > 1:
+            return f"{dict(shares)} of {ids}"
+        wanted = preferred_brokers(self.topic, self.partitions, ids)
+        wrong = {n: (owners[n], one) for n, one in enumerate(wanted) if owners[n] != one}
+        return f"partition → (served by, should be): {wrong}" if wrong else ""
+
+    def left_over(self) -> str:
+        """Writers that no partition uses, and who listens to bookies without need."""
+        for name, served in self._serving().items():
+            found = _left_over(self.brokers[name].ledgers, served)
+            if found:
+                return f"{name}: {found}"
+        return ""
+
+    def _longest_upkeep_s(self) -> float:
+        return 2 * float(self._config["trim_interval_ms"]) / 1000
+
+    def neglected(self) -> str:
+        """A partition that is served and not maintained, though nothing is wrong with it."""
+        since_s = self.cluster.loop.time() - MAINTAINED_WITHIN_S - self._longest_upkeep_s()
+        for name, served in self._serving().items():
+            for partition in served:
+                last_s = self._maintained.get((name, partition.name), 0.0)
+                if partition.name.partition != self.options.ill and last_s < since_s:
+                    return f"{partition.name} was maintained by {name} at {last_s:.3f} s last"
+        return ""
+
+
+def _left_over(client: LedgerClient | None, served: list[Partition]) -> str:
+    """What is registered at a ledger client beyond what the open partitions use."""
+    if client is None:
+        return ""
+    needed = 0
+    for partition in served:
+        log = partition._state_log
+        needed += 1 + (log is not None and log._writer is not None)
+    if len(client._writers) > needed:
+        return f"{len(client._writers)} writers for {len(served)} partitions, not {needed}"
+    users = {id(writer._replication) for writer in client._writers}
+    for bookie in client.bookies._bookies.values():
+        strangers = [one for one in bookie._listeners if id(one) not in users]
+        if strangers and not client._recoveries:
+            return f"{len(strangers)} listen to {bookie.bookie_id} for no ledger"
+    return ""
