@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -27,6 +28,8 @@ from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RETRY_S = 0.2
+_TOPICS_REMEMBERED = 4_096
+"""What was computed for others is computed again when it is wanted."""
 _TAKEN_SESSIONS_MAX = 2
 """A record that stands for longer than so many session timeouts is no leftover of our past."""
 
@@ -60,6 +63,7 @@ class Members:
         self._store = store
         self._ownership = ownership
         self._settle_s = settle_ms / 1000
+        self._preferred = functools.lru_cache(_TOPICS_REMEMBERED)(preferred_brokers)
         self._on_gone = on_gone
         self._on_taken = on_taken
         self._spawn = spawn
@@ -106,7 +110,7 @@ class Members:
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
         """Who should own each partition of a topic that has so many, were it free now."""
         live = self.live or {self.own.broker_id: self.own}
-        return tuple(live[one] for one in preferred_brokers(topic, partitions, tuple(sorted(live))))
+        return tuple(live[one] for one in self._preferred(topic, partitions, tuple(sorted(live))))
 
     def settled(self) -> tuple[str, ...]:
         """The brokers that have been up for long enough to be given what is served; sorted.
@@ -132,7 +136,7 @@ class Members:
         """
         if not settled:
             return (None,) * partitions
-        wanted = preferred_brokers(topic, partitions, settled)
+        wanted = self._preferred(topic, partitions, settled)
         return tuple(
             one if one == now.broker_id else None
             for one, now in zip(wanted, self.preferred(topic, partitions), strict=True)

@@ -9,17 +9,14 @@ one partition spread as dice would spread them.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 
 from broker.types import TopicName
 
 _WEIGHT_BYTES = 8
 _WEIGHTS_PER_DIGEST = hashlib.blake2b.MAX_DIGEST_SIZE // _WEIGHT_BYTES
-_TOPICS_REMEMBERED = 4_096
 
 
-@functools.lru_cache(maxsize=_TOPICS_REMEMBERED)
 def preferred_brokers(
     topic: TopicName, partitions: int, broker_ids: tuple[str, ...]
 ) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ KEPT: Mapping[str, str] = {
         broker.deletion_clock:_WANDERING
     """,
     "a cache of a pure function": """
-        broker.preference:_TOPICS_REMEMBERED
+        broker.members:_TOPICS_REMEMBERED
     """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
         octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*

@@ -1,0 +1,87 @@
+"""Planted bugs of balance and upkeep, of no canon."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+PROFILE = "topic"
+
+MUTANTS = (
+    Mutant(
+        "preference-without-bound",
+        0,
+        "preference.py",
+        "each partition chooses its broker by itself",
+        """What stood before: the highest random weight decides, and nothing bounds what one broker
+        gets. The edit takes nothing off a broker's room.""",
+        "S10 (no broker has two more of a topic than another)",
+        "topics of several partitions",
+        (Edit("broker.preference:preferred_brokers", "room[best] -= 1", "pass"),),
+        PROFILE,
+    ),
+    Mutant(
+        "nothing-is-handed-on",
+        0,
+        "balance.py",
+        "what is served stays where it is",
+        """What stood before: a broker that comes is given only what nobody serves. The edit takes
+        the heir for this broker.""",
+        "S10 (partitions lie where they should)",
+        "brokers that join or return",
+        (
+            Edit(
+                "broker.balance:Balance.to_move",
+                "if heir is not None and heir != own:",
+                "if heir is not None and heir == own:",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "handed-on-without-closing",
+        0,
+        "ownership.py",
+        "a partition is released while it is still being served",
+        """The next owner fences it, so that nothing is lost; but what was open stays open. The edit
+        releases without closing.""",
+        "S11 (nothing discarded stays registered)",
+        "hand-overs between brokers that go on living",
+        (
+            Edit(
+                "broker.ownership:Owners._hand_over",
+                "await local.partition.close(graceful=True)",
+                "pass",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "state-writer-not-let-go",
+        0,
+        "state_log.py",
+        "the writer of a state ledger stays registered when its partition is lost",
+        """It listened to its bookies for as long as the process lived. The edit keeps it.""",
+        "S11 (nothing discarded stays registered)",
+        "losses of ownership by brokers that live on, with cursors",
+        (Edit("broker.state_log:StateLog.close", "let_go(self._writer)", "pass"),),
+        PROFILE,
+    ),
+    Mutant(
+        "chores-end-with-one",
+        0,
+        "broker.py",
+        "an error in one partition's upkeep ends the round for those after it",
+        """What stood before: one loop over all partitions, awaited one after the other. The edit
+        has the round wait for each, in one chore.""",
+        "S12 (the others are maintained)",
+        "an error that nobody expects in the upkeep of the first partition",
+        (
+            Edit(
+                "broker.broker:Broker._keep_up",
+                'self.chores.begin("upkeep", partition.name, partition.upkeep)',
+                'self.chores.begin("upkeep", served[0].name, partition.upkeep)',
+            ),
+        ),
+        PROFILE,
+    ),
+)
