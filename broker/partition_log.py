@@ -7,6 +7,7 @@ What was confirmed lately comes from the tail cache, everything older from the l
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -118,7 +119,10 @@ class PartitionLog:
 
     async def offset_at(self, time_ms: int) -> int:
         """See `Partition.offset_at`."""
-        for link in self._record.chain.links:
+        passed = -1
+        # The chain of each moment: what follows a ledger that was trimmed meanwhile may be newer.
+        while (link := self._after(passed)) is not None:
+            passed = link.base_offset
             try:
                 found = await self._offset_in(link, time_ms)
             except LedgerNotFound:
@@ -128,6 +132,11 @@ class PartitionLog:
             if found is not None:
                 return found
         return self.end_offset
+
+    def _after(self, base_offset: int) -> PartitionLedger | None:
+        links = self._record.chain.links
+        place = bisect_right(links, base_offset, key=lambda link: link.base_offset)
+        return links[place] if place < len(links) else None
 
     async def _offset_in(self, link: PartitionLedger, time_ms: int) -> int | None:
         if link.count is not None:

@@ -1,0 +1,48 @@
+"""A lookup by time answered the end, although what it asked for was there.
+
+It walked over the ledgers as they were when it began. Where retention removed them under its feet
+it passed over those, and never came to the ledgers that had followed meanwhile. Found by the
+simulator (seed 26 of the profile `topic`), once brokers joined and left beside lookups.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger.errors import LedgerNotFound
+from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
+
+
+async def test_ledgers_that_came_meanwhile_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_brokers(tmp_path) as brokers:
+        running = await brokers.start("A")
+        name = await make_topic(running.broker, rollover_entries=1, retention_bytes=0)
+        partition = await owned(running.broker, name)
+        await partition.publish(batch(1, time_ms=1_000))
+        log: Any = partition._log
+        look, looked = log._offset_in, 0
+        stored: list[int] = []
+
+        async def slow(link: Any, time_ms: int) -> int | None:
+            nonlocal looked
+            looked += 1
+            if looked > 1:
+                found: int | None = await look(link, time_ms)
+                return found
+            await partition.publish(batch(1, time_ms=2_000))
+            await until(
+                lambda: link.ledger_id not in dict(partition.stats().ledgers[-1:]), "rolled over"
+            )
+            await partition.upkeep()
+            assert link.ledger_id not in dict(partition.stats().ledgers)
+            stored.append((await partition.publish(batch(1, time_ms=5_000))).first_offset)
+            raise LedgerNotFound(f"ledger {link.ledger_id} is gone")
+
+        monkeypatch.setattr(log, "_offset_in", slow)
+        assert await partition.offset_at(4_000) == stored[0]
+        assert looked > 1
