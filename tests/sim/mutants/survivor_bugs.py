@@ -29,15 +29,16 @@ MUTANTS = (
         ),
         "ledger",
     ),
-    Mutant(
+)
+
+BUGS = (
+    TestedBug(
         "marks-pruned-blindly",
-        0,
-        JUDGED,
         "marks of transactions that are not complete are pruned",
-        """A partition keeps which batch of a transaction it has. The mark may go once nobody
-        asks for it. The edit lets all go when there are many, and a part is spliced in twice.""",
+        """A partition keeps which batch of a transaction it has. The mark may go once nobody asks
+        for it. The edit lets all go when there are many, and a part is spliced in twice.""",
         "X2",
-        "several queries, few marks (`MARKS_MAX`), commits that are repeated",
+        "unit/broker/test_marks_pruned.py",
         (
             Edit(
                 "broker.splicing:Splicer._finished",
@@ -45,11 +46,7 @@ MUTANTS = (
                 "if record is not None:",
             ),
         ),
-        "topic",
     ),
-)
-
-BUGS = (
     TestedBug(
         "rollover-does-not-wait",
         "a roll-over closes the old ledger before all in it is confirmed",

@@ -1,0 +1,46 @@
+"""Which marks of transactions a partition lets go when it has many: those nobody asks for again.
+
+A mark that goes while its batch is not complete lets the batch be spliced in a second time. Random
+transactions, some of them forgotten and used again since.
+"""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker import transaction as rules
+from broker.splicing import Splicer
+from broker.types import PartitionName
+from metadata.transactions import TransactionRecord
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_only_what_is_finished_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    records: dict[str, TransactionRecord] = {}
+    marks: dict[str, int] = {}
+    needed: set[str] = set()
+    for number in range(rng.randint(1, 12)):
+        name, batch = f"t{number}", rng.randint(0, 5)
+        record = TransactionRecord(batch=batch, complete=rng.random() < 0.5, since_ms=7)
+        records[name] = record
+        behind, again = rng.random() < 0.3, rng.random() < 0.2
+        mark = f"{name}@{5 if again else 7}"
+        marks[mark] = batch - behind
+        if not (record.complete or behind or again):
+            needed.add(mark)
+
+    async def read(transaction: str) -> tuple[TransactionRecord, int]:
+        return records[transaction], 1
+
+    around: Any = SimpleNamespace(transactions=SimpleNamespace(read=read))
+    keeper: Any = SimpleNamespace(value=SimpleNamespace(transactions=marks))
+    splicer = Splicer(PartitionName("public", "t", 0), around, keeper)
+    monkeypatch.setattr(rules, "MARKS_MAX", len(marks))
+    assert await splicer._finished() == marks.keys() - needed
+    monkeypatch.setattr(rules, "MARKS_MAX", len(marks) + 1)
+    assert await splicer._finished() == set(), "few marks cost nothing"
