@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from broker.call import Call
-from broker.errors import TopicNotFound
+from broker.errors import TopicChanged, TopicNotFound, TopicReplaced
 from broker.partition import Partition
 from broker.problems import Problem, problem_of
 from broker.proxy import ask_all, ask_partition, at_owner, topic_of
@@ -135,7 +135,10 @@ async def patch_topic(call: Call) -> web.StreamResponse:
 
 async def delete_topic(call: Call) -> web.StreamResponse:
     """`DELETE /v1/topics/{namespace}/{topic}`."""
-    await call.services.broker.delete_topic(call.topic)
+    try:
+        await call.services.broker.delete_topic(call.topic, call.incarnation)
+    except TopicChanged as error:
+        raise TopicReplaced(str(error)) from error
     return web.Response(status=204)
 
 

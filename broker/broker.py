@@ -196,12 +196,13 @@ class Broker:
         """New settings; partitions may only grow. Raises `TopicNotFound`, `InvalidSettings`."""
         return await self._topics.update(name, settings)
 
-    async def delete_topic(self, name: TopicName) -> None:
+    async def delete_topic(self, name: TopicName, incarnation: str | None = None) -> None:
         """Delete the topic, its ledgers and cursors; nobody serves it any more when this returns.
 
-        Raises `TopicNotFound`, and `TopicDeleting` when it takes long: it goes on by itself.
+        With an `incarnation` no other topic of that name: raises `TopicChanged`. Raises
+        `TopicNotFound`, and `TopicDeleting` when it takes long: it goes on by itself.
         """
-        await self._topics.delete(name)
+        await self._topics.delete(name, incarnation)
 
     async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
         """Serve this incarnation of the topic no more: it is being deleted, says another broker.

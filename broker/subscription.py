@@ -368,13 +368,14 @@ class Subscription:
     ) -> list[int]:
         """The offsets of ack ids whose lease is alive; those without one go to `stale`."""
         here = (str(self._log.name.partition), str(self._log.lease_epoch))
+        topic = self._log.lease_epoch >> 32
         holds, is_acked = self._dispatcher.holds, self._cursor.is_acked
         offsets = []
         for text in ack_ids:
             # Taken apart in place: a thousand of these come with every call.
             try:
                 partition, offset_text, epoch, lease = text.split("-")
-                offset = int(offset_text)
+                offset, of = int(offset_text), int(epoch) >> 32
                 alive = (partition, epoch) == here and holds(offset, int(lease))
             except ValueError:
                 raise AckId.invalid(text) from None
@@ -382,8 +383,9 @@ class Subscription:
                 raise InvalidAckId(
                     f"ack id {AckId.parse(text)} belongs to partition {partition}, not {here[0]}"
                 )
-            # An ack that is repeated because its answer was lost is not stale, it is done.
-            if alive or (or_acked and is_acked(offset)):
+            # An ack that is repeated because its answer was lost is not stale, it is done; one of
+            # an earlier topic of the name is of another message, whatever its offset.
+            if alive or (or_acked and is_acked(offset) and of == topic):
                 offsets.append(offset)
             else:
                 stale.append(text)

@@ -243,13 +243,15 @@ class Topics:
                 return
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
-    async def delete(self, name: TopicName) -> None:
+    async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
         """See `Broker.delete_topic`."""
         await self._records.sync()
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound as error:
             raise _no_topic(name) from error
+        if incarnation and record.identity != incarnation:
+            raise TopicChanged(f"topic {name} is another one, made after it", looked=True)
         await self._deletions.finish(name, record.identity)
         self.forget(name)
 

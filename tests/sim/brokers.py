@@ -125,6 +125,11 @@ class SimBroker:
             await self.store.close()
         except OctavoError:
             pass
+        # Calls that nobody waited for are cut off, as the server's are; then all errors were seen.
+        cut = [one for one in process.tasks if one.get_name().startswith("call from")]
+        for call in cut:
+            call.cancel()
+        await asyncio.gather(*cut, return_exceptions=True)
         self.cluster.loop.look_for_unseen_errors(process)
         self.cluster.events.add("broker stopped", self.name)
         process.crash()

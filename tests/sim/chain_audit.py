@@ -81,11 +81,11 @@ class ChainAudit:
             return
         record = decode_record(PartitionRecord, change.path, change.value)
         known = self.owned.setdefault(name, Owned())
+        if known.record.incarnation and record.incarnation != known.record.incarnation:
+            known = self.owned[name] = Owned()  # what another topic of the name has left over
         what = f"{name} by {change.by}: {_short(known.record)} → {_short(record)}"
         if record.deleted:
-            if not same_to_owner(
-                replace(record, deleted=False), replace(known.record, deleted=False)
-            ):
+            if not same_to_owner(_standing(record), _standing(known.record)):
                 self._fail(f"S9 a chain is changed that is being deleted: {what}")
             known.record = record
             return
@@ -233,6 +233,11 @@ class ChainAudit:
     def _is_deleted(self, ledger_id: int) -> bool:
         history = self._ledgers.ledgers.get(ledger_id)
         return history is not None and history.deleted
+
+
+def _standing(record: PartitionRecord) -> PartitionRecord:
+    """But for what a deletion marks."""
+    return replace(record, deleted=False, incarnation="")
 
 
 def _short(record: PartitionRecord) -> str:

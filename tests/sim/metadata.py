@@ -154,6 +154,10 @@ class SimMetadata:
         for session in [s for s in self._sessions.values() if s.store[0] == name]:
             self._end(session)
 
+    def has_session(self, author: Author) -> bool:
+        """Whether a session of this store stands."""
+        return any(session.store == author for session in self._sessions.values())
+
     def reset(self, name: str) -> None:
         """Cut the connection of the process `name`: what is under way has an unknown end."""
         self.trace.fault("metadata.reset")

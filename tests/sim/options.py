@@ -20,8 +20,9 @@ QUORUMS: Mapping[int, tuple[tuple[int, int, int], ...]] = {
 }
 """(E, Qw, Qa) by the number of bookies: with and without spares, with E > Qw, with Qa = Qw."""
 
-PROFILES = ("ledger", "topic", "both", "beyond", "copies")
-"""Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies."""
+PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate")
+"""Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies; a
+topic that is deleted and made again."""
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds
@@ -140,7 +141,15 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         journal_directories=rng.choice((("/j",), ("/j",), ("/j", "/j2"), ("/j", "/j2", "/j3"))),
         accepts_loss=rng.random() < 0.6,
     )
+    if profile == "recreate":
+        return _with_deletions(options, rng)
     return _with_keepers(options, rng) if profile == "copies" else options
+
+
+def _with_deletions(options: SimOptions, rng: random.Random) -> SimOptions:
+    """Time for some topics, and watches that come late by more than a deletion takes."""
+    late = {**options.metadata, "watch_delay_ms": rng.choice((2.0, 100.0, 1_000.0))}
+    return replace(options, metadata=late, safety_s=rng.choice((1.5, 3.0)))
 
 
 def _with_keepers(options: SimOptions, rng: random.Random) -> SimOptions:

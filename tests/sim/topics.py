@@ -12,6 +12,7 @@ from tests.sim import (
     compaction_load,
     fleet,
     published_load,
+    recreate_load,
     time_options,
     topic_options,
 )
@@ -20,11 +21,12 @@ from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.client_load import ClientLoad, ClientOptions
 from tests.sim.cluster import Cluster, SimBookie
-from tests.sim.compaction_load import CompactionLoad
+from tests.sim.compaction_load import CompactionLoad, CompactionOptions
 from tests.sim.fleet import Fleet
 from tests.sim.options import SimOptions
 from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
+from tests.sim.recreate_load import RecreateLoad
 from tests.sim.time_audit import TimeAudit
 from tests.sim.time_load import TimeLoad
 from tests.sim.tool_judge import ToolJudge
@@ -45,26 +47,26 @@ def with_workload(options: SimOptions, profile: str | None, drawn: float) -> Sim
     """Which workloads a seed has: ledgers, topics, or both."""
     if profile is None and not options.beyond and drawn < _TOPICS_SHARE + _BOTH_SHARE:
         profile = "topic" if drawn < _TOPICS_SHARE else "both"
-    if profile not in ("topic", "both"):
+    if profile not in ("topic", "both", "recreate"):
         return options
     # A topic goes on for ever, so it wants a whole ensemble also when bookies are lost for good.
     lost_max = min(options.damage_max, 1) if "damage" in options.faults else 0
     if all(quorum[0] > options.bookies - lost_max for quorum in options.quorums):
         lost_max = 0
     options = replace(options, profile=profile, damage_max=lost_max)
-    if profile == "topic":
+    if profile != "both":
         return replace(options, writers=0, recoverers=0, tailers=0, deletes=False)
     return options
 
 
 def has_topics(options: SimOptions) -> bool:
     """Whether the seed has topics."""
-    return options.profile in ("topic", "both")
+    return options.profile in ("topic", "both", "recreate")
 
 
 def with_tools(options: SimOptions, drawn: ToolOptions) -> SimOptions:
     """Spark's side takes its time: what is too short for a batch shows nothing of it."""
-    if not (has_topics(options) and drawn.are_there):
+    if not (has_topics(options) and drawn.are_there) or options.profile == "recreate":
         return options
     return replace(options, safety_s=max(options.safety_s, drawn.safety_s))
 
@@ -88,6 +90,11 @@ class Topics:
         client = client_load.draw(loop.stream("client options"))
         if compaction.jobs:  # its messages need keys, and values
             client = ClientOptions()
+        recreates = cluster.options.profile == "recreate"
+        if recreates:
+            self.options = replace(self.options, calls={}, messages_max=20)
+            compaction, client = CompactionOptions(), ClientOptions()
+            tool_options = ToolOptions()
         subscriptions = {**self.options.subscriptions, **client.subscriptions}
         self.options = replace(self.options, subscriptions=subscriptions)
         drawn = fleet.draw(loop.stream("fleet options"))
@@ -109,6 +116,8 @@ class Topics:
             **self.options.config, **topic_options.draw_clocks(loop.stream("clock options")),
             **drawn.config,
         }  # fmt: skip
+        if recreates:
+            config.update(recreate_load.limits(loop.stream("recreate options")))
         for number in range(1, self.options.brokers + 1):
             name = f"k{number}"
             self.brokers[name] = SimBroker(cluster, name, config, self.brokers)
@@ -130,7 +139,12 @@ class Topics:
         self.fleet = Fleet(cluster, self.brokers, config, drawn, topic, len(partitions))
         self.judge.fleet_is_well = lambda: self.fleet.check(self._hopeless)
         published = published_load.draw(loop.stream("published options"))
+        if recreates:
+            published = PublishedOptions()
         self.tools = self._tools(tool_options, published)
+        self.again = RecreateLoad(self.load, self.options.settings) if recreates else None
+        if self.again is not None:
+            self.load.others.append(self.again.clients)
         if compaction.jobs:
             cluster.events.add("compaction options", compaction)
             self._compact(CompactionLoad(self.load, compaction))
@@ -203,6 +217,8 @@ class Topics:
         if self._ready and self._enough_bookies:
             self._patience_s = self.cluster.loop.time() + _PATIENCE_S
             self.judge.settle()
+            if self.again is not None:
+                self.again.settle()
         else:
             self.cluster.loop.world_later(0.05, self.settle)
 
@@ -218,7 +234,7 @@ class Topics:
     @property
     def settled(self) -> bool:
         """Whether all has been looked at, or cannot be: more bookies refused than may."""
-        if self.judge.settled:
+        if self.judge.settled and (self.again is None or self.again.settled):
             return True
         if self.cluster.loop.now < self._patience_s or not self._hopeless():
             return False

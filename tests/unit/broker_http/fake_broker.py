@@ -455,8 +455,8 @@ class FakeBroker:
         self.cluster.topics[name] = replaced = info._replace(settings=settings)
         return replaced
 
-    async def delete_topic(self, name: TopicName) -> None:
-        await self.get_topic(name)
+    async def delete_topic(self, name: TopicName, incarnation: str | None = None) -> None:
+        await self.get_topic(name, incarnation)
         del self.cluster.topics[name]
 
     async def list_topics(self, namespace: str) -> list[str]:
