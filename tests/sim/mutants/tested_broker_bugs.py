@@ -211,4 +211,34 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "cursor-of-a-namesake",
+        "a subscription that is made again begins where the deleted one ended",
+        """Its cursor is there, by name; that it belongs to another life of the name is told by when
+        it was made. Messages of the new one are taken for acked.""",
+        "S9",
+        "unit/broker/test_acks_are_durable.py",
+        (
+            Edit(
+                "broker.subscriptions:SubscriptionSet.make",
+                "if held is None or held.created_ms != info.created_ms:",
+                "if held is None:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "reading-before-the-alarm",
+        "a reading that an alarm overtook counts as fresh",
+        """The record changed while it was read: what came back may be of before. The edit forgets
+        to look, and the broker goes by it until the next change.""",
+        "what is remembered is not older than the last alarm",
+        "unit/broker/test_remembered.py",
+        (
+            Edit(
+                "broker.remembered:Remembered._read_once",
+                "self._stale = alarms != self._alarms",
+                "self._stale = False",
+            ),
+        ),
+    ),
 )

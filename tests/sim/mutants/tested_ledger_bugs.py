@@ -175,4 +175,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "claim-of-a-dead-session",
+        "a claim is believed whose session ended while it was made",
+        """The look at the session before looks like enough. The record that was made is gone or the
+        next session's, and this process serves what another one may own.""",
+        "one owner (election.py)",
+        "unit/metadata/test_election.py",
+        (
+            Edit(
+                "metadata.election:Ownership._try_claim",
+                "    self._check(path, generation)\n    self._held.add(path)\n",
+                "    self._held.add(path)\n",
+            ),
+        ),
+    ),
 )

@@ -15,10 +15,11 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.cursor import Cursor
-from broker.errors import AckOutcomeUnknown, NotOwner, StaleLease
+from broker.errors import AckOutcomeUnknown, NotOwner, StaleLease, SubscriptionNotFound
 from broker.partition_record import OwnershipLost
 from broker.state_format import Op, cursor_op, snapshot
 from broker.subscription import Subscription
+from broker.subscriptions import SubscriptionSet
 from broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
 from ledger.errors import BookieUnavailable, OutcomeUnknown
 from metadata.store import MetadataUnavailable
@@ -195,3 +196,27 @@ async def test_what_was_answered_is_found_by_the_next_owner(seed: int) -> None:
             break
         owner.found_by_the_next()
     owner.found_by_the_next()
+
+
+async def test_a_namesake_starts_afresh() -> None:
+    """Whatever was acked before belonged to the subscription that was deleted."""
+    made: list[Op] = []
+
+    async def persist(op: Op) -> None:
+        made.append(op)
+
+    async def lookup(name: str) -> SubscriptionInfo:
+        raise SubscriptionNotFound(name)
+
+    log: Any = Log(persist)
+    subscriptions = SubscriptionSet(log, BrokerConfig(), lookup, persist)
+    settings = SubscriptionSettings(start="earliest")
+    old = await subscriptions.make(SubscriptionInfo("s", settings, 1))
+    given = await old.receive("c", messages_max=5)
+    await old.acknowledge([one.ack_id for one in given])
+    new = await subscriptions.make(SubscriptionInfo("s", settings, 2))
+    assert new.stats().mark_delete_offset == 0
+    assert [one.offset for one in await new.receive("c", messages_max=5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(NotOwner):
+        await old.receive("c", messages_max=1)
+    assert [op[0] for op in made] == ["c", "a", "c"]

@@ -1,0 +1,40 @@
+"""What is remembered is never older than the last alarm, for who asks for the newest."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from broker.remembered import Remembered
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_the_newest_is_not_older_than_the_last_alarm(seed: int) -> None:
+    """Changes come while readings are under way, whose answer may be of before or after."""
+    rng = random.Random(seed)
+    stored = 0
+
+    async def read() -> int:
+        found = stored
+        for _ in range(rng.randint(0, 4)):
+            await asyncio.sleep(0)
+        return found
+
+    remembered = Remembered(read, asyncio.create_task)
+
+    async def ask() -> None:
+        for _ in range(5):
+            before = stored
+            assert await remembered.newest() >= before, f"seed {seed}"
+            await asyncio.sleep(0)
+
+    asking = [asyncio.create_task(ask()) for _ in range(4)]
+    for _ in range(30):
+        await asyncio.sleep(0)
+        if rng.random() < 0.4:
+            stored += 1
+            remembered.alarm()
+    await asyncio.gather(*asking)
+    assert await remembered.newest() == stored

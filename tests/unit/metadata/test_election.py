@@ -1,0 +1,73 @@
+"""A claim is believed only in the session that made it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from metadata.election import Ownership
+from metadata.store import Record, RecordExists, RecordNotFound, SessionExpired, SessionState
+
+
+class Store:
+    """Records of one path; the session may end at any call, before or after it took effect."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.session_state = SessionState.CONNECTED
+        self._rng = rng
+        self._record: Record | None = None
+        self._owner = self.session = 0
+        self._listener: Callable[[SessionState], None] = lambda _: None
+
+    def on_session(self, listener: Callable[[SessionState], None]) -> None:
+        self._listener = listener
+
+    @property
+    def owner(self) -> int:
+        """The session whose record stands; 0 for none."""
+        return self._owner if self._record is not None else 0
+
+    def _may_end(self) -> None:
+        if self._rng.random() < 0.2:
+            if self._owner == self.session:
+                self._record = None
+            self.session += 1
+            self._listener(SessionState.EXPIRED)
+
+    async def create(self, _: str, value: bytes, *, ephemeral: bool) -> None:
+        assert ephemeral
+        self._may_end()
+        if self._record is not None:
+            raise RecordExists("there")
+        self._record, self._owner = Record(value, 0), self.session
+        self._may_end()
+
+    async def get(self, _: str) -> Record:
+        self._may_end()
+        if self._record is None:
+            raise RecordNotFound("none")
+        return self._record
+
+    async def delete(self, _: str, version: int) -> None:
+        assert version == 0
+        self._record = None
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_what_is_held_is_the_present_sessions(seed: int) -> None:
+    store: Any = Store(random.Random(seed))
+    store.session = 1
+    ownership = Ownership(store)
+    for _ in range(20):
+        try:
+            claim = await ownership.claim("/o/1", b"us")
+        except SessionExpired:
+            assert not ownership.held("/o/1"), f"seed {seed}"
+            continue
+        if claim.held:
+            assert store.owner == store.session, f"seed {seed}: a dead session's claim is believed"
+        if store._rng.random() < 0.5:
+            await ownership.release("/o/1")
