@@ -198,4 +198,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "mark-ahead-of-its-half",
+        "after a checkpoint that failed the mark moves to now, the half that is flushed is of then",
+        """What came since is in the other half and in the journal before the mark. The edit takes
+        the half that was left over, and not the place up to which it goes.""",
+        "P38, P39 (S1)",
+        "unit/bookie/test_storage_faults.py",
+        (
+            Edit(
+                "bookie.checkpoint:Checkpointer.run",
+                "half, where = self._pending or (self._cache.swap(), where)",
+                "half, _ = self._pending or (self._cache.swap(), where)",
+            ),
+        ),
+    ),
 )

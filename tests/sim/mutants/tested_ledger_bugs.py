@@ -190,4 +190,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "rack-of-one-side",
+        "a bookie is compared with its neighbours on one side only",
+        """Write sets reach both ways from a position. With half of them a write set may stand in
+        one rack where there are two.""",
+        "placement",
+        "unit/ledger/test_placement.py",
+        (
+            Edit(
+                "ledger.placement:_best",
+                "range(-write_quorum + 1, write_quorum)",
+                "range(0, write_quorum)",
+            ),
+        ),
+    ),
 )
