@@ -81,6 +81,7 @@ class Fleet:
         self.rng = cluster.loop.stream("fleet")
         self._config = config
         self._maintained: dict[tuple[str, PartitionName], float] = {}
+        self._told_of = tuple(brokers)
 
     # ------------------------------------------------------------------ leaving and coming
 
@@ -98,8 +99,11 @@ class Fleet:
         away = [broker for broker in self.brokers.values() if broker.held_down]
         how = self.rng.choice(("leaves", "leaves", "returns", "joins"))
         name = ""
-        if how == "leaves" and len(here) > 1:
-            name = self._leave(self.rng.choice(here))
+        # One of those stays that clients were told of when they began.
+        told = [broker for broker in here if broker.name in self._told_of]
+        may_go = here if len(told) > 1 else [broker for broker in here if broker not in told]
+        if how == "leaves" and len(here) > 1 and may_go:
+            name = self._leave(self.rng.choice(may_go))
         elif how == "returns" and away:
             broker = self.rng.choice(away)
             broker.held_down, name = False, broker.name
