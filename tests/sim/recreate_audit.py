@@ -2,7 +2,7 @@
 
 Acked into one topic: there, as long as nobody begins to delete it, and in no other of its name.
 When a deletion was answered, nothing that begins afterwards may be acked into that topic, nor show
-anything of it. No sequence that an earlier topic has had is answered "stored before" (S9, P60).
+anything of it. No sequence that an earlier topic has had is answered "stored before" (S9).
 """
 
 from __future__ import annotations

@@ -81,6 +81,9 @@ class Topics:
         quorums = tuple(q for q in cluster.options.quorums if q[0] <= left)
         self.options = topic_options.draw(loop.stream("topic options"), quorums)
         times = time_options.draw(loop.stream("time options"))
+        recreates = cluster.options.profile == "recreate"
+        if recreates:  # deletions alone, not deletions by age
+            times = replace(times, retention_ms=None, jump_mean_s=None)
         if times.retention_ms is not None:
             settings = replace(
                 self.options.settings, retention_ms=times.retention_ms, retention_bytes=None
@@ -90,7 +93,6 @@ class Topics:
         client = client_load.draw(loop.stream("client options"))
         if compaction.jobs:  # its messages need keys, and values
             client = ClientOptions()
-        recreates = cluster.options.profile == "recreate"
         if recreates:
             self.options = replace(self.options, calls={}, messages_max=20)
             compaction, client = CompactionOptions(), ClientOptions()
