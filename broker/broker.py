@@ -23,6 +23,7 @@ from broker.config import BrokerConfig
 from broker.deletion import Deletions
 from broker.deletion_clock import ClockLimits, DeletionTime
 from broker.errors import TopicChanged, TopicNotFound
+from broker.leftovers import Leftovers
 from broker.log_reader import ReadAheadBudget
 from broker.members import Members, decode_broker, encode_broker
 from broker.metrics import Duties
@@ -80,6 +81,7 @@ class Broker:
             records, ledgers, ownership, config, self._tell_all, self._spawn
         )
         self._topics = Topics(records, self._deletions, clock, self._spawn, self._topic_deleted)
+        self._leftovers = Leftovers(records, ledgers, config)
         self.tell_peer: TellPeer | None = None
         """Calls `let_go` of another broker; set by whoever connects brokers with one another."""
         self._members = Members(
@@ -294,6 +296,7 @@ class Broker:
             len(balance.to_move()),
             balance.moved,
             dict(self.chores.failures),
+            self._leftovers.removed,
         )
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
@@ -379,11 +382,16 @@ class Broker:
 
     def _sweep(self) -> None:
         self.chores.begin("sweep", "deletions", self._sweep_deletions)
+        self.chores.begin("sweep", "leftovers", self._sweep_leftovers)
 
     async def _sweep_deletions(self) -> None:
-        await self._deletions.sweep(
-            lambda topic: self._members.preferred(topic, 1)[0].broker_id == self.broker_id
-        )
+        await self._deletions.sweep(self._is_ours_to_sweep)
+
+    async def _sweep_leftovers(self) -> None:
+        await self._leftovers.sweep(self._is_ours_to_sweep)
+
+    def _is_ours_to_sweep(self, topic: TopicName) -> bool:
+        return self._members.preferred(topic, 1)[0].broker_id == self.broker_id
 
     def _tell_time(self) -> None:
         self.chores.begin("clock", self.broker_id, self._timekeeper.beat)

@@ -97,7 +97,10 @@ class BrokerConfig:
     let_go_timeout_ms: int = 2_000
     """How long another broker has to say that it lets a deleted topic go."""
     sweep_interval_ms: int = 300_000
-    """How often deletions that others left half done are looked for."""
+    """How often deletions that others left half done, and ledgers that nobody names any more, are
+    looked for."""
+    leftover_grace_ms: int = 600_000
+    """A ledger that nobody names goes when that is found twice, so long apart."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -138,4 +141,5 @@ _POSITIVE = (
     "deletion_wait_ms",
     "let_go_timeout_ms",
     "sweep_interval_ms",
+    "leftover_grace_ms",
 )

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import structlog
@@ -38,7 +38,7 @@ from metadata.store import (
     SessionExpired,
     VersionConflict,
 )
-from metadata.together import all_of
+from metadata.together import each_of
 from metadata.topics import (
     PartitionLedger,
     PartitionRecord,
@@ -53,8 +53,6 @@ _AT_ONCE = 64
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 TellAll = Callable[[TopicName, str, frozenset[bytes]], Coroutine[Any, Any, frozenset[int]]]
 """Has every broker let the topic of this incarnation go, those with these claims among them; the
 partitions that were served, by the word of those who served them. Takes a bounded time."""
@@ -198,17 +196,19 @@ class Deletions:
             job.waits_for = "its partitions are being closed"
             numbers = {*range(record.settings.partitions)}
             numbers |= {*await self._records.list_partitions(*name)}
-            marked = await _each(
-                sorted(numbers), lambda n: self._mark(name.partition(n), incarnation, check)
+            marked = await each_of(
+                sorted(numbers),
+                lambda n: self._mark(name.partition(n), incarnation, check),
+                _AT_ONCE,
             )
             await (
                 self._records.sync()
             )  # a claim that is not seen after this is newer than the marks
             owners = await self._owners(name, numbers)
             served = await self._tell_all(name, incarnation, frozenset(owners.values()))
-            await _each(marked, lambda one: self._fence(one, served))
+            await each_of(marked, lambda one: self._fence(one, served), _AT_ONCE)
             await self._until_let_go(name, incarnation, owners, job)
-            await _each(marked, lambda one: self._remove(one, check))
+            await each_of(marked, lambda one: self._remove(one, check), _AT_ONCE)
             check()
             with contextlib.suppress(RecordNotFound):
                 await self._records.delete_topic(*name)
@@ -265,7 +265,7 @@ class Deletions:
         """The claims that stand."""
         asked = sorted(numbers)
         paths = [owner_path(*name.partition(number)) for number in asked]
-        found = await _each(paths, self._ownership.owner)
+        found = await each_of(paths, self._ownership.owner, _AT_ONCE)
         return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
 
     async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:
@@ -290,16 +290,3 @@ def _ledgers_of(record: PartitionRecord) -> Iterable[int]:
     if record.state_ledger is not None:
         yield record.state_ledger
     yield from compacted_ledgers(record)
-
-
-async def _each(
-    items: Iterable[Item], work: Callable[[Item], Coroutine[Any, Any, Result]]
-) -> list[Result]:
-    """All of them, not all at once."""
-    turn = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(item: Item) -> Result:
-        async with turn:
-            return await work(item)
-
-    return await all_of([one(item) for item in items])

@@ -29,6 +29,8 @@ class Duties(NamedTuple):
     """Since the start."""
     chore_failures: Mapping[str, int] = {}
     """By chore, since the start."""
+    leftovers_removed: int = 0
+    """Ledgers, since the start."""
 
 
 class Metrics:
@@ -160,4 +162,9 @@ class _DutiesCollector(Collector):
                 "octavo_partitions_handed_on", "Given to other brokers", duties.handed_on
             ),
             failures,
+            CounterMetricFamily(
+                "octavo_leftovers_removed",
+                "Ledgers that nobody named any more",
+                duties.leftovers_removed,
+            ),
         )

@@ -7,7 +7,8 @@
 
 Fencing comes before reading: after step 2 nothing can be added to what step 3 sees. If somebody
 else changed the record meanwhile, step 4 fails and all begins anew (LedgerChaining: of two who
-take over at once, one chain wins). A crash anywhere leaves at most a ledger that no record names.
+take over at once, one chain wins). A crash anywhere leaves at most ledgers that no record names,
+and these are found (leftover.py).
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class PartitionOpener:
         if own and record.epoch != epoch:
             raise OwnershipLost(f"{self._name}: another broker has taken over meanwhile")
         state_ledger = None if own else record.state_ledger
-        new = self._create("data")
-        new_state = None if state_ledger is None else self._create("state")
+        new = self._create("data", record)
+        new_state = None if state_ledger is None else self._create("state", record)
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
             contents = await self._measure(recovered)
@@ -191,10 +192,10 @@ class PartitionOpener:
         cursors = [(name, held.created_ms, held.cursor) for name, held in state.cursors.items()]
         await write_snapshot(writer, snapshot(cursors, table.snapshot(), end))
 
-    def _create(self, kind: str) -> asyncio.Future[LedgerWriter]:
+    def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:
         """Begin to make a ledger, while others are still being recovered."""
         return asyncio.ensure_future(
-            create_ledger(self._ledgers, self._settings(), self._name, kind)
+            create_ledger(self._ledgers, self._settings(), self._name, kind, record)
         )
 
     async def _publish_record(

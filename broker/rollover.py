@@ -10,9 +10,9 @@
 A splice is the same with closed ledgers between the old one and the new, which step 5 names as well
 (transaction.py); the old one may then be empty, and leaves the chain.
 
-A crash after 2 leaves a ledger that no record names: nothing in it was answered. If 1 fails the
-old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails, and the new ledger is deleted
-unless a record may name it.
+A crash after 2 leaves a ledger that no record names (leftover.py): nothing in it was answered. If 1
+fails the old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails, and the new ledger
+is deleted unless a record may name it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Rollover:
             insertion = await plan()
             if insertion is None:
                 return
-            new = await create_ledger(self._ledgers, self._settings(), self._name, "data")
+            new = await self._create()
             if self._publisher.failed is None:
                 await self._replace(new, insertion)
             else:
@@ -144,7 +144,7 @@ class Rollover:
 
     async def _run(self) -> None:
         try:
-            new = await create_ledger(self._ledgers, self._settings(), self._name, "data")
+            new = await self._create()
         except Exception as error:
             self._not_before_s = asyncio.get_running_loop().time() + _RETRY_S
             _log.warning(
@@ -164,6 +164,11 @@ class Rollover:
             self._task = None
         if self._publisher.failed is None:
             self.look()
+
+    async def _create(self) -> LedgerWriter:
+        return await create_ledger(
+            self._ledgers, self._settings(), self._name, "data", self._record.value
+        )
 
     async def _replace(self, new: LedgerWriter, insertion: Insertion) -> None:
         """Steps 2 to 6. What goes wrong is the end of the publisher, who tells."""

@@ -18,12 +18,14 @@ import structlog
 
 from broker.config import BrokerConfig
 from broker.errors import AckOutcomeUnknown, NotOwner, Overloaded
+from broker.leftover import custom_of
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper
 from broker.state_format import Op, State, encode
 from broker.types import PartitionName, TopicSettings
 from ledger.errors import LedgerClosed, LedgerFenced, OutcomeUnknown
 from ledger.ledgers import LedgerClient
 from ledger.writer import LedgerWriter
+from metadata.topics import PartitionRecord
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -32,14 +34,21 @@ _WAITING_MAX = 100_000
 
 
 async def create_ledger(
-    ledgers: LedgerClient, settings: TopicSettings, name: PartitionName, kind: str
+    ledgers: LedgerClient,
+    settings: TopicSettings,
+    name: PartitionName,
+    kind: str,
+    record: PartitionRecord,
 ) -> LedgerWriter:
-    """A ledger as the topic's settings want it, marked with what it belongs to."""
+    """A ledger as the topic's settings want it, labelled with what it belongs to (leftover.py).
+
+    Only a change of a partition's record at the epoch of `record` may name it.
+    """
     return await ledgers.create(
         ensemble_size=settings.ensemble_size,
         write_quorum=settings.write_quorum,
         ack_quorum=settings.ack_quorum,
-        custom={"octavo.partition": str(name).encode(), "octavo.kind": kind.encode()},
+        custom=custom_of(name, kind, record),
     )
 
 
@@ -82,6 +91,10 @@ async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
     finally:
         await reader.close()
     return state
+
+
+class _OpenedAnew(Exception):
+    """The record's epoch is no longer the one that a ledger was made at."""
 
 
 class StateLog:
@@ -209,8 +222,8 @@ class StateLog:
         old, old_id = self._writer, self._record.value.state_ledger
         self._writer = None
         try:
-            new = await create_ledger(self._ledgers, self._settings(), self._name, "state")
-            await self._take(new)
+            while not await self._renew():
+                pass
             if old is not None:
                 with contextlib.suppress(OctavoError):
                     await old.close()
@@ -220,18 +233,30 @@ class StateLog:
         if old_id is not None:
             await delete_quietly(self._ledgers, old_id)
 
-    async def _take(self, new: LedgerWriter) -> None:
-        """A new ledger becomes the state ledger, or is let go."""
+    async def _renew(self) -> bool:
+        """Make a state ledger; False when the partition was opened anew meanwhile (leftover.py)."""
+        before = self._record.value
+        new = await create_ledger(self._ledgers, self._settings(), self._name, "state", before)
+
+        def naming(record: PartitionRecord) -> PartitionRecord:
+            if record.epoch != before.epoch:
+                raise _OpenedAnew
+            return replace(record, state_ledger=new.ledger_id)
+
         try:
             self._behind = False
             await write_snapshot(new, self._snapshot())
-            await self._record.change(lambda r: replace(r, state_ledger=new.ledger_id))
+            await self._record.change(naming)
+        except _OpenedAnew:
+            await discard(self._ledgers, new)
+            return False
         except BaseException as error:
             let_go(new)
             if isinstance(error, OwnershipLost) and error.refused:
                 await delete_quietly(self._ledgers, new.ledger_id)
             raise
         self._writer = new
+        return True
 
     @staticmethod
     def _fail(group: list[tuple[Op, asyncio.Future[None]]], error: OctavoError) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from broker.leftover import label_of
 from ledger.copies import missing, names
 from ledger.errors import LedgerNotFound
 from ledger.quorum import quorum_of
@@ -158,7 +159,13 @@ def metadata_findings(
         known = ledger_id in named or ledger_id in waiting
         if partition is not None and not known and not young:
             of = partition.decode(errors="replace")
-            what = f"made for partition {of}, which does not name it"
+            removed = label_of(metadata.custom) is not None
+            who = (
+                "brokers remove it, after the next opening at the latest"
+                if removed
+                else ("no broker removes it: it does not say when it was made")
+            )
+            what = f"made for partition {of}, which does not name it; {who}"
             found.append(Finding("ledger-orphaned", f"ledger {ledger_id}", what))
         gone = names(metadata) - bookies
         found += [

@@ -50,13 +50,15 @@ class MemoryLedgers:
 
     def __init__(self) -> None:
         self.writers: dict[int, MemoryWriter] = {}
+        self.custom: dict[int, dict[str, bytes]] = {}
         self.may_create = asyncio.Event()
         self.may_create.set()
 
-    async def create(self, **_: Any) -> MemoryWriter:
+    async def create(self, **settings: Any) -> MemoryWriter:
         await self.may_create.wait()
-        writer = MemoryWriter(len(self.writers) + 1)
+        writer = MemoryWriter(len(self.custom) + 1)
         self.writers[writer.ledger_id] = writer
+        self.custom[writer.ledger_id] = settings["custom"]
         return writer
 
     async def delete(self, ledger_id: int) -> None:

@@ -136,6 +136,10 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.spark.commit:_PAUSE_S": (0.01, 0.5),
     "octavo.spark.commit:_PAUSE_S_MAX": (0.5, 1.0),
     "octavo.spark.orphans:_READS_AT_ONCE": (1, 2),
+    # Drawn last, so that the other draws of a seed stay what they were.
+    "broker.leftovers:_AT_ONCE": (1, 2),
+    "broker.leftovers:_LOOKED_AT_MAX": (7, 40),
+    "broker.leftovers:_SUSPECTS_MAX": (3, 10),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "broker.cursor:_CHUNK_SHIFT": {

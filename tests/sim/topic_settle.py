@@ -31,6 +31,7 @@ from tests.sim.topic_options import TopicOptions
 
 _PAUSE_S = 0.05
 _ROUNDS_MAX = 20
+_SWEEPS_MAX = 1_000
 
 
 class TopicJudge:
@@ -63,6 +64,8 @@ class TopicJudge:
         """In the seeds that have published batches."""
         self.fleet_is_well: Callable[[], Awaitable[None]]
         """Judges the brokers."""
+        self.left_over: Callable[[], list[str]]
+        """The ledgers that nobody names."""
         self.settled = False
         self._ready: Callable[[], None] = lambda: None
 
@@ -149,7 +152,17 @@ class TopicJudge:
                 await self.compaction.read_all(client, name)
         if self.tools is not None:
             await self.tools.check(client, self._at_any)
+        await self._sweep(client)
         self.settled = True
+
+    async def _sweep(self, client: TopicClient) -> None:
+        """Ledgers that nobody names any more are found, and removed."""
+        for _ in range(_SWEEPS_MAX):
+            await self._at_any(client, lambda broker: broker._leftovers.sweep(lambda _: True))
+            if not (left := self.left_over()):
+                return
+            await asyncio.sleep(_PAUSE_S)
+        self.audit.fail(f"P62 never removed: {left[:5]}")
 
     async def _read_all(self, client: TopicClient, name: PartitionName) -> int:
         """Everything from the first offset to the end, which is given back."""

@@ -23,6 +23,7 @@ from tests.sim.client_load import ClientLoad, ClientOptions
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.compaction_load import CompactionLoad, CompactionOptions
 from tests.sim.fleet import Fleet
+from tests.sim.leftover_audit import left_over
 from tests.sim.options import SimOptions
 from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
@@ -116,7 +117,7 @@ class Topics:
         self.brokers: dict[str, SimBroker] = {}
         config = {
             **self.options.config, **topic_options.draw_clocks(loop.stream("clock options")),
-            **drawn.config,
+            **drawn.config, "leftover_grace_ms": 20,
         }  # fmt: skip
         if recreates:
             config.update(recreate_load.limits(loop.stream("recreate options")))
@@ -140,6 +141,7 @@ class Topics:
         )
         self.fleet = Fleet(cluster, self.brokers, config, drawn, topic, len(partitions))
         self.judge.fleet_is_well = lambda: self.fleet.check(self._hopeless)
+        self.judge.left_over = lambda: left_over(cluster.audit.ledgers, self.chains.owned)
         published = published_load.draw(loop.stream("published options"))
         if recreates:
             published = PublishedOptions()

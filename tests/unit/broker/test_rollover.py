@@ -37,6 +37,7 @@ class Record:
 
     def __init__(self, said: list[str]) -> None:
         self.said = said
+        self.value = PartitionRecord()
         self.chain = Chain((PartitionLedger(1, 100),), 100)
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:

@@ -1,0 +1,43 @@
+"""What is left of ledgers that no record names, nor may name: by the end there must be nothing.
+
+By what took effect in the metadata store, not by production's rule: the chains' referee knows the
+records as they stand, that of the ledgers what each ledger says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.types import PartitionName
+from metadata.compactions import compacted_ledgers
+from metadata.topic_records import PartitionRecord
+from tests.sim.chain_audit import Owned
+from tests.sim.ledger_audit import LedgerHistory
+
+
+def left_over(
+    ledgers: Mapping[int, LedgerHistory], owned: Mapping[PartitionName, Owned]
+) -> list[str]:
+    """Each ledger that should be gone, and why."""
+    records = {str(name): known.record for name, known in owned.items()}
+    named = {one for record in records.values() for one in _named(record)}
+    found = []
+    for ledger_id, history in sorted(ledgers.items()):
+        custom = history.record.custom
+        if history.deleted or ledger_id in named or "octavo.epoch" not in custom:
+            continue
+        of = custom["octavo.partition"].decode()
+        incarnation, epoch = custom["octavo.incarnation"].decode(), int(custom["octavo.epoch"])
+        record = records.get(of)
+        if record is None:
+            found.append(f"ledger {ledger_id} of {of}, which is gone")
+        elif record.incarnation != incarnation:
+            found.append(f"ledger {ledger_id} of an earlier {of}")
+        elif record.epoch > epoch and not record.deleted:
+            found.append(f"ledger {ledger_id} of {of}, made at {epoch} of {record.epoch}")
+    return found
+
+
+def _named(record: PartitionRecord) -> list[int]:
+    state = [] if record.state_ledger is None else [record.state_ledger]
+    return [*(link.ledger_id for link in record.ledgers), *state, *compacted_ledgers(record)]
