@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from broker.balance import Balance
+from broker.balance import AskHeir, Balance
 from broker.cache import TailCache
 from broker.chores import Chores
 from broker.config import BrokerConfig
@@ -84,6 +84,8 @@ class Broker:
         self._leftovers = Leftovers(records, ledgers, config)
         self.tell_peer: TellPeer | None = None
         """Calls `let_go` of another broker; set by whoever connects brokers with one another."""
+        self.ask_peer: AskHeir | None = None
+        """Has another broker serve a partition; set by the same."""
         self._members = Members(
             store, ownership, config.balance_after_ms, self._brokers_gone, self._fail, self._spawn
         )
@@ -113,7 +115,7 @@ class Broker:
         self._owners = Owners(
             self._around, config, self._topics, records, ownership, self._members, self._spawn
         )
-        self.balance = Balance(config, self._members, self._owners)
+        self.balance = Balance(config, self._members, self._owners, self._ask_heir)
         """Who is to be handed what."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
 
@@ -347,6 +349,10 @@ class Broker:
                 "broker_not_told", broker=broker.broker_id, topic=str(name), reason=str(error)
             )
             return []
+
+    async def _ask_heir(self, heir: BrokerInfo, name: PartitionName, incarnation: str) -> None:
+        if self.ask_peer is not None:
+            await self.ask_peer(heir, name, incarnation)
 
     def _brokers_gone(self) -> None:
         self._owners.reconcile()

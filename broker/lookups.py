@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from broker.members import decode_broker
@@ -13,6 +13,8 @@ from broker.types import BrokerInfo, PartitionName, TopicName
 from metadata.election import Ownership
 from metadata.store import Watch
 from metadata.topics import owner_path
+
+_ASKED_EVERY_S = 0.25
 
 
 class Lookup:
@@ -33,6 +35,22 @@ class Lookup:
         self.changes += 1
         self.changed.set()
         self.changed = asyncio.Event()
+
+    async def until_owned(self, ask: Callable[[], Awaitable[None]]) -> BrokerInfo:
+        """Who owns it, once somebody does; `ask`, now and then, has somebody claim it.
+
+        No watch has to tell: it may be late by any time. Raises what reading records does.
+        """
+        while (owner := await self.owner.newest()) is None:
+            changed = self.changed
+            await ask()
+            self.owner.alarm()
+            if await self.owner.newest() is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ASKED_EVERY_S):
+                        await changed.wait()
+                self.owner.alarm()
+        return owner
 
 
 class Lookups:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
@@ -214,10 +214,12 @@ class Owners:
                 local.partition.abandon("this broker is stopping")
         self._lookups.forget()
 
-    async def hand_on(self, name: PartitionName, timeout_s: float) -> BrokerInfo | None:
+    async def hand_on(
+        self, name: PartitionName, ask: Callable[[str], Awaitable[None]], timeout_s: float
+    ) -> BrokerInfo | None:
         """Close a partition, release it, and return who has it then; None when that is nobody.
 
-        It is taken back when nobody wanted it within `timeout_s`. Raises what reading records does.
+        `ask(incarnation)` has the heir take it; taken back if nobody has it within `timeout_s`.
         """
         local = self._local.get(name)
         if local is None or self._stopping:
@@ -228,10 +230,9 @@ class Owners:
                 await self._hand_over(name)
         except TimeoutError:
             _log.warning("handover_incomplete", partitions=[str(name)])
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, OctavoError):
             async with asyncio.timeout(timeout_s):
-                while (owner := await lookup.owner.newest()) is None:
-                    await lookup.changed.wait()
+                owner = await lookup.until_owned(lambda: ask(local.partition.incarnation))
                 return owner if owner.broker_id != self._members.own.broker_id else None
         if not self._stopping:
             self._claim(name, local.partition.incarnation, local.settings())

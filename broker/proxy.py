@@ -2,9 +2,9 @@
 
 `with_owner` is the one loop that waits out a take-over: it asks who the owner is, works here or
 there, and begins again while nothing has been done yet. A call is passed on once at most
-(`Octavo-Forwarded-By`): a broker that gets one and is not the owner says so, and the first broker
-looks again. What was sent and not answered is never sent a second time: that is a 504, outcome
-unknown, and the caller decides.
+(`Octavo-Forwarded-By`): a broker that gets one and is not the owner, by what stands in the store
+and not only by what it has heard, says so, and the first broker looks again. What was sent and not
+answered is never sent a second time: that is a 504, outcome unknown, and the caller decides.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ async def with_owner(
     deadline = loop.time() + services.config.moving_wait_ms / 1000
     pause = FIRST_PAUSE_S
     forwarded = call.forwarded
+    looked = False
     while True:
         seen = services.broker.owner_changes(name)
         try:
@@ -120,10 +121,11 @@ async def with_owner(
             if forwarded or error.looked or loop.time() + pause > deadline or not may_repeat():
                 raise
         except (NotOwner, PartitionMoving, OwnerUnreachable) as error:
-            gives_up = forwarded and isinstance(error, NotOwner)
+            gives_up = looked and forwarded and isinstance(error, NotOwner)
             if gives_up or loop.time() + pause > deadline or not may_repeat():
                 raise
             services.broker.doubt_owner(name)  # a watch may be late by any time
+            looked = True
             await services.broker.until_owner_changes(name, seen, pause)
             pause = min(pause * 2, PAUSE_S_MAX)
 

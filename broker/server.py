@@ -32,7 +32,7 @@ from broker.proxy import Peers
 from broker.router import Router
 from broker.routes import ROUTES
 from broker.services import Services
-from broker.types import BrokerInfo, Owner, TopicName
+from broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from metadata.bookies import BookieRegistry
 from metadata.store import MetadataStore
 from protocol.codes import Scope
@@ -93,6 +93,7 @@ class BrokerServer:
             routes=ROUTES,
         )
         broker.tell_peer = self._tell_peer
+        broker.ask_peer = self._ask_peer
         self._router = Router(ROUTES)
         self._listener: asyncio.Server | None = None
         self._http: ConnectionServer | None = None
@@ -168,6 +169,13 @@ class BrokerServer:
         path = f"/v1/topics/{name.namespace}/{name.topic}/let-go?incarnation={incarnation}"
         reply = await self._services.peers.ask(self._broker.broker_id, owner, "POST", path)
         return msgspec.json.decode(reply.body, type=LetGoAnswer).served
+
+    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, incarnation: str) -> None:
+        """Any call that is passed on has it claim what nobody serves; so has one of an older run
+        of the software."""
+        owner = Owner(peer.broker_id, peer.url, False, incarnation)
+        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
+        await self._services.peers.ask(self._broker.broker_id, owner, "GET", path)
 
     async def _cut_off(self) -> None:
         if self._listener is not None:

@@ -110,6 +110,7 @@ class BrokerCluster:
             clock=self.clock,
         )
         broker.tell_peer = self._tell_peer
+        broker.ask_peer = self._ask_peer
         await broker.start(f"http://{broker_id}.test")
         running = RunningBroker(broker, store, ledgers)
         self._running.append(running)
@@ -149,12 +150,24 @@ class BrokerCluster:
                 return await running.broker.let_go(name, incarnation)
         raise ConnectionRefusedError(peer.url)
 
+    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, incarnation: str) -> None:
+        for running in self._running:
+            if running.broker.broker_id == peer.broker_id and not running.gone:
+                return await self.at_owner(
+                    running.broker, name, _nothing, forwarded=True, incarnation=incarnation
+                )
+        raise ConnectionRefusedError(peer.url)
+
     async def close(self) -> None:
         for running in self._running:
             if running.gone:
                 await running.bury()
             else:
                 await running.close()
+
+
+async def _nothing(_: Partition) -> None:
+    """All that a broker wants of an heir is that it serves."""
 
 
 def _muted(watch: Any) -> Any:

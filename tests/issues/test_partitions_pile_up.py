@@ -157,6 +157,7 @@ async def test_what_nobody_takes_is_taken_back(
         await serve([one], TOPIC.partition(number))
     two = await brokers.start("B", **QUICK)
     monkeypatch.setattr(two.broker._owners, "reconcile", lambda: None)  # it is deaf
+    one.broker.ask_peer = None  # and nobody speaks to it
     mine = {p.name: p.epoch for p in one.broker.partitions()}
     await until(
         lambda: any(p.epoch > mine[p.name] + 1 for p in one.broker.partitions()),

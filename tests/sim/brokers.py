@@ -105,6 +105,7 @@ class SimBroker:
             config = BrokerConfig(broker_id=self.name, **self._limits)
             broker = Broker(store, ledgers, config, rng=process.rng, clock=process.clock_ms)
             broker.tell_peer = partial(self._tell_peer, process)
+            broker.ask_peer = partial(self._ask_peer, process)
             await broker.start(f"sim://{self.name}")
             self.broker = broker
             cluster.events.add("broker up", self.name)
@@ -189,6 +190,21 @@ class SimBroker:
             process, peer.broker_id, let_go, CALL_TIMEOUT_S
         )
         return found
+
+    async def _ask_peer(
+        self, process: Process, peer: BrokerInfo, name: PartitionName, incarnation: str
+    ) -> None:
+        async def nothing(_: Partition) -> None:
+            self.cluster.trace.probe("fleet.asked")
+
+        ask = partial(
+            self._peers[peer.broker_id].at_owner,
+            name,
+            nothing,
+            forwarded=True,
+            incarnation=incarnation,
+        )
+        await self.cluster.network.call(process, peer.broker_id, ask, CALL_TIMEOUT_S)
 
     async def with_broker(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
         """Have `work` done by this broker."""

@@ -140,6 +140,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "broker.leftovers:_AT_ONCE": (1, 2),
     "broker.leftovers:_LOOKED_AT_MAX": (7, 40),
     "broker.leftovers:_SUSPECTS_MAX": (3, 10),
+    "broker.balance:_PAUSE_S_MAX": (0.05, 2.0),
+    "broker.lookups:_ASKED_EVERY_S": (0.01, 0.1),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "broker.cursor:_CHUNK_SHIFT": {

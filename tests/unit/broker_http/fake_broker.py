@@ -385,6 +385,7 @@ class FakeBroker:
         self.balance = SimpleNamespace(to_move=dict[PartitionName, str])
         self.forgotten: list[TopicName] = []
         self.tell_peer: Any = None
+        self.ask_peer: Any = None
         cluster.brokers[broker_id] = self
 
     def duties(self) -> Duties:
