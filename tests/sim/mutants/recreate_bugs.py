@@ -1,4 +1,4 @@
-"""A planted bug of deletions, found by seeds in which a topic is deleted and made again."""
+"""Planted bugs of deletions, found by seeds in which a topic is deleted and made again."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ MUTANTS = (
                 "return self.epoch",
             ),
         ),
+        PROFILE,
+    ),
+    Mutant(
+        "leftover-whatever-its-epoch",
+        0,
+        "Octavo, planted by its authors",
+        "what no record names goes",
+        """An opening and a roll-over make a ledger before a record names it, and may take long.
+        That nobody names it proves something once the record's epoch is above the one at which it
+        was made. The edit forgets the epoch: the sweep takes what an owner is about to name.""",
+        "P46 (what a chain names is there)",
+        "an opening or a roll-over that is slower than two sweeps",
+        (Edit("broker.leftover:may_go", " and record.epoch > label.epoch", ""),),
         PROFILE,
     ),
 )

@@ -241,4 +241,64 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "leftover-of-this-epoch",
+        "a ledger that was made at the record's own epoch goes when nobody names it",
+        """An off-by-one: at this epoch its owner may still name it.""",
+        "P46",
+        "unit/broker/test_leftover.py",
+        (
+            Edit(
+                "broker.leftover:may_go",
+                "record.epoch > label.epoch",
+                "record.epoch >= label.epoch",
+            ),
+        ),
+    ),
+    TestedBug(
+        "leftover-though-it-holds-cursors",
+        "a state ledger counts as named only at the epoch that it was made at",
+        """A partition is its chain of ledgers; that its record names one more, which lives on when
+        the owner opens the partition anew, is easily forgotten. All cursors are gone at the next
+        take-over.""",
+        "P46",
+        "unit/broker/test_leftover.py",
+        (
+            Edit(
+                "broker.leftover:_named",
+                "named if record.state_ledger is None else named | {record.state_ledger}",
+                "named",
+            ),
+        ),
+    ),
+    TestedBug(
+        "state-ledger-of-an-earlier-epoch",
+        "a state ledger is named at a later epoch than it was made at",
+        """It lives through its owner's opening anew, and may be made meanwhile. By its label it is
+        left over by then: a sweep deletes what the record names a moment later.""",
+        "P46",
+        "issues/test_ledgers_that_nobody_names.py",
+        (
+            Edit(
+                "broker.state_log:StateLog._renew",
+                "        if record.epoch != before.epoch:\n            raise _OpenedAnew\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "proofs-that-need-not-agree",
+        "a ledger that was found named between two proofs goes by the second one",
+        """That it is named takes the suspicion away; a line that looks redundant, as what is named
+        does not go anyway.""",
+        "P46",
+        "unit/broker/test_leftover.py",
+        (
+            Edit(
+                "broker.leftover:Suspects.judged",
+                "        self.acquitted(ledger_id)\n",
+                "",
+            ),
+        ),
+    ),
 )
