@@ -83,7 +83,9 @@ class RecreateLoad:
     # Calls
 
     def _any(self, client: TopicClient) -> SimBroker:
-        return client.rng.choice(list(self._load.brokers.values()))
+        # In the end nobody asks those that have left for good: there may be one other.
+        known = self._load.brokers.values()
+        return client.rng.choice([b for b in known if not (self._load.over and b.held_down)])
 
     async def _with_broker(
         self, client: TopicClient, work: Callable[[Broker], Awaitable[Any]]
