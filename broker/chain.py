@@ -95,11 +95,15 @@ def is_measured(link: PartitionLedger) -> bool:
 def is_older(link: PartitionLedger, age_ms: int, now_ms: int) -> bool:
     """Whether all messages of a closed ledger are older than that, as far as is known.
 
-    A message is as old as its timestamp says, but not younger than its arrival: one from the far
-    future must not keep all behind it, and one that says of no time (-1) has only its arrival.
+    A message is as old as its timestamp says. One from the future, which must not keep all behind
+    it, and one that says of no time (-1) have only their arrival, by the date at which the ledger
+    was found closed. A clock that was behind then has taken every message for one of those: what
+    has been stamped since that date, and is not from the future, is not older than its timestamp.
     """
-    if link.aging_since_ms is not None and now_ms - link.aging_since_ms > age_ms:
-        return True
+    if link.aging_since_ms is not None:
+        stamped_ms = link.last_ms if link.last_ms <= now_ms else -1
+        if now_ms - max(link.aging_since_ms, stamped_ms) > age_ms:
+            return True
     return is_measured(link) and link.first_ms >= 0 and now_ms - link.last_ms > age_ms
 
 

@@ -93,6 +93,30 @@ async def test_a_message_from_the_future_is_as_old_as_its_arrival(tmp_path: Path
         assert partition.earliest_offset == 4
 
 
+async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
+    """By it every message is from the future: dated by it, they were days old when it was right."""
+    async with running_brokers(tmp_path) as brokers:
+        broker, partition = await filled(brokers, 0, 0)
+        brokers.clock.now_ms -= 8 * DAY_MS
+
+        def believed() -> bool:
+            time = broker.deletion_time()
+            return time is not None and not time.doubt
+
+        assert not believed()
+        await until(believed, "it has stayed so for long enough")
+        await partition.upkeep()
+        assert partition.earliest_offset == 0
+        brokers.clock.now_ms += 8 * DAY_MS
+        await broker.confirm_clock()
+        await partition.upkeep()
+        assert partition.earliest_offset == 0
+        brokers.clock.now_ms += 8 * DAY_MS
+        await broker.confirm_clock()
+        await partition.upkeep()
+        assert partition.earliest_offset == 2
+
+
 def test_a_doubted_time_dates_nothing() -> None:
     """Pure: what says of no time ages from the time that was written down, and by no other."""
     chain = Chain().appending(1).closing_last(Contents(1, 1, -1, -1), 5).appending(2)

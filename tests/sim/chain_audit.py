@@ -208,7 +208,7 @@ class ChainAudit:
         if log is not None:
             self._trace.probe("topic.trim")
             if self.times is not None:
-                self.times.trimmed(log, log.trimmed, new.trimmed_offset)
+                self.times.trimmed(log, log.trimmed, new.trimmed_offset, old.ledgers)
             log.trim(new.trimmed_offset)
 
     def _check_not_named(self) -> None:

@@ -8,10 +8,11 @@ newer one, by all messages that are known to stand in the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from broker.chain import end_offset
 from metadata.clock import ClockRecord
-from metadata.topic_records import decode_record
+from metadata.topic_records import PartitionLedger, decode_record
 from tests.sim.metadata_tree import Change
 from tests.sim.topic_audit import LogHistory
 from tests.sim.trace import Trace
@@ -55,17 +56,23 @@ class TimeAudit:
             self._fail(f"P60 the time written down is {known_ms - self._now_ms()} ms ahead")
         self._misled = True
 
-    def trimmed(self, log: LogHistory, first: int, end: int) -> None:
-        """All from `first` to `end` (not in it) is gone by retention."""
+    def trimmed(
+        self, log: LogHistory, first: int, end: int, links: Iterable[PartitionLedger] = ()
+    ) -> None:
+        """All from `first` to `end` (not in it) is gone by retention; `links` are what held it."""
         if self._retention_ms is None or self._misled:
             return
         now_ms = self._now_ms()
+        dated = [link for link in links if _is_dated(link, now_ms)]
         for offset in range(first, end):
             message = log.at.get(offset)
             if message is None or message.stamp_ms is None or not message.sent_ms:
                 continue
             by_stamp = 0 <= message.stamp_ms <= message.sent_ms
-            if not by_stamp and not self._two_clocks:
+            by_date = not by_stamp or any(
+                link.base_offset <= offset < end_offset(link) for link in dated
+            )
+            if by_date and not self._two_clocks:
                 continue  # dated by an owner with a wrong clock, trimmed by one with a right one
             age_ms = now_ms - (message.stamp_ms if by_stamp else message.sent_ms)
             self._trace.probe(f"time.trimmed_by_{'stamp' if by_stamp else 'arrival'}")
@@ -92,3 +99,8 @@ class TimeAudit:
                 f"P61 {log.name}: {who} says that {time_ms} ms begins at offset {found}, which has "
                 f"{message.stamp_ms} ms"
             )
+
+
+def _is_dated(link: PartitionLedger, now_ms: int) -> bool:
+    """Whether its age is its date's: some message of it says of no time, or is from the future."""
+    return link.aging_since_ms is not None and (link.first_ms < 0 or link.last_ms > now_ms)

@@ -83,8 +83,6 @@ class Topics:
         self.options = topic_options.draw(loop.stream("topic options"), quorums)
         times = time_options.draw(loop.stream("time options"))
         recreates = cluster.options.profile == "recreate"
-        if recreates:  # deletions alone, not deletions by age
-            times = replace(times, retention_ms=None, jump_mean_s=None)
         if times.retention_ms is not None:
             settings = replace(
                 self.options.settings, retention_ms=times.retention_ms, retention_bytes=None

@@ -301,4 +301,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "dated-by-a-clock-that-was-behind",
+        "a ledger is as old as its date, whatever its messages say",
+        """What stood before. By a clock that is behind every message is from the future, and gets
+        the date of that clock: days ago, when the clock is right again.""",
+        "P60",
+        "issues/test_a_wrong_clock_deletes_everything.py",
+        (
+            Edit(
+                "broker.chain:is_older",
+                "max(link.aging_since_ms, stamped_ms)",
+                "link.aging_since_ms",
+            ),
+        ),
+    ),
 )

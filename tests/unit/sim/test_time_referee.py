@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from broker.types import PartitionName
 from metadata.clock import CLOCK_PATH, ClockRecord
-from metadata.topic_records import encode_record
+from metadata.topic_records import PartitionLedger, encode_record
 from tests.sim.metadata_tree import Change
 from tests.sim.time_audit import TimeAudit
 from tests.sim.topic_audit import LogHistory
@@ -44,8 +45,8 @@ class Story:
         self.now_ms += ms
         return self
 
-    def trimmed(self, first: int, end: int) -> Story:
-        self.audit.trimmed(self.log, first, end)
+    def trimmed(self, first: int, end: int, *links: PartitionLedger) -> Story:
+        self.audit.trimmed(self.log, first, end, links)
         return self
 
     def asked(self, off_ms: int, found: int) -> Story:
@@ -98,3 +99,8 @@ def test_what_one_clock_cannot_know_is_not_asked_of_it() -> None:
     assert not Story(two_clocks=False).written(5_000).stored(0).trimmed(0, 1).failures
     assert not Story(two_clocks=False).stored(-1, 10**9).trimmed(0, 2).failures
     assert Story(two_clocks=False).stored(0).trimmed(0, 1).failures
+    link = PartitionLedger(1, 0, 1, first_ms=NOW, last_ms=NOW, aging_since_ms=NOW - 10**6)
+    assert Story(two_clocks=False).stored(0).trimmed(0, 1, link).failures, "the stamp is known"
+    far = replace(link, last_ms=NOW + 10**9)
+    assert not Story(two_clocks=False).stored(0).trimmed(0, 1, far).failures
+    assert Story().stored(0).trimmed(0, 1, far).failures
