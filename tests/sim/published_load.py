@@ -143,7 +143,9 @@ class PublishedLoad:
 
     async def _run_with_other_rows(self, client: TopicClient, batch: PublishedBatch) -> None:
         """As of a source that does not repeat itself: nothing of these may ever be seen."""
-        values = {name: self._values(client, batch.query, batch.number) for name in batch.values}
+        # A batch may have had no rows: then any are other ones, and none once more are the same.
+        names = batch.values or self.load.partitions
+        values = {name: self._values(client, batch.query, batch.number) for name in names}
         self.audit.refused(values)
         try:
             if await self._publish(client, batch, values):

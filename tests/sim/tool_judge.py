@@ -29,6 +29,8 @@ _PAUSE_S = 0.05
 _FINISHED_S_MAX = 25.0
 """A broker finishes what others left after ten seconds, or a broker's next life."""
 _LONG_AGO_MS = -(10**9)
+_BEHIND_S = 0.1
+"""More than any metadata server is behind the others (`lag_ms`)."""
 
 AtAny = Callable[[TopicClient, Callable[..., Awaitable[Any]]], Awaitable[Any]]
 
@@ -89,9 +91,7 @@ class ToolJudge:
         while self._left() and self.cluster.loop.time() - began_s < _FINISHED_S_MAX:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)  # what is trimmed goes after its record was changed
         self.splices.check_whole(self._left())
-        await self._until_done(self.offload.tidy)
-        links = [link for owned in self.chains.owned.values() for link in owned.record.ledgers]
-        self.offloads.check_whole(link.offload.uuid for link in links if link.offload is not None)
+        self.offloads.check_whole(await self._tidy())
         if self.options.deletes_topic:
             await self._delete(client, at_any)
 
@@ -106,12 +106,30 @@ class ToolJudge:
                 pass  # the call before had no answer
 
         await at_any(client, delete)
-        await self._until_done(self.offload.tidy)
+        await self._tidy()
         self.offloads.check_whole(())
         for link in links:
             history = self.cluster.audit.ledgers[link.ledger_id]
             if not history.deleted and not is_only_copy(link.offload):
                 self._fail(f"S8 ledger {link.ledger_id} of {self.topic} outlives its topic")
+
+    async def _tidy(self) -> set[str]:
+        """Remove what no record names; the copies that records name. Retention goes on: a copy
+        that is trimmed while a run has read its record is the next one's to remove."""
+        while True:
+            named = self._copies()
+            await asyncio.sleep(_BEHIND_S)  # what is trimmed by now, the run is told of
+            await self._until_done(self.offload.tidy)
+            if self._copies() == named:
+                return named
+
+    def _copies(self) -> set[str]:
+        return {
+            link.offload.uuid
+            for owned in self.chains.owned.values()
+            for link in owned.record.ledgers
+            if link.offload is not None
+        }
 
     async def _read_all(self, client: TopicClient) -> None:
         read_from = "offload" if self.options.read_from == "offload" else "auto"
