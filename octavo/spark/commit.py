@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from metadata.together import all_of
+from octavo.client.wire import CONNECT_TIMEOUT_S
 from octavo.spark.cluster import connected
 from octavo.spark.sink_ledgers import Written
 from octavo.spark.sink_rows import Target
@@ -167,7 +168,7 @@ class _Brokers:
     async def _ask_one(self, url: str, data: bytes, content_type: str) -> dict[str, Any] | None:
         """The answer; None to ask again. Raises `SinkFailed`."""
         try:
-            timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+            timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=CONNECT_TIMEOUT_S)
             headers = {"Content-Type": content_type}
             async with self._session.post(
                 url, data=data, headers=headers, timeout=timeout

@@ -145,8 +145,12 @@ class SimBroker:
         *,
         forwarded: bool = False,
         incarnation: str | None = None,
+        wait_s: float = 0.0,
     ) -> Any:
-        """Have `work` done at the partition's owner. For calls through the network."""
+        """Have `work` done at the partition's owner. For calls through the network.
+
+        `wait_s` is how long the owner is asked to hold the call, as in `broker.proxy`.
+        """
         broker, process = self.broker, self.process
         if broker is None or process is None:
             raise PartitionMoving(f"broker {self.name} is not ready")
@@ -171,7 +175,7 @@ class SimBroker:
             self.cluster.trace.probe("topic.forwarded")
             try:
                 return await self.cluster.network.call(
-                    process, owner.broker_id, ask, CALL_TIMEOUT_S
+                    process, owner.broker_id, ask, CALL_TIMEOUT_S + wait_s
                 )
             except ConnectionRefusedError as error:
                 raise OwnerUnreachable(f"{owner.broker_id} is not there") from error

@@ -109,13 +109,13 @@ class _Call(SimpleNamespace):
         self.epochs: dict[str, int] = {}
         self.owner = ""
 
-    async def at(self, name: PartitionName, work: Any) -> Any:
-        """Have it done at the owner; who that is."""
+    async def at(self, name: PartitionName, work: Any, wait_s: float = 0.0) -> Any:
+        """Have it done at the owner, who may hold the call for so long; who that is."""
 
         async def noted(partition: Partition) -> Any:
             return await work(partition), partition.epoch, partition.stats().broker_id
 
-        found, epoch, self.owner = await self.broker.at_owner(name, noted)
+        found, epoch, self.owner = await self.broker.at_owner(name, noted, wait_s=wait_s)
         self.epochs[str(name.partition)] = epoch
         return found
 
@@ -197,7 +197,7 @@ async def _receive(call: _Call, only: PartitionName | None, sub: str) -> Reply:
         )
 
     if only is not None:
-        one = await call.at(only, lambda p: work(p, most, wait_s, params["request"]))
+        one = await call.at(only, lambda p: work(p, most, wait_s, params["request"]), wait_s)
         found = one.messages
     else:
         for number, name in enumerate(call.partitions):

@@ -143,9 +143,12 @@ class Tools:
     # ------------------------------------------------------------------ HTTP
 
     async def _urls(self, service: str) -> list[str]:
-        """`octavo.spark.commit._urls`: the brokers, in any order."""
+        """`octavo.spark.commit._urls`: the brokers that the metadata knows, in any order.
+
+        Those that have left are not among them.
+        """
         assert service == SERVICE
-        names = list(self.brokers)
+        names = [name for name, one in self.brokers.items() if not one.held_down]
         _here().rng.shuffle(names)
         return [f"sim://{name}" for name in names]
 

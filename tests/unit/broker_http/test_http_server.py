@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import socket
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
@@ -16,6 +13,7 @@ from broker.config import BrokerConfig
 from broker.server import BrokerServer, CannotListen
 from octavo.standalone.ports import free_port
 from protocol.records import Record, build_batch, partition_for
+from tests.vanished_host import vanished_host
 
 ONE = "/v1/topics/public/one"
 FOUR = "/v1/topics/public/four"
@@ -336,41 +334,28 @@ async def test_503_when_the_owner_is_unreachable(two: Running) -> None:
     assert answer.status == 200
 
 
-@contextlib.asynccontextmanager
-async def mute_address() -> AsyncIterator[str]:
-    """A URL at which nobody takes a connection, nor refuses one: as of a host without power."""
-    with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(socket.socket())
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        for _ in range(4):  # its queue is full: the kernel drops what comes now
-            one = stack.enter_context(socket.socket())
-            one.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                one.connect(listening.getsockname())
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
 async def test_503_when_the_owners_host_has_vanished() -> None:
     """Not 504: nothing was sent, so nothing is unknown."""
-    async with running(2, peer_connect_timeout_ms=50) as two, mute_address() as url:
-        await two.api.put(ONE)
-        two.cluster.brokers["b0"].url = url
-        answer = await two.apis[1].post(ONE + "/messages", b"x", "text/plain")
-        assert answer.status == 503, answer
-        assert answer.json()["code"] == "owner-unreachable"
+    with vanished_host() as url:
+        async with running(2, peer_connect_timeout_ms=50) as two:
+            await two.api.put(ONE)
+            two.cluster.brokers["b0"].url = url
+            answer = await two.apis[1].post(ONE + "/messages", b"x", "text/plain")
+            assert answer.status == 503, answer
+            assert answer.json()["code"] == "owner-unreachable"
 
 
 async def test_takes_over_a_call_meant_for_an_owner_that_vanished() -> None:
     waiting = running(2, peer_connect_timeout_ms=50, moving_wait_ms=60_000)
-    async with waiting as two, mute_address() as url:
-        await two.api.put(ONE)
-        two.cluster.brokers["b0"].url = url
-        sent = asyncio.ensure_future(two.apis[1].post(ONE + "/messages", b"y", "text/plain"))
-        await asyncio.sleep(0.2)
-        two.cluster.owners[two.partition("one").name] = "b1"
-        answer = await sent
-        assert answer.status == 200, answer
+    with vanished_host() as url:
+        async with waiting as two:
+            await two.api.put(ONE)
+            two.cluster.brokers["b0"].url = url
+            sent = asyncio.ensure_future(two.apis[1].post(ONE + "/messages", b"y", "text/plain"))
+            await asyncio.sleep(0.2)
+            two.cluster.owners[two.partition("one").name] = "b1"
+            answer = await sent
+            assert answer.status == 200, answer
 
 
 @pytest.mark.parametrize("kind", [NDJSON, "application/json", "text/plain"])
