@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
+.PHONY: attack containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -26,6 +26,7 @@ help:
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
 	@echo 'make network-matrix   the network cut in 20 ways and slow in 4, in 3 phases each; root; 15 minutes'
 	@echo 'make take-over  how long a killed broker is missed, and where the time goes: [ROUNDS=20]'
+	@echo 'make attack    unruly clients against a real cluster, one after another: [ONLY=text]'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7] [COMMIT=producer]; needs Java 17'
 
@@ -99,6 +100,10 @@ kills: N ?= 500
 kills: install
 	$(BIN)/python -m tests.process.campaign --cycles $(N) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(ZOOKEEPER),--zookeeper)
+
+# Floods, bombs, nonsense, foreign pages, beside a client that must not notice; minutes.
+attack: install
+	$(BIN)/python -m tests.attack $(if $(ONLY),--only '$(ONLY)')
 
 # A streaming query from topic to topic, killed at random and at its commits: each row comes out once.
 spark-kills: N ?= 100

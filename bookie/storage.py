@@ -256,6 +256,8 @@ class Storage:
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be promised any more."""
+        if isinstance(error, GeneratorExit):
+            return  # the loop that ran it is gone, and with it everybody who could be told
         if self._failed is None:
             self._failed = error
             _log.critical("storage_failed", error=str(error), kind=type(error).__name__)

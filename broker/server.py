@@ -204,7 +204,7 @@ class BrokerServer:
             response = await self._run(call)
         except asyncio.CancelledError:
             raise
-        except (ConnectionResetError, BrokenPipeError):
+        except ConnectionError:  # aiohttp's own has no name: the client is gone
             response = _cut(request)
         except Exception as error:
             response = problem_of(error).response(instance=path)

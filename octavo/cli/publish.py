@@ -18,12 +18,19 @@ from msgspec import UNSET, Raw, UnsetType
 
 from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_json, err
+from protocol.codes import OctavoError
 from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
 
 if TYPE_CHECKING:
     from octavo.client.types import Position
 
 RETRY_S = 60.0
+
+
+class BadLine(OctavoError):
+    """A text that is no message; those before it may have been published."""
+
+    name = "bad-line"
 
 
 class Line(NamedTuple):
@@ -70,7 +77,7 @@ class _Reading(NamedTuple):
             try:
                 return msgspec.json.decode(text, type=_Envelope).line(self.key)
             except (ValueError, RecursionError) as error:
-                raise BadOption(
+                raise BadLine(
                     f'{where} is not {{"key": …, "value": …}} as octavo consume --json prints: '
                     f"{error}"
                 ) from None
@@ -79,9 +86,9 @@ class _Reading(NamedTuple):
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise BadOption(f"{where} is not JSON: {error}") from None
+            raise BadLine(f"{where} is not JSON: {error}") from None
         if self.key_field is not None and not isinstance(found, dict):
-            raise BadOption(f"{where} is no JSON object, so it has no {self.key_field!r}")
+            raise BadLine(f"{where} is no JSON object, so it has no {self.key_field!r}")
         picked = found.get(self.key_field) if self.key_field else None
         return Line(self.key if picked is None else str(picked), text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ from octavo.client.errors import InvalidCall
 from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
 
 Json = dict[str, Any]
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 Value = Any
 """A message value: bytes as they are, text as UTF-8, anything else as compact JSON."""
 
 
 class TopicName(NamedTuple):
-    """`namespace/topic`; without a slash the namespace is `public`. The broker checks the names."""
+    """`namespace/topic`; without a slash the namespace is `public`."""
 
     namespace: str
     topic: str
@@ -27,10 +29,16 @@ class TopicName(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TopicName:
-        """Raises `InvalidCall` for more than one slash or an empty part."""
+        """Raises `InvalidCall` for more than one slash, and for what is no name."""
         parts = text.split("/")
         if len(parts) > 2 or not all(parts):
             raise InvalidCall(f"topic {text!r}: write topic or namespace/topic")
+        for part in parts:
+            if not _NAME.fullmatch(part) or part in (".", ".."):  # these would climb in a path
+                raise InvalidCall(
+                    f"topic {text[:60]!r}: a name has 1 to 249 of A-Z a-z 0-9 . _ - and is not "
+                    "'.' or '..'"
+                )
         return cls("public", parts[0]) if len(parts) == 1 else cls(*parts)
 
 

@@ -46,6 +46,17 @@ def _bad_heads() -> list[tuple[str, bytes]]:
         ("a control character", get + b"A: b\x01c\r\n\r\n"),
         ("a method of its own", b"STEAL /healthz HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("a foreign host", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+        ("a host that begins as ours", b"GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.example\r\n\r\n"),
+        ("a host behind a name", b"GET / HTTP/1.1\r\nHost: localhost@evil.example\r\n\r\n"),
+        ("a host that is none", b"GET / HTTP/1.1\r\nHost: [::1\r\n\r\n"),
+        ("a tunnel", b"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ("a whole address for a path",
+         b"DELETE http://evil.example/v1/x HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        ("the greeting of HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        ("a trace", b"TRACE / HTTP/1.1\r\nHost: localhost\r\nCookie: secret\r\n\r\n"),
+        ("another protocol", b"POST / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\n"
+         b"Connection: Upgrade\r\n\r\n"),
+        ("an asterisk", b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.attack import attempts_floods, attempts_requests  # noqa: F401  (they enter themselves)
 from tests.attack.attempts import ATTEMPTS, Attempt
-from tests.attack.canary import Canary
+from tests.attack.canary import SLOWEST_SHARE, Canary
 from tests.attack.world import World
 from tests.process.cluster import Standalone
 
@@ -40,7 +40,10 @@ def chosen(only: str = "", *, short: bool = False, seed: int = 1) -> list[Attemp
 
 
 async def attack(
-    cluster: Standalone, attempts: Iterable[Attempt], tell: Callable[[Outcome], None]
+    cluster: Standalone,
+    attempts: Iterable[Attempt],
+    tell: Callable[[Outcome], None],
+    share: float,
 ) -> list[Outcome]:
     """Run them all; the last outcome is the audit of the canary's topic."""
     world = World(cluster)
@@ -53,7 +56,7 @@ async def attack(
     await canary.start()
     outcomes: list[Outcome] = []
     for attempt in attempts:
-        outcome = await _one(world, canary, attempt)
+        outcome = await _one(world, canary, attempt, share)
         outcomes.append(outcome)
         tell(outcome)
     last = Outcome(Attempt("the canary's messages", attempts_floods.serves, False), 0.0)
@@ -64,7 +67,7 @@ async def attack(
     return outcomes
 
 
-async def _one(world: World, canary: Canary, attempt: Attempt) -> Outcome:
+async def _one(world: World, canary: Canary, attempt: Attempt, share: float) -> Outcome:
     began, logged = time.monotonic(), world.log_bytes()
     outcome = Outcome(attempt, 0.0)
     try:
@@ -73,7 +76,7 @@ async def _one(world: World, canary: Canary, attempt: Attempt) -> Outcome:
     except Exception as error:
         outcome.problems.append(f"{type(error).__name__}: {error}"[:600])
     outcome.seconds = time.monotonic() - began
-    outcome.problems += canary.problems(began)
+    outcome.problems += canary.problems(began, share)
     outcome.problems += world.check_processes()
     outcome.problems += await _calm(world)
     if (more := world.log_bytes() - logged) > LOG_BYTES_MAX:
@@ -94,11 +97,17 @@ async def _calm(world: World) -> list[str]:
     return problems
 
 
-def run(folder: Path, attempts: list[Attempt], tell: Callable[[Outcome], None]) -> list[Outcome]:
-    """Start a cluster in `folder`, attack it, and stop it."""
+def run(
+    folder: Path,
+    attempts: list[Attempt],
+    tell: Callable[[Outcome], None],
+    *,
+    share: float = SLOWEST_SHARE,
+) -> list[Outcome]:
+    """Start a cluster in `folder`, attack it, and stop it. `share`: of the canary's pace."""
     cluster = Standalone(folder, "--no-restart")
     try:
         cluster.start()
-        return asyncio.run(attack(cluster, attempts, tell))
+        return asyncio.run(attack(cluster, attempts, tell, share))
     finally:
         cluster.clean_up()

@@ -42,16 +42,16 @@ class Canary:
         await asyncio.gather(self._task, return_exceptions=True)
         return [problem async for problem in self._audit()]
 
-    def problems(self, since_s: float) -> Iterator[str]:
-        """Whether it came forward since then."""
+    def problems(self, since_s: float, share: float) -> Iterator[str]:
+        """Whether it came forward since then, by this share of its pace or more."""
         assert self._task is not None
         if self._task.done():
             yield f"it ended: {self._task.exception()!r}"
         span_s = time.monotonic() - since_s
-        wanted = span_s / PACE_S * SLOWEST_SHARE
+        wanted = span_s / PACE_S * share
         found = sum(1 for at in reversed(self._acked) if at >= since_s)
         if span_s > 1 and found < wanted:
-            yield f"{found} messages were acked in {span_s:.1f} s, not half of its pace"
+            yield f"{found} messages were acked in {span_s:.1f} s, less than {share:g} of its pace"
 
     async def _run(self) -> None:
         async with aiohttp.ClientSession() as session:

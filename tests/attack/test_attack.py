@@ -13,8 +13,8 @@ from tests.attack.campaign import chosen, run
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_unruly_clients_do_no_harm(tmp_path: Path) -> None:
-    told: list[str] = []
-    outcomes = run(tmp_path / "data", chosen(short=True), lambda one: told.append(one.attempt.name))
+    # How fast the canary is beside them, `make attack` judges on a machine that does nothing else.
+    outcomes = run(tmp_path / "data", chosen(short=True), lambda _: None, share=0.0)
     harmed = {one.attempt.name: one.problems for one in outcomes if one.problems}
     assert not harmed, harmed
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.cli.main import run
-from octavo.cli.options import BadOption
-from octavo.cli.publish import _arguments, _Reading
+from octavo.cli.publish import BadLine, _arguments, _Reading
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -23,7 +22,7 @@ def test_arguments_are_read_as_lines_are() -> None:
     assert [tuple(line) for line in _arguments(messages, envelope)] == [
         (b"a", b'"x"', ()), ("k", b"x", ()), (None, None, ()),
     ]  # fmt: skip
-    with pytest.raises(BadOption, match="message 2 is not JSON"):
+    with pytest.raises(BadLine, match="message 2 is not JSON"):
         _arguments(["1", "x"], _Reading(None, None, ndjson=True, envelope=False))
 
 

@@ -248,11 +248,11 @@ def test_several_settings_reach_the_processes(tmp_path: Path) -> None:
         assert broker["sections"]["broker"]["claim_wait_ms"] == 777
         assert set(one.pids()) == {"bookie-1", "broker-1"}
     found = octavo("standalone", "--data", str(tmp_path / "e"), "--set", "bookie.flush=1")
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert "did you mean" in found.stderr or "there are:" in found.stderr
     found = octavo(
         "standalone", "--data", str(tmp_path / "e"), "--port-base", "0",
         "--set", "bookie.flush_interval_ms=0",
     )  # fmt: skip
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert "flush_interval_ms = 0" in found.stderr

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,6 +32,7 @@ from octavo.pipeline.offload_copy import copy_in_task
 from octavo.pipeline.offload_rules import Drop, OffloadPolicy, planned
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import JobFailed, Run
+from octavo.pipeline.session import SparkOptions
 from octavo.spark.cluster import connected
 from octavo.spark.options import Selection
 from protocol.codes import OctavoError
@@ -71,8 +72,8 @@ class OneTaskAfterAnother:
 
 async def offloaded(place: Place, to: Path | str, policy: OffloadPolicy, **how: Any) -> Outcome:
     url = to if isinstance(to, str) else to.as_uri()
-    spark: Any = SimpleNamespace(sparkContext=OneTaskAfterAnother())
-    run = Run(spark, place.service, lambda _: None)
+    run = Run("offload", place.service, lambda _: None, SparkOptions())
+    run.spark = cast(Any, SimpleNamespace(sparkContext=OneTaskAfterAnother()))
     return await asyncio.to_thread(offload, run, OffloadOptions(ALL, url, policy, **how))
 
 
