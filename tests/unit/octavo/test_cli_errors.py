@@ -88,12 +88,11 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_bad_line_of_ndjson_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from octavo.cli.options import BadOption
-    from octavo.cli.publish import _lines, _Reading
+    from octavo.cli.publish import BadLine, _lines, _Reading
 
     path = tmp_path / "lines"
     path.write_text('{"a": 1}\n{"a": \n')
     lines = _lines(path, _Reading(None, "a", ndjson=True, envelope=False))
     assert next(lines).key == "1"
-    with pytest.raises(BadOption, match="line 2 is not JSON"):
+    with pytest.raises(BadLine, match="line 2 is not JSON"):
         next(lines)
