@@ -150,7 +150,8 @@ class Tools:
         assert service == SERVICE
         names = [name for name, one in self.brokers.items() if not one.held_down]
         _here().rng.shuffle(names)
-        return [f"sim://{name}" for name in names]
+        # Nobody names those that have left.
+        return [f"sim://{name}" for name in names if not self.brokers[name].held_down]
 
     async def post(self, url: str, data: bytes) -> dict[str, Any]:
         """`POST` to a broker: its answer. Raises `Problem`, `OSError`, `TimeoutError`."""
