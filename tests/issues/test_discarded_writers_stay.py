@@ -111,6 +111,10 @@ async def test_after_losses_of_ownership(brokers: BrokerCluster) -> None:
     await as_before(one, before)
 
 
+async def nobody_to_ask(incarnation: str) -> None:
+    """The heir does not answer."""
+
+
 async def test_after_hand_overs(brokers: BrokerCluster) -> None:
     one = await brokers.start("A")
     name = await make_topic(one.broker)
@@ -118,7 +122,7 @@ async def test_after_hand_overs(brokers: BrokerCluster) -> None:
     owners: Any = one.broker._owners  # type: ignore[attr-defined]
     for _ in range(TIMES):
         await used(one, name)
-        assert await owners.hand_on(name, 5) is None, "nobody else is there"
+        assert await owners.hand_on(name, nobody_to_ask, 5) is None, "nobody else is there"
     await used(one, name)
     await as_before(one, before)
 

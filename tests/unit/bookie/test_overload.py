@@ -47,7 +47,7 @@ def test_memory_stays_within_the_caches_and_150_mib(scenario: Scenario, tmp_path
 @pytest.mark.parametrize(
     ("scenario", "connections", "without"),
     [
-        (half_frames, 200, FRAMES),
+        (half_frames, 300, FRAMES),
         (long_entries, 80, {**FRAMES, **ADDS, "sync_s": 1.0}),
         (slow_disk, 450, {**ADDS, "sync_s": 1.0}),
         (slow_readers, 16, ANSWERS),
