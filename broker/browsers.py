@@ -53,7 +53,7 @@ def check_browser(
     foreign = (
         site not in _OWN_SITES
         if site is not None
-        else origin is not None and urlsplit(origin).netloc.lower() != (host or "").lower()
+        else origin is not None and _site_of(origin) != (host or "").lower()
     )
     if foreign:
         raise Problem(
@@ -62,6 +62,13 @@ def check_browser(
             f"a page of {(origin or 'another site')[:100]!r} may not change anything here; if it "
             "should, add that origin to the setting allowed_origins (http section)",
         )
+
+
+def _site_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""  # of nowhere that we could be
 
 
 def _name_of(host: str) -> str:

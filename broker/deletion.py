@@ -201,9 +201,8 @@ class Deletions:
                 lambda n: self._mark(name.partition(n), incarnation, check),
                 _AT_ONCE,
             )
-            await (
-                self._records.sync()
-            )  # a claim that is not seen after this is newer than the marks
+            # A claim that is not seen after this is newer than the marks.
+            await self._records.sync()
             owners = await self._owners(name, numbers)
             served = await self._tell_all(name, incarnation, frozenset(owners.values()))
             await each_of(marked, lambda one: self._fence(one, served), _AT_ONCE)

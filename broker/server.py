@@ -134,7 +134,7 @@ class BrokerServer:
         advertised = self._broker.config.advertised_host or host
         name = f"[{advertised}]" if ":" in advertised else advertised
         self._services.url = f"http://{name}:{bound}"
-        self._hosts = frozenset((*config.allowed_hosts, advertised.lower()))
+        self._hosts = frozenset(name.lower() for name in (*config.allowed_hosts, advertised))
         try:
             await self._services.peers.start()
             await self._broker.start(self._services.url)

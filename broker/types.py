@@ -7,18 +7,17 @@ from 0, without gaps. A name that parses is safe in a URL path and in a metadata
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
 from protocol.batch import BatchHeader
+from protocol.names import is_name
 from protocol.records import Record
 
 DEFAULT_NAMESPACE = "public"
 NAME_CHARS_MAX = 249
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _SETTING_MAX = 2**63 - 1
 """What the metadata store's records hold; above it a number has no place to be kept."""
 _NAME_SHOWN_CHARS = 60
@@ -31,12 +30,8 @@ StartPosition = Literal["earliest", "latest"]
 
 
 def checked_name(what: str, text: str) -> str:
-    """`text` if it may name a namespace, topic or subscription. Raises `InvalidName`.
-
-    Kafka's rule: 1 to 249 of the characters A-Z a-z 0-9 . _ -, but not `.` or `..`, which would
-    climb in a path.
-    """
-    if _NAME.fullmatch(text) and text not in (".", ".."):
+    """`text` if it may name a namespace, topic or subscription. Raises `InvalidName`."""
+    if is_name(text):
         return text
     shown = text if len(text) <= _NAME_SHOWN_CHARS else text[:_NAME_SHOWN_CHARS] + "…"
     raise InvalidName(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,9 +10,9 @@ import msgspec
 
 from octavo.client.errors import InvalidCall
 from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
+from protocol.names import is_name
 
 Json = dict[str, Any]
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 Value = Any
 """A message value: bytes as they are, text as UTF-8, anything else as compact JSON."""
 
@@ -34,7 +33,7 @@ class TopicName(NamedTuple):
         if len(parts) > 2 or not all(parts):
             raise InvalidCall(f"topic {text!r}: write topic or namespace/topic")
         for part in parts:
-            if not _NAME.fullmatch(part) or part in (".", ".."):  # these would climb in a path
+            if not is_name(part):
                 raise InvalidCall(
                     f"topic {text[:60]!r}: a name has 1 to 249 of A-Z a-z 0-9 . _ - and is not "
                     "'.' or '..'"

@@ -16,6 +16,7 @@ CHANGES = [route for route in ROUTES if route.method not in ("GET", "HEAD")]
 FOREIGN = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},
+    {"Origin": "http://[::1"},
     {"Origin": "http://127.0.0.1:1"},
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site", "Origin": "http://other.localhost"},
@@ -65,7 +66,7 @@ async def test_own_pages_named_sites_and_programs_may() -> None:
     ],
 )  # fmt: skip
 async def test_only_own_names_are_answered(host: str, status: int) -> None:
-    async with running(1, allowed_hosts=("octavo.example.com",)) as one:
+    async with running(1, allowed_hosts=("Octavo.example.com",)) as one:
         answer = await one.api.call("GET", "/v1/topics/public", headers={"Host": host})
         assert answer.status == status, answer
 
