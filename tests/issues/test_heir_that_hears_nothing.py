@@ -40,7 +40,7 @@ async def test_an_heir_whose_watches_are_silent_takes_it(brokers: BrokerCluster)
         assert found.broker_id == "A"
     await until(lambda: len(two.broker.partitions()) == 1, "B has its half")
     assert len(one.broker.partitions()) == 1
-    assert one.broker.balance.moved == 1
+    await until(lambda: one.broker.balance.moved == 1, "A has heard that B serves it")
 
 
 async def test_an_heir_of_a_topic_made_again_takes_it(brokers: BrokerCluster) -> None:
