@@ -193,6 +193,7 @@ _OCTAVO_KINDS = {
     "namespaces": "namespace",
     "changes": "changes",
     "clock": "clock",
+    "secret": "secret",
 }
 _LEDGER_KINDS = {
     "available": "registration",

@@ -1,0 +1,79 @@
+"""The cluster's secret, of which the keys are made that tell its own processes from strangers.
+
+    /octavo/secret   secret: 64 hexadecimal digits
+
+Whoever may read the cluster's metadata is trusted with it, as with everything else there; it never
+goes over the network between our processes. It is made once, by whoever needs it first (in a new
+cluster, or in one that is upgraded), and never changed: each use has a key of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metadata.store import BadRecord, MetadataStore, RecordExists, RecordNotFound
+from metadata.topic_records import decode_record, encode_record
+
+SECRET_PATH = "/octavo/secret"
+SECRET_BYTES = 32
+_HEX = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRecord:
+    """The secret in hexadecimal digits."""
+
+    secret: str = field(repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ClusterSecret:
+    """Makes the keys. Nothing that is printed, logged or raised shows the secret itself."""
+
+    def __init__(self, secret: bytes) -> None:
+        assert len(secret) == SECRET_BYTES
+        self._secret = secret
+
+    def key(self, use: str) -> bytes:
+        """The 32 bytes of the key for `use`. From one key nobody learns the secret or another."""
+        return hmac.digest(self._secret, f"octavo {use}".encode(), hashlib.sha256)
+
+    @property
+    def ledger_password(self) -> bytes:
+        """The password of the ledgers that the cluster makes for itself: 64 hexadecimal digits."""
+        return self.key("ledgers").hex().encode()
+
+
+async def cluster_secret(
+    store: MetadataStore, *, rng: random.Random | None = None
+) -> ClusterSecret:
+    """The secret of the cluster in `store`, made now if there is none.
+
+    Of several that make it at once, one does and all get the same. Raises `MetadataUnavailable`
+    (call again) and `BadRecord`.
+    """
+    try:
+        return await _read(store)
+    except RecordNotFound:
+        made = (rng or random.SystemRandom()).randbytes(SECRET_BYTES)
+    try:
+        await store.create(SECRET_PATH, encode_record(SecretRecord(made.hex())))
+    except RecordExists:
+        return await _read(store)
+    return ClusterSecret(made)
+
+
+async def _read(store: MetadataStore) -> ClusterSecret:
+    record = decode_record(SecretRecord, SECRET_PATH, (await store.get(SECRET_PATH)).value)
+    if not _HEX.match(record.secret):
+        raise BadRecord(
+            f"{SECRET_PATH}: the secret is no {2 * SECRET_BYTES} hexadecimal digits. Bring the "
+            "record back as it was; without it, delete it: ledgers keep the password they have"
+        )
+    return ClusterSecret(bytes.fromhex(record.secret))
