@@ -9,27 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.sim.mutants import (
-    bookie_bugs,
-    client_bugs,
-    copy_bugs,
-    fleet_bugs,
-    garbage_bugs,
-    overlooked_bugs,
-    published_bugs,
-    recovery_bugs,
-    recreate_bugs,
-    survivor_bugs,
-    tested_bookie_bugs,
-    tested_broker_bugs,
-    tested_ledger_bugs,
-    time_bugs,
-    tool_bugs,
-    topic_bugs,
-    view_bugs,
-    writer_bugs,
-)
 from tests.sim.mutants.planting import Absent, EditCameLoose, Mutant, planted_edits
+from tests.sim.mutants.sections import SECTIONS
 from tests.sim.mutants.tested import TestedBug
 
 __all__ = [
@@ -43,38 +24,14 @@ __all__ = [
     "planted",
 ]
 
-_ALL = (
-    *recovery_bugs.MUTANTS,
-    *writer_bugs.MUTANTS,
-    *bookie_bugs.MUTANTS,
-    *copy_bugs.MUTANTS,
-    *garbage_bugs.MUTANTS,
-    *topic_bugs.MUTANTS,
-    *time_bugs.MUTANTS,
-    *client_bugs.MUTANTS,
-    *tool_bugs.MUTANTS,
-    *view_bugs.MUTANTS,
-    *fleet_bugs.MUTANTS,
-    *recreate_bugs.MUTANTS,
-    *overlooked_bugs.MUTANTS,
-    *survivor_bugs.MUTANTS,
-    *published_bugs.MUTANTS,
-)
+_ALL = tuple(mutant for section in SECTIONS for mutant in section.mutants)
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant for mutant in sorted(_ALL, key=lambda m: (m.canon or 99, m.name))
 }
 """By name: the canon in its order, then the others."""
 
-TESTED: dict[str, TestedBug] = {
-    bug.name: bug
-    for bug in (
-        *tested_ledger_bugs.BUGS,
-        *tested_bookie_bugs.BUGS,
-        *tested_broker_bugs.BUGS,
-        *survivor_bugs.BUGS,
-    )
-}
+TESTED: dict[str, TestedBug] = {bug.name: bug for section in SECTIONS for bug in section.tested}
 """Those that a test has to find, by name."""
 
 ABSENT = (

@@ -1,22 +1,29 @@
-"""Writes docs/planted_bugs.md: `python -m tests.sim.mutants.page RESULTS > docs/planted_bugs.md`.
+"""Writes docs/planted_bugs.md: `python -m tests.sim.mutants.page [RESULTS]`.
 
-RESULTS is what `python -m tests.sim mutants --json` printed, one line for each planted bug.
+The page is made of the planted bugs themselves and of measured.json: what found each of them when
+it was last searched. RESULTS, what `python -m tests.sim mutants --json` printed for some or all of
+them, is taken into measured.json first. A test holds that the page is what comes out here.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 from tests.sim.mutants import ABSENT, MUTANTS, TESTED, Mutant, TestedBug
-from tests.sim.mutants.search import Found
-from tests.sim.mutants.tested import Verdict
+from tests.sim.mutants.sections import SECTIONS, Section
+from tests.sim.mutants.tested import ROOT
 
+PAGE = ROOT / "docs" / "planted_bugs.md"
+MEASURED = Path(__file__).with_name("measured.json")
 CANON_MAX = 25
 HEAD = """# Planted bugs
+
+<!-- Written by python -m tests.sim.mutants.page; edits belong into tests/sim/mutants. -->
 
 A simulator that finds nothing proves nothing. So the bugs that the field really had, in BookKeeper,
 Pulsar, Kafka and in what runs on them, are planted in Octavo's own code, one at a time, and seeds
@@ -34,61 +41,98 @@ Each bug is a few words of one production function, replaced in place and taken 
 (`tests/sim/mutants/*_bugs.py`; the story of each stands there, with the edit). An edit that no
 longer fits the code is an error. CI runs those that are found fastest
 (`tests/sim/test_mutants.py`) and holds all edits against the code (`tests/unit/sim`).
-Numbers are those of the canon of 25; bugs without a number come from the ledger protocol's own list
-and from BookKeeper's newest, or are none of the field's: what a reviewer may overlook, at least one
-for each module that decides. A second table has those of which a test is the right judge: the bug
-is planted, the named tests are run, one of them must fail; without it they pass.
+
+Of some a test is the right judge: the bug is planted, the test is run in a process of its own and
+must fail; without the bug it passes (`tests/sim/mutants/tested*.py`).
 """
 
 
-def page(results: Mapping[str, Found], verdicts: Mapping[str, Verdict]) -> str:
+class Finding(NamedTuple):
+    """What found a bug when it was last searched: so many seeds and a check, or a test."""
+
+    by: str
+    seeds: int = 0
+
+
+def measured() -> dict[str, Finding]:
+    """By the bug's name, as last written."""
+    return {
+        name: Finding(fields["by"], fields.get("seeds", 0))
+        for name, fields in json.loads(MEASURED.read_text()).items()
+    }
+
+
+def taken_in(known: Mapping[str, Finding], results: Iterable[str]) -> dict[str, Finding]:
+    """`known`, and what the lines of `mutants --json` say; a bug that was not found has no row."""
+    found = {name: one for name, one in known.items() if name in MUTANTS or name in TESTED}
+    for line in results:
+        if not line.startswith("{"):
+            continue
+        said: dict[str, Any] = json.loads(line)
+        name = said["name"]
+        if name in TESTED:
+            one = Finding(said["failed"]) if said["failed"] else None
+        else:
+            by = _property(said["caught_by"])
+            one = None if said["seed"] is None else Finding(by, said["seeds"])
+        found.pop(name, None)
+        if one is not None:
+            found[name] = one
+    return {name: found[name] for name in sorted(found)}
+
+
+def page(found: Mapping[str, Finding]) -> str:
     """The whole page."""
-    found = [r for r in results.values() if r.proven]
+    seeds = [found[name].seeds for name in MUTANTS if name in found]
+    tested = sum(name in found for name in TESTED)
     lines = [HEAD]
     lines.append(
-        f"Measured: {len(found)} of {len(MUTANTS)} found, median "
-        f"{round(median(r.seeds for r in found))} seeds, at most {max(r.seeds for r in found):,}. "
-        "Seeds until found are exact and the same on every machine; they change whenever the "
-        "simulator or the code beneath it does.\n"
+        f"Found: {len(seeds)} of {len(MUTANTS)} by seeds, median {round(median(seeds))} seeds, at "
+        f"most {max(seeds):,}; {tested} of {len(TESTED)} by tests. Seeds until found are those of "
+        "the bug's last search: exact, the same on every machine, and others whenever the "
+        "simulator or the code beneath it changes.\n"
     )
-    rows = [(m.canon or CANON_MAX + 1, _row(m, results.get(m.name))) for m in MUTANTS.values()]
-    rows += [(a.canon, (str(a.canon), a.title, "", "does not apply yet", "")) for a in ABSENT]
+    for section in SECTIONS:
+        lines += _section(section, found)
+    lines += ["## Does not apply yet", ""]
     lines += _table(
-        ("no.", "bug", "what it breaks", "seeds", "caught by"),
-        [row for _, row in sorted(rows, key=lambda numbered: numbered[0])],
-    )
-    told = sum(bool(one.failed) for one in verdicts.values())
-    lines += ["", "## Found by tests", "", f"Measured: {told} of {len(TESTED)} found.", ""]
-    lines += _table(
-        ("bug", "what it breaks", "found by"),
-        [_tested_row(bug, verdicts.get(bug.name)) for bug in TESTED.values()],
+        ("no.", "bug", "reference", "why"),
+        [(str(a.canon), a.title, a.reference, a.reason) for a in ABSENT],
     )
     lines += ["", "## What each was, and how it is planted", ""]
     for mutant in MUTANTS.values():
         lines += _story(mutant)
     for bug in TESTED.values():
         lines += _tested_story(bug)
-    lines += ["## Does not apply yet", ""]
-    lines += _table(
-        ("no.", "bug", "reference", "why"),
-        [(str(a.canon), a.title, a.reference, a.reason) for a in ABSENT],
-    )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def _row(mutant: Mutant, found: Found | None) -> tuple[str, ...]:
-    seeds = "not measured" if found is None else "not found" if found.seed is None else ""
-    caught_by = ""
-    if found is not None and found.seed is not None:
-        seeds = f"{found.seeds:,}"
-        caught_by = _property(found.caught_by)
+def _section(section: Section, found: Mapping[str, Finding]) -> list[str]:
+    lines = [f"## {section.title}", "", " ".join(section.intro.split()), ""]
+    if section.mutants:
+        by_canon = sorted(section.mutants, key=lambda m: m.canon or CANON_MAX + 1)
+        lines += _table(
+            ("no.", "bug", "what it breaks", "seeds", "caught by"),
+            [_row(mutant, found.get(mutant.name)) for mutant in by_canon],
+        )
+        lines.append("")
+    if section.tested:
+        lines += _table(
+            ("bug", "what it breaks", "found by"),
+            [_tested_row(bug, found.get(bug.name)) for bug in section.tested],
+        )
+        lines.append("")
+    return lines
+
+
+def _row(mutant: Mutant, found: Finding | None) -> tuple[str, ...]:
+    seeds = "not found" if found is None else f"{found.seeds:,}"
     bug = f"{mutant.title} (`{mutant.name}`)"
-    return str(mutant.canon or ""), bug, mutant.breaks, seeds, caught_by
+    return str(mutant.canon or ""), bug, mutant.breaks, seeds, "" if found is None else found.by
 
 
-def _tested_row(bug: TestedBug, verdict: Verdict | None) -> tuple[str, ...]:
-    found = "not measured" if verdict is None else f"`{verdict.failed}`" if verdict.failed else ""
-    return f"{bug.title} (`{bug.name}`)", bug.breaks, found or "not found"
+def _tested_row(bug: TestedBug, found: Finding | None) -> tuple[str, ...]:
+    return f"{bug.title} (`{bug.name}`)", bug.breaks, f"`{found.by}`" if found else "not found"
 
 
 def _tested_story(bug: TestedBug) -> list[str]:
@@ -101,7 +145,7 @@ def _property(failure: str) -> str:
     """The name of the property, of a line that says what failed, when and where."""
     what = failure.split(" s: ", 1)[-1]
     name = what.split(" ", 1)[0].rstrip(":")
-    return name if name[:1] in "SPCT" and any(c.isdigit() for c in name) else "an error"
+    return name if name[:1] in "SPXCT" and any(c.isdigit() for c in name) else "an error"
 
 
 def _story(mutant: Mutant) -> list[str]:
@@ -123,16 +167,16 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def main() -> None:
-    """Print the page."""
-    results, verdicts = {}, {}
-    for line in Path(sys.argv[1]).read_text().splitlines():
-        if line.startswith("{"):
-            fields = json.loads(line)
-            if fields["name"] in TESTED:
-                verdicts[fields["name"]] = Verdict(**fields)
-                continue
-            results[fields["name"]] = Found(**{**fields, "unclean": tuple(fields["unclean"])})
-    print(page(results, verdicts), end="")
+    """Take in what was measured, and write the page."""
+    results = Path(sys.argv[1]).read_text().splitlines() if len(sys.argv) > 1 else []
+    found = taken_in(measured(), results)
+    rows = [
+        f"  {json.dumps(name)}: "
+        + json.dumps({"by": one.by} | ({"seeds": one.seeds} if one.seeds else {}))
+        for name, one in found.items()
+    ]
+    MEASURED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    PAGE.write_text(page(found))
 
 
 if __name__ == "__main__":

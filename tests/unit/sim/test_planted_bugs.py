@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 
 import pytest
@@ -21,8 +23,11 @@ from metadata.cookie import Cookie
 from metadata.ledgers import Fragment, LedgerMetadata
 from protocol.codes import OctavoError
 from tests.ledger_world import Recoverer, World, content, new_ledger
+from tests.sim import mutants
 from tests.sim.mutants import ABSENT, MUTANTS, TESTED, planted
+from tests.sim.mutants.page import PAGE, Finding, measured, page, taken_in
 from tests.sim.mutants.planting import Edit, EditCameLoose, function_of, planted_edits
+from tests.sim.mutants.sections import SECTIONS
 
 CANON = 25
 
@@ -52,8 +57,42 @@ def test_the_whole_canon_is_planted_or_says_why_not() -> None:
     assert not planted_numbers & absent_numbers
 
 
+def test_every_file_of_planted_bugs_is_in_one_section() -> None:
+    files = [path.stem for path in Path(mutants.__file__).parent.glob("*_bugs.py")]
+    modules = [importlib.import_module(f"tests.sim.mutants.{name}") for name in files]
+    written = [
+        bug.name
+        for module in modules
+        for bug in (*getattr(module, "MUTANTS", ()), *getattr(module, "BUGS", ()))
+    ]
+    shown = [bug.name for section in SECTIONS for bug in (*section.mutants, *section.tested)]
+    assert sorted(written) == sorted(shown)
+
+
+def test_the_page_is_what_the_planted_bugs_and_what_was_measured_say() -> None:
+    found = measured()
+    assert PAGE.read_text() == page(found), "python -m tests.sim.mutants.page writes it"
+    assert set(found) == {*MUTANTS, *TESTED}, (
+        "search for the new ones: python -m tests.sim mutants --json --only NAME,NAME > RESULTS, "
+        "then python -m tests.sim.mutants.page RESULTS"
+    )
+
+
+def test_what_was_measured_takes_in_results() -> None:
+    known = {"checkpoint-skipped": Finding("P38", 3), "gone-from-the-code": Finding("P1", 1)}
+    searched = '{"name": "volatile-fence", "seed": 6, "seeds": 7, "caught_by": "at 3.5 s: P24 x"}'
+    missed = '{"name": "checkpoint-skipped", "seed": null, "seeds": 9, "caught_by": ""}'
+    judged = '{"name": "gap-of-one", "failed": "unit/t.py::test"}'
+    assert taken_in(known, ["make: x", searched, judged]) == {
+        "checkpoint-skipped": Finding("P38", 3),
+        "gap-of-one": Finding("unit/t.py::test"),
+        "volatile-fence": Finding("P24", 7),
+    }
+    assert taken_in(known, [missed]) == {}
+
+
 def test_no_bug_is_planted_twice() -> None:
-    every = [*MUTANTS.values(), *TESTED.values()]
+    every = [bug for section in SECTIONS for bug in (*section.mutants, *section.tested)]
     assert len({bug.name for bug in every}) == len(every)
     assert len({bug.edits for bug in every}) == len(every)
 

@@ -1,0 +1,114 @@
+"""Which planted bugs belong together: the order of docs/planted_bugs.md, and what it says of each.
+
+Every file of planted bugs is in one section; what is in none is not planted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.sim.mutants import (
+    bookie_bugs,
+    client_bugs,
+    copy_bugs,
+    fleet_bugs,
+    garbage_bugs,
+    overlooked_bugs,
+    published_bugs,
+    recovery_bugs,
+    recreate_bugs,
+    survivor_bugs,
+    tested_bookie_bugs,
+    tested_broker_bugs,
+    tested_ledger_bugs,
+    time_bugs,
+    tool_bugs,
+    topic_bugs,
+    view_bugs,
+    writer_bugs,
+)
+from tests.sim.mutants.planting import Mutant
+from tests.sim.mutants.tested import TestedBug
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Planted bugs of one kind."""
+
+    title: str
+    intro: str
+    mutants: tuple[Mutant, ...] = ()
+    """Found by seeds."""
+    tested: tuple[TestedBug, ...] = ()
+    """Found by the test that each names."""
+
+
+SECTIONS = (
+    Section(
+        "The field",
+        """Numbers are those of the canon of 25; bugs without a number come from the ledger
+        protocol's own list and from BookKeeper's newest.""",
+        (
+            *recovery_bugs.MUTANTS,
+            *writer_bugs.MUTANTS,
+            *bookie_bugs.MUTANTS,
+            *garbage_bugs.MUTANTS,
+            *topic_bugs.MUTANTS,
+        ),
+    ),
+    Section(
+        "Spark's side",
+        """Planted together with the load that drives the ledger splice and the offload, which one
+        in six seeds has.""",
+        tool_bugs.MUTANTS,
+    ),
+    Section(
+        "Batches that are published",
+        "`commit=producer`, which a third of the seeds with topics have.",
+        published_bugs.MUTANTS,
+    ),
+    Section(
+        "The client, and bytes",
+        """Planted together with the load that drives the production client, which three of ten
+        seeds with topics have.""",
+        client_bugs.MUTANTS,
+    ),
+    Section(
+        "Times",
+        """Planted in what says how old messages are, what time it is for deletions, and where a
+        time begins; searched with seeds of profile `topic`.""",
+        time_bugs.MUTANTS,
+    ),
+    Section(
+        "Copies that move",
+        "Planted in what brings lost copies back, and searched with seeds of profile `copies`.",
+        copy_bugs.MUTANTS,
+    ),
+    Section(
+        "Topics made again, and ledgers that nobody names",
+        "Searched with seeds of profile `recreate`.",
+        recreate_bugs.MUTANTS,
+    ),
+    Section(
+        "Brokers that share the work",
+        """Planted in what says who serves a partition, in hand-overs and in what a broker does
+        from time to time; searched with seeds of profile `topic`.""",
+        fleet_bugs.MUTANTS,
+    ),
+    Section(
+        "Survivors",
+        """Of 29 bugs that were planted when the system was judged from outside, these kinds had
+        survived every test.""",
+        survivor_bugs.MUTANTS,
+        survivor_bugs.BUGS,
+    ),
+    Section(
+        "What a reviewer may overlook",
+        """Bugs of no field: a line that looks redundant and is left out, a condition made simpler,
+        an off-by-one, a similar name, an `any` for an `all`; at least one for each module that
+        decides. Most were planted before it was known what finds them; what nothing found is in
+        tests/RECORD.md, with what closes the hole.""",
+        (*view_bugs.MUTANTS, *overlooked_bugs.MUTANTS),
+        (*tested_ledger_bugs.BUGS, *tested_bookie_bugs.BUGS, *tested_broker_bugs.BUGS),
+    ),
+)
