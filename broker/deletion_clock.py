@@ -61,6 +61,11 @@ class DeletionClock:
         self._claimed_since_ms: int | None = None
         self._claimed_gap_ms = 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a time that it counts on from; the first claim is believed as it is."""
+        return self._counted_ms is not None
+
     def confirm(self, now_ms: int) -> None:
         """Somebody who knows says what time it is."""
         self._counted_ms = now_ms

@@ -42,7 +42,7 @@ class Timekeeper:
 
     async def beat(self) -> None:
         """Write the time down, ask the store for its own; once a beat. Raises what a store does."""
-        if self._clock is None:
+        if self._clock is None or not self._clock.has_begun:
             await self._write()  # asks the store for the time, before ours is written down
         await self._write()
 
@@ -50,7 +50,11 @@ class Timekeeper:
         """The time to delete by; None before the metadata store was heard: then nothing goes."""
         if self._clock is None:
             return None
-        found = self._clock.observe(self._reading())
+        reading = self._reading()
+        silent = reading.store_ms is None and self._heard is not None
+        if silent and not self._clock.has_begun:
+            return None  # the store has a clock, which is to be asked again: ours may be wrong
+        found = self._clock.observe(reading)
         if self._doubted and not found.doubt:
             _log.info("clock_believed")
         elif found.doubt and not self._doubted:
@@ -83,8 +87,9 @@ class Timekeeper:
                 return known  # the first beat asks the store for the time
             self._learn(known)
             found = self.now()
-            assert found is not None
-            return replace(known, time_ms=found.now_ms) if not found.doubt else known
+            if found is None or found.doubt:
+                return known
+            return replace(known, time_ms=found.now_ms)
 
         record, store_ms = await self._store.write(counted)
         if store_ms is not None:

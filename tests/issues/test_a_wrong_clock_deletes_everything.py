@@ -9,13 +9,20 @@ judged what was trimmed then.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.broker import Broker
 from broker.chain import Chain, Contents, RetentionPolicy
+from broker.deletion_clock import ClockLimits
 from broker.partition import Partition
+from broker.timekeeper import Timekeeper
+from metadata.clock import ClockRecord, Written
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 
 DAY_MS = 24 * 3600 * 1000
@@ -126,3 +133,34 @@ def test_a_doubted_time_dates_nothing() -> None:
     assert dated.dating(2_000) is dated, "once"
     assert dated.trimming(policy, 1_100) is dated
     assert dated.trimming(policy, 1_101).earliest_offset == 1
+
+
+async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store had told its time, then was away for so long that this was no witness any more.
+
+    Seed 1200291 of profile `recreate`: a cluster's very first time was written down an hour ahead.
+    """
+    steady = SimpleNamespace(now=10.0)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: steady.now)
+    hour_ms, true_ms = 3_600_000, 1_700_000_000_000
+    written: list[int] = []
+
+    class Store:
+        record = ClockRecord()
+
+        async def write(self, make: Callable[[ClockRecord], ClockRecord]) -> Written:
+            if len(written) == 1:
+                steady.now += 1.0  # the second write waits for a store that is away
+            self.record = make(self.record)
+            written.append(self.record.time_ms)
+            return Written(self.record, true_ms)
+
+    store: Any = Store()
+    keeper = Timekeeper(store, lambda: true_ms + hour_ms, ClockLimits(300_000, 600_000), beat_ms=20)
+    await keeper.beat()
+    assert written == [0, 0]
+    found = keeper.now()
+    assert found is not None
+    assert found.now_ms == true_ms
+    await keeper.beat()
+    assert set(written) <= {0, true_ms}

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bookie.index import MemoryIndex
-from ledger.copies import names
 from ledger.quorum import Quorum, quorum_of
 from metadata.ledger_codec import decode_ledger_metadata
 from metadata.ledgers import LedgerMetadata, LedgerState
@@ -47,8 +46,8 @@ class LedgerHistory:
     late: dict[str, set[int]] = field(default_factory=dict)
     """Bookie → entries that it stored for the writer after that."""
     deleted: bool = False
-    former: set[str] = field(default_factory=set)
-    """Bookies whose copies have moved to others."""
+    former: dict[int, set[str]] = field(default_factory=dict)
+    """First entry of a fragment → bookies whose copies of it have moved to others."""
     denied: dict[str, int] = field(default_factory=dict)
     """Bookie → the lowest entry that it denied to a recovery."""
     quorum: Quorum = field(init=False)
@@ -137,7 +136,9 @@ class LedgerAudit:
         if old.fragments != record.fragments and is_move(old, record):
             for problem in move_problems(history, record, self.held):
                 self.fail(f"{problem}: {what}")
-            history.former |= names(old) - names(record)
+            for before, after in zip(old.fragments, record.fragments, strict=True):
+                former = history.former.setdefault(before.first_entry, set())
+                former |= set(before.bookies) - set(after.bookies)
             history.record, history.version = record, version
             return
         self.check(not history.is_closed, f"P2 a closed record was changed: {what}")
@@ -368,7 +369,8 @@ class LedgerAudit:
         history = self.ledgers[ledger_id]
         if not (history.is_closed or history.deleted):
             wanted = history.write_set(entry_id)
-            if bookie not in wanted and bookie not in history.former:
+            former = history.former.get(history.record.fragment_of(entry_id).first_entry, ())
+            if bookie not in wanted and bookie not in former:
                 what = f"P31 ledger {ledger_id} entry {entry_id} was looked for on {bookie}"
                 self.fail(f"{what}, the record names {wanted}")
 

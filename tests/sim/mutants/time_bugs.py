@@ -36,7 +36,7 @@ MUTANTS = (
         (
             Edit(
                 "broker.timekeeper:Timekeeper.now",
-                "found = self._clock.observe(self._reading())",
+                "found = self._clock.observe(reading)",
                 'found = DeletionTime(self._wall(), "", 0)',
             ),
         ),
