@@ -38,6 +38,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
 
         return await at_owner(call, partition, here)
     body = await call.read_json(SubscriptionBody, required=False)
+    await topic_of(call)
     info, created = await broker.create_subscription(topic, name, subscription_settings(body))
     partitions = (await topic_of(call)).settings.partitions
     asked = [
@@ -61,6 +62,7 @@ async def _subscribe(partition: Partition, info: SubscriptionInfo) -> dict[str, 
 async def list_subscriptions(call: Call) -> web.StreamResponse:
     """`GET …/subscriptions`."""
     topic = call.topic
+    await topic_of(call)
     found = await call.services.broker.list_subscriptions(topic)
     return call.reply({"subscriptions": [_show(topic, info) for info in found]})
 
@@ -70,6 +72,7 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     name = call.subscription
     topic = call.topic
     broker = call.services.broker
+    partitions = (await topic_of(call)).settings.partitions
     info = await broker.get_subscription(topic, name)
 
     async def figures(partition: Partition) -> dict[str, Any]:
@@ -82,7 +85,6 @@ async def get_subscription(call: Call) -> web.StreamResponse:
             return call.reply(await figures(partition))
 
         return await at_owner(call, call.partition, here)
-    partitions = (await topic_of(call)).settings.partitions
     found = await each_partition(
         [
             ask_partition(call, topic.partition(n), figures, "GET", f"/subscriptions/{name}")
@@ -99,6 +101,7 @@ async def get_subscription(call: Call) -> web.StreamResponse:
 
 async def delete_subscription(call: Call) -> web.StreamResponse:
     """`DELETE …/subscriptions/{subscription}`."""
+    await topic_of(call)
     await call.services.broker.delete_subscription(call.topic, call.subscription)
     return web.Response(status=204)
 

@@ -124,7 +124,7 @@ async def patch_topic(call: Call) -> web.StreamResponse:
     name = call.topic
     body = await call.read_json(TopicBody)
     broker = call.services.broker
-    info = await broker.get_topic(name)
+    info = await topic_of(call)
     settings = topic_settings(body, info.settings)
     wider = settings.ensemble_size > info.settings.ensemble_size
     if wider and (problem := await _too_few_bookies(call, settings)) is not None:

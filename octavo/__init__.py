@@ -17,9 +17,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
+    from octavo.client.errors import TopicReplaced
     from octavo.client.sync import Client
 
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "TopicReplaced", "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -32,4 +33,8 @@ def __getattr__(name: str) -> object:
         from octavo.client.sync import Client
 
         return Client
+    if name == "TopicReplaced":
+        from octavo.client.errors import TopicReplaced
+
+        return TopicReplaced
     raise AttributeError(f"module 'octavo' has no attribute {name!r}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import quote
 
 from octavo.client.deliveries import DeliveryLoop
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
-from octavo.client.errors import ClientError
-from octavo.client.producer import Producer, ProducerOptions, producer_id_of
+from octavo.client.errors import ClientError, TopicReplaced
+from octavo.client.incarnation import Incarnation
+from octavo.client.producer import Producer, ProducerOptions, Receipt, producer_id_of
 from octavo.client.reading import find_offset, read_messages
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
@@ -51,6 +53,8 @@ class AsyncClient:
             urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng, on_retry=on_retry, wire=wire
         )
         self._own_producers: dict[TopicName, Producer] = {}
+        self._looked_at: dict[TopicName, Incarnation] = {}
+        """Of which topic the offsets are that this client has seen."""
         self._loops: dict[DeliveryLoop, None] = {}
 
     async def __aenter__(self) -> AsyncClient:
@@ -129,12 +133,12 @@ class AsyncClient:
         given = {name: value for name, value in body.items() if value is not None}
         name = TopicName.of(topic)
         answer = await self.transport.call("PUT", _path(name), json_body=given)
-        return _topic(name, answer.json() or given)
+        return self._look_at(_topic(name, answer.json() or given))
 
     async def topic(self, topic: str) -> Topic:
         """Settings and live statistics. Raises `NotFound`."""
         name = TopicName.of(topic)
-        return _topic(name, await self._get(_path(name)))
+        return self._look_at(_topic(name, await self._get(_path(name))))
 
     async def topics(self, namespace: str = "public") -> list[str]:
         """The names of a namespace's topics, however many calls that takes."""
@@ -169,20 +173,47 @@ class AsyncClient:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Position:
-        """Store one message; return where, once it is durable."""
-        producer = await self._own_producer(topic)
-        receipt = await producer.send(
-            value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
-        )
-        return await receipt
+        """Store one message in the topic that is there now; return where, once it is durable."""
+
+        async def send(producer: Producer) -> list[Receipt]:
+            receipt = await producer.send(
+                value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
+            )
+            return [receipt]
+
+        return (await self._publish(topic, send))[0]
 
     async def publish_many(
         self, topic: str, messages: Iterable[tuple[str | bytes | None, Value]]
     ) -> list[Position]:
-        """Store (key, value) pairs, in order per key; return their positions."""
-        producer = await self._own_producer(topic)
-        receipts = [await producer.send(value, key=key) for key, value in messages]
-        return [await receipt for receipt in receipts]
+        """Store (key, value) pairs, in order per key; return their positions.
+
+        All of them in one topic: in the new one when it is made anew in the midst of it.
+        """
+        pairs = list(messages)
+
+        async def send(producer: Producer) -> list[Receipt]:
+            return [await producer.send(value, key=key) for key, value in pairs]
+
+        return await self._publish(topic, send)
+
+    async def _publish(
+        self, topic: str, send: Callable[[Producer], Awaitable[list[Receipt]]]
+    ) -> list[Position]:
+        """What our own producer stores; a new one where the topic was made anew since its last use.
+
+        The caller knows of no producer: the call stands alone, whatever became of earlier ones.
+        """
+        name = TopicName.of(topic)
+        producer = await self._own_producer(name)
+        try:
+            return [await receipt for receipt in await send(producer)]
+        except TopicReplaced:
+            if self._own_producers.get(name) is producer:
+                del self._own_producers[name]
+            with contextlib.suppress(ClientError):
+                await producer.close()  # others may wait for answers to what they sent
+        return [await receipt for receipt in await send(await self._own_producer(name))]
 
     async def producer(
         self,
@@ -193,15 +224,19 @@ class AsyncClient:
         compression: Compression = Compression.NONE,
         **options: Any,
     ) -> Producer:
-        """A producer of a topic; `options` as in `ProducerOptions`. Raises `NotFound`."""
+        """A producer of a topic; `options` as in `ProducerOptions`. Raises `NotFound`.
+
+        It is of this topic and of no later one of the name: see `TopicReplaced`.
+        """
         found = await self.topic(topic)
         form = BatchEncoding(compression) if encoding == "batch" else NdjsonEncoding()
         chosen = ProducerOptions(
             producer_id=producer_id_of(producer_id, self._rng), encoding=form, **options
         )
         return Producer(
-            self.transport, found.name, found.partitions, chosen, rng=self._rng, clock=self._clock
-        )
+            self.transport, found.name, found.partitions, chosen, rng=self._rng, clock=self._clock,
+            incarnation=found.incarnation,
+        )  # fmt: skip
 
     # ---- reading
 
@@ -214,16 +249,24 @@ class AsyncClient:
         limit: int = READ_MESSAGES_MAX,
         wait_s: float = 0.0,
         compacted: bool = False,
+        incarnation: str | None = None,
     ) -> list[Message]:
         """Messages of one partition from `start`: `earliest`, `latest`, an offset, an id, a time.
 
         Empty when nothing came within `wait_s`. Raises `Trimmed` when retention was faster.
         `compacted`: below the horizon of its compacted view only what that has.
+
+        An offset is of the topic that this client looked at last, by `topic`, `create_topic`,
+        `offset` or a read from anything but an offset; of another one if its `incarnation`
+        (`Topic.incarnation`) was kept beside the offset. Raises `TopicReplaced` when that topic
+        was deleted and another one of its name was made.
         """
+        name = TopicName.of(topic)
+        of = self._of(name, start, incarnation)
         batch = await read_messages(
-            self.transport, TopicName.of(topic), partition, start, limit, wait_s,
-            compacted=compacted,
-        )  # fmt: skip
+            self.transport, name, partition, start, limit, wait_s, of=of, compacted=compacted
+        )
+        self._looked_at[name] = of
         return batch.messages
 
     async def messages(
@@ -234,19 +277,25 @@ class AsyncClient:
         start: str | int = "earliest",
         follow: bool = False,
         compacted: bool = False,
+        incarnation: str | None = None,
     ) -> AsyncIterator[Message]:
         """A partition's messages in order, to its end, or without end (`follow`).
 
         `compacted`: first its compacted view, then every message behind the view's horizon.
+        All are of one topic: raises `TopicReplaced` as `read` does, which also says what
+        `incarnation` is.
         """
         name = TopicName.of(topic)
+        of = self._of(name, start, incarnation)
         place: str | int = start
         while True:
             wait_s = FOLLOW_WAIT_S if follow else 0.0
             batch = await read_messages(
-                self.transport, name, partition, place, READ_MESSAGES_MAX, wait_s,
+                self.transport, name, partition, place, READ_MESSAGES_MAX, wait_s, of=of,
                 compacted=compacted,
             )  # fmt: skip
+            if place == start:
+                self._looked_at[name] = of
             for message in batch.messages:
                 yield message
             if batch.next_offset is not None:
@@ -256,7 +305,11 @@ class AsyncClient:
 
     async def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
         """The offset of `earliest`, `latest` or a time; `latest` is the next one to be written."""
-        return await find_offset(self.transport, TopicName.of(topic), partition, at)
+        name = TopicName.of(topic)
+        of = self._of(name, at, None)
+        found = await find_offset(self.transport, name, partition, at, of=of)
+        self._looked_at[name] = of
+        return found
 
     # ---- subscriptions
 
@@ -275,11 +328,17 @@ class AsyncClient:
         if ack_timeout_s is not None:
             body["ack_timeout"] = ack_timeout_s
         path = f"{_path(TopicName.of(topic))}/subscriptions/{quote(name, safe='')}"
-        await self.transport.call("PUT", path, json_body=body)
-        return self.subscription(topic, name, consumer=consumer)
+        of = Incarnation()
+        await self.transport.call("PUT", path, json_body=body, of=of)
+        return self._consumer(topic, name, consumer, of)
 
     def subscription(self, topic: str, name: str, *, consumer: str | None = None) -> Subscription:
         """A consumer of a subscription that exists."""
+        return self._consumer(topic, name, consumer, Incarnation())
+
+    def _consumer(
+        self, topic: str, name: str, consumer: str | None, of: Incarnation
+    ) -> Subscription:
         who = consumer or f"consumer-{self._rng.getrandbits(32):08x}"
         return Subscription(
             self.transport,
@@ -288,6 +347,7 @@ class AsyncClient:
             who,
             nonce=self._rng.getrandbits(64),
             loops=self._loops,
+            of=of,
         )
 
     # ---- inner
@@ -296,11 +356,22 @@ class AsyncClient:
         found: dict[str, Any] = (await self.transport.call("GET", path)).json()
         return found
 
-    async def _own_producer(self, topic: str) -> Producer:
-        name = TopicName.of(topic)
+    def _look_at(self, topic: Topic) -> Topic:
+        self._looked_at[topic.name] = Incarnation(topic.incarnation)
+        return topic
+
+    def _of(self, name: TopicName, start: str | int, incarnation: str | None) -> Incarnation:
+        """Which topic a read from `start` is about."""
+        if incarnation:
+            return Incarnation(incarnation)
+        if isinstance(start, int) or start.isdecimal():
+            return self._looked_at.get(name) or Incarnation()
+        return Incarnation()
+
+    async def _own_producer(self, name: TopicName) -> Producer:
         producer = self._own_producers.get(name)
         if producer is None:
-            made = await self.producer(topic, linger_ms=0.0)
+            made = await self.producer(str(name), linger_ms=0.0)
             producer = self._own_producers.setdefault(name, made)
         return producer
 

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
-from octavo.client.errors import AcksUnsent, ClientError, Conflict, InvalidCall
+from octavo.client.errors import AcksUnsent, ClientError, Conflict, InvalidCall, TopicReplaced
 from octavo.client.handing import Handing
 from octavo.client.types import Delivery
 
@@ -85,6 +85,8 @@ class DeliveryLoop:
             return
         try:
             await self._acknowledge({"ack_ids": done, "nack": rest}, CLOSE_S)
+        except TopicReplaced:
+            return  # nothing of it will be delivered again, to nobody
         except ClientError as error:
             if done:
                 raise AcksUnsent(done, error) from error

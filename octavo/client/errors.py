@@ -97,6 +97,24 @@ class Conflict(ApiError):
     name = "conflict"
 
 
+class TopicReplaced(Conflict):
+    """409: the topic was deleted, and another one of its name was made. Nothing was done.
+
+    Offsets, ack ids and producers of the earlier topic mean nothing in the new one. To go on
+    there, make a new producer, subscribe again, or read from `earliest` (`latest`, a time).
+    """
+
+    name = "topic-replaced"
+
+    def __init__(self, status: int, problem: Mapping[str, Any], what: str) -> None:
+        super().__init__(status, problem, what)
+        self.args = (
+            f"{self}. Nothing was done. To go on with the new topic make a new producer, "
+            "subscribe again, or read from its beginning: what is of the earlier one means "
+            "nothing in it",
+        )
+
+
 class Trimmed(ApiError):
     """410: retention removed the offset; `earliest` is the first one left."""
 
@@ -125,4 +143,6 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 def api_error(status: int, problem: Mapping[str, Any], what: str) -> ApiError:
     """The exception for an answer with `status`."""
+    if status == 409 and problem.get("code") == TopicReplaced.name:
+        return TopicReplaced(status, problem, what)
     return _BY_STATUS.get(status, ApiError)(status, problem, what)

@@ -8,7 +8,8 @@ further batch goes out until all that wait have had theirs, for it would be a ga
 
 When a batch is refused for good, what came after it in this partition fails with
 `ProducerFailed`, and later messages start again under the next epoch, which also shuts out
-whatever of the old epoch is still under way.
+whatever of the old epoch is still under way. When the topic was deleted and made again, nothing
+more goes out: who published into the earlier one has to say whether the new one is meant.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from octavo.client.encoding import Body, Identity
-from octavo.client.errors import ApiError, OutcomeUnknown, ProducerFailed
+from octavo.client.errors import ApiError, OutcomeUnknown, ProducerFailed, TopicReplaced
+from octavo.client.incarnation import Incarnation
 from octavo.client.transport import NEXT_OFFSET, Answer, Transport
 from octavo.client.types import Position, TopicName
 from protocol.codes import OctavoError
@@ -94,10 +96,12 @@ class Lane:
         partition: int,
         options: ProducerOptions,
         released: Callable[[int, int], None],
+        of: Incarnation,
     ) -> None:
         self.partition = partition
         self._transport = transport
         self._topic = topic
+        self._of = of
         self._path = f"/v1/topics/{topic}/partitions/{partition}/messages"
         self._options = options
         self._released = released
@@ -112,7 +116,7 @@ class Lane:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sequence = 0
         self._epoch = options.epoch
-        self._ended: ProducerFailed | None = None
+        self._ended: ProducerFailed | TopicReplaced | None = None
         """Why nothing can be sent any more."""
 
     def add(self, item: Record | bytes, size: int) -> tuple[Batch, int]:
@@ -228,6 +232,7 @@ class Lane:
                     headers=body.headers,
                     partition=(str(self._topic), self.partition),
                     retry_s=left_s,
+                    of=self._of,
                 )
             except ApiError as error:
                 if error.code != "sequence-gap":
@@ -286,11 +291,15 @@ class Lane:
         self._behind.clear()
         self._sealed.clear()
         self._next_epoch()
-        unknown = self._beside(batch, error, "sent, but not known to be stored")
+        unknown: OctavoError = self._beside(batch, error, "sent, but not known to be stored")
+        not_sent: OctavoError = self._beside(batch, error, "not sent")
+        if isinstance(error, TopicReplaced):
+            self._ended = self._ended or error
+            unknown = not_sent = error  # whatever of it was stored is gone with its topic
         for other in sent:
             self._fail(other, error if other is batch else unknown)
         for other in unsent:
-            self._fail(other, error if other is batch else self._beside(batch, error, "not sent"))
+            self._fail(other, error if other is batch else not_sent)
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from octavo.client.encoding import BatchEncoding, Encoding
-from octavo.client.errors import InvalidCall
+from octavo.client.errors import InvalidCall, TopicReplaced
+from octavo.client.incarnation import Incarnation
 from octavo.client.lane import Batch, Lane, Stored
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Position, TopicName, Value, header_pairs, key_bytes
@@ -96,7 +97,11 @@ class Receipt:
 
 
 class Producer:
-    """Made by `AsyncClient.producer`; an async context manager that flushes at its end."""
+    """Made by `AsyncClient.producer`; an async context manager that flushes at its end.
+
+    Bound to the topic that stood then: once that was deleted and made again, every message fails
+    with `TopicReplaced`.
+    """
 
     def __init__(
         self,
@@ -107,6 +112,7 @@ class Producer:
         *,
         rng: random.Random,
         clock: Callable[[], int],
+        incarnation: str = "",
     ) -> None:
         self.topic = topic
         self.partitions = partitions
@@ -118,12 +124,15 @@ class Producer:
         """Messages that are durable."""
         self._room = asyncio.Event()
         self._room.set()
+        of = Incarnation(incarnation)
         self._lanes = [
-            Lane(transport, topic, number, options, self._release) for number in range(partitions)
+            Lane(transport, topic, number, options, self._release, of)
+            for number in range(partitions)
         ]
         self._sticky: int | None = None
         self._sticky_batch: Batch | None = None
         self._failed: BaseException | None = None
+        self._replaced: TopicReplaced | None = None
         self._closed = False
 
     @property
@@ -142,7 +151,8 @@ class Producer:
     ) -> Receipt:
         """Take a message on; await the receipt to know where it is stored.
 
-        Raises `InvalidCall`, also (`MessageTooLong`) for a message that no broker would take.
+        Raises `InvalidCall`, also (`MessageTooLong`) for a message that no broker would take, and
+        `TopicReplaced`.
         """
         while not self._room.is_set():
             await self._room.wait()
@@ -160,6 +170,8 @@ class Producer:
         partition: int | None = None,
     ) -> Receipt:
         """The same without waiting for room: for callers that look at `has_room` themselves."""
+        if self._replaced is not None:
+            raise self._replaced
         if self._closed:
             raise InvalidCall(f"this producer of {self.topic} is closed: make a new one")
         lane = self._lane_for(key, partition)
@@ -246,4 +258,6 @@ class Producer:
 
     def _note(self, done: asyncio.Future[Stored]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
+            if isinstance(error, TopicReplaced):
+                self._replaced = error
             self.note(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from octavo.client.incarnation import Incarnation
 from octavo.client.transport import BATCH_TYPE, NEXT_OFFSET, Transport
 from octavo.client.types import Message, TopicName
 from protocol.batch import split_batches
@@ -29,11 +30,15 @@ async def read_messages(
     limit: int,
     wait_s: float,
     *,
+    of: Incarnation,
     compacted: bool = False,
 ) -> ReadBatch:
-    """One read. Raises `Trimmed`, `NotFound`, `InvalidBatch` (damaged on the way)."""
+    """One read of the topic `of`.
+
+    Raises `Trimmed`, `NotFound`, `TopicReplaced`, `InvalidBatch` (damaged on the way).
+    """
     if isinstance(start, str) and start not in ("earliest", "latest"):
-        start = await find_offset(transport, topic, partition, start, compacted=compacted)
+        start = await find_offset(transport, topic, partition, start, of=of, compacted=compacted)
     answer = await transport.call(
         "GET",
         f"/v1/topics/{topic}/partitions/{partition}/messages",
@@ -46,6 +51,7 @@ async def read_messages(
         headers={"Accept": BATCH_TYPE},
         partition=(str(topic), partition),
         wait_s=wait_s,
+        of=of,
     )
     told = answer.headers.get(NEXT_OFFSET)
     next_offset = int(told) if told is not None else None
@@ -86,6 +92,7 @@ async def find_offset(
     partition: int,
     at: str | int,
     *,
+    of: Incarnation,
     compacted: bool = False,
 ) -> int:
     """The offset that `at` means: `earliest`, `latest`, an offset, a message id or a time."""
@@ -94,5 +101,6 @@ async def find_offset(
         f"/v1/topics/{topic}/partitions/{partition}/offsets",
         query={"at": at, "compacted": "true" if compacted else None},
         partition=(str(topic), partition),
+        of=of,
     )
     return int(answer.json()["offsets"][0]["offset"])

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from octavo.client.deliveries import DeliveryLoop
 from octavo.client.doubt import PartitionKey
+from octavo.client.incarnation import Incarnation
 from octavo.client.transport import JSON_TYPE, Transport
 from octavo.client.types import Delivery, TopicName, decode_deliveries
 
@@ -25,7 +26,11 @@ Handed = Delivery | str
 
 
 class Subscription:
-    """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`."""
+    """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`.
+
+    Bound to the topic that it saw first: once that was deleted and made again, every call raises
+    `TopicReplaced`.
+    """
 
     def __init__(
         self,
@@ -35,6 +40,7 @@ class Subscription:
         consumer: str,
         nonce: int,
         loops: dict[DeliveryLoop, None],
+        of: Incarnation,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -42,6 +48,7 @@ class Subscription:
         self.held_back: str | None = None
         """Why the last `receive` gave nothing though there are messages: too many are unacked."""
         self._transport = transport
+        self._of = of
         self._loops = loops
         """All that the client has open: closing it closes them."""
         # A call to receive is repeated under its own number, so that it gets the same messages.
@@ -71,6 +78,7 @@ class Subscription:
             headers={"Accept": JSON_TYPE},
             partition=self._key(partition),
             wait_s=wait_s,
+            of=self._of,
         )
         found, self.held_back = decode_deliveries(answer.body) if answer.body else ([], None)
         return found
@@ -93,16 +101,17 @@ class Subscription:
 
     async def seek(self, to: str | int) -> None:
         """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time."""
-        await self._transport.call("POST", f"{self._path}/seek", json_body={"to": to})
+        await self._transport.call("POST", f"{self._path}/seek", json_body={"to": to}, of=self._of)
 
     async def stats(self) -> Mapping[str, Any]:
         """Backlog, unacked ranges, consumers, as the API gives them."""
-        found: Mapping[str, Any] = (await self._transport.call("GET", self._path)).json()
+        answer = await self._transport.call("GET", self._path, of=self._of)
+        found: Mapping[str, Any] = answer.json()
         return found
 
     async def delete(self) -> None:
         """Remove the subscription and its cursor."""
-        await self._transport.call("DELETE", self._path)
+        await self._transport.call("DELETE", self._path, of=self._of)
 
     async def deliveries(
         self, *, auto_ack: bool = True, batch: int = 500, idle_s: float | None = None
@@ -142,7 +151,8 @@ class Subscription:
         await self._ack(body, only, retry_s)
 
     async def _lease_s(self) -> float:
-        found = await self._transport.call("GET", f"/v1/topics/{self.topic}/subscriptions")
+        path = f"/v1/topics/{self.topic}/subscriptions"
+        found = await self._transport.call("GET", path, of=self._of)
         for one in found.json()["subscriptions"]:
             if one["name"] == unquote(self.name):
                 return float(one["settings"]["ack_timeout"])
@@ -157,6 +167,7 @@ class Subscription:
             json_body=body,
             partition=self._key(partition),
             retry_s=retry_s,
+            of=self._of,
         )
 
     def _base(self, partition: int | None) -> str:

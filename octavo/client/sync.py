@@ -306,8 +306,12 @@ class Client:
         limit: int = 1_000,
         wait_s: float = 0.0,
         compacted: bool = False,
+        incarnation: str | None = None,
     ) -> list[Message]:
-        """Messages of one partition from `start`; `compacted`: through its compacted view."""
+        """Messages of one partition from `start`; `compacted`: through its compacted view.
+
+        `incarnation`: of which topic of that name; see `AsyncClient.read`.
+        """
         return self._thread.call(
             self._inner.read(
                 topic,
@@ -316,6 +320,7 @@ class Client:
                 limit=limit,
                 wait_s=wait_s,
                 compacted=compacted,
+                incarnation=incarnation,
             )
         )
 
@@ -327,14 +332,21 @@ class Client:
         start: str | int = "earliest",
         follow: bool = False,
         compacted: bool = False,
+        incarnation: str | None = None,
     ) -> Iterator[Message]:
         """A partition's messages in order, to its end, or without end (`follow`).
 
         `compacted`: first its compacted view, then every message behind the view's horizon.
+        All are of one topic: see `AsyncClient.messages`.
         """
         return self._thread.iterate(
             self._inner.messages(
-                topic, partition=partition, start=start, follow=follow, compacted=compacted
+                topic,
+                partition=partition,
+                start=start,
+                follow=follow,
+                compacted=compacted,
+                incarnation=incarnation,
             )
         )
 

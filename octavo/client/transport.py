@@ -16,7 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from octavo.client.doubt import Doubts, PartitionKey
-from octavo.client.errors import ApiError, ClientError, InvalidCall, Unreachable, api_error
+from octavo.client.errors import (
+    ApiError,
+    ClientError,
+    InvalidCall,
+    TopicReplaced,
+    Unreachable,
+    api_error,
+)
+from octavo.client.incarnation import Incarnation
 from octavo.client.wire import LOST, HttpWire, Reply, Wire, has_no_address, reason_of
 
 PAUSE_S = 0.05
@@ -32,6 +40,7 @@ JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
 BATCH_TYPE = "application/vnd.kafka.recordbatch.v2"
 NEXT_OFFSET = "Next-Offset"
+_ANOTHER = {"code": TopicReplaced.name, "detail": "another topic of this name has answered"}
 
 
 class Answer(NamedTuple):
@@ -102,11 +111,12 @@ class Transport:
         partition: PartitionKey | None = None,
         wait_s: float = 0.0,
         retry_s: float | None = None,
+        of: Incarnation | None = None,
     ) -> Answer:
         """The 2xx answer of a call. Raises `ApiError` (refused for good) or `Unreachable`.
 
         `wait_s` is how long the broker was asked to hold the call; `partition` lets it go
-        straight to the owner.
+        straight to the owner; `of` is the topic that it must be about, else `TopicReplaced`.
         """
         sent = dict(headers or {})
         if json_body is not None:
@@ -123,13 +133,19 @@ class Transport:
         """Of the brokers, those whose host names lead nowhere."""
         while True:
             url = self._url_for(partition)
+            if of is not None:
+                sent |= of.headers()  # another call may have been told meanwhile
             try:
                 attempt = self._once(
                     url, method, path, params, body, sent, partition, self._attempt_s + wait_s
                 )
                 if partition is None or self._owners.get(partition) != url:
-                    return await attempt
-                return await self._doubts.unless_moved(url, partition, attempt, wait_s)
+                    answer = await attempt
+                else:
+                    answer = await self._doubts.unless_moved(url, partition, attempt, wait_s)
+                if of is not None and not of.agrees(answer.headers):
+                    raise TopicReplaced(409, _ANOTHER, shown)
+                return answer
             except LOST as error:
                 tried[url] = reason_of(error)
                 nameless = nameless | {url} if has_no_address(error) else nameless - {url}

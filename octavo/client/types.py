@@ -120,6 +120,11 @@ class Topic:
     settings: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def incarnation(self) -> str:
+        """Tells it from earlier and later topics of its name; keep it beside offsets."""
+        return str(self.stats.get("incarnation", ""))
+
 
 class _DeliveryIn(msgspec.Struct, gc=False):
     """A delivery as the API writes it."""

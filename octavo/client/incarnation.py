@@ -1,0 +1,31 @@
+"""Which topic of a name is meant: the one that was seen first.
+
+A topic that was deleted and made again is another one; offsets, sequences and ack ids of the
+earlier one mean nothing in it. Brokers say in each answer which one it is about, and refuse a
+call that names an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+HEADER = "Octavo-Incarnation"
+
+
+class Incarnation:
+    """What all calls of one producer, reader or consumer are about. Empty until an answer tells."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self, seen: str = "") -> None:
+        self.seen = seen
+
+    def headers(self) -> dict[str, str]:
+        """What a call has to say."""
+        return {HEADER: self.seen} if self.seen else {}
+
+    def agrees(self, headers: Mapping[str, str]) -> bool:
+        """Whether an answer is about this topic; the first answer decides which one that is."""
+        told = headers.get(HEADER, "")
+        self.seen = self.seen or told
+        return told in ("", self.seen)
