@@ -290,6 +290,10 @@ class Broker:
         """The live brokers as last seen, this one included, sorted by id."""
         return [info for _, info in sorted(self._members.live.items())]
 
+    async def check_registered(self, owner: Owner) -> None:
+        """Raises `OwnerNotRegistered` when `owner` is no live broker, at that address."""
+        await self._members.check_registered(BrokerInfo(owner.broker_id, owner.url))
+
     def duties(self) -> Duties:
         """Figures of what is done in the background."""
         balance = self.balance

@@ -16,6 +16,8 @@ from urllib.parse import parse_qsl
 import msgspec
 from aiohttp import web
 
+from broker.broker_proof import INCARNATION_HEADER, TARGET_HEADER
+from broker.errors import NotOwner
 from broker.forwarded_headers import restored
 from broker.inflating import ENCODINGS, Inflater
 from broker.problems import Problem
@@ -31,10 +33,6 @@ RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 CURL_DATA = "application/x-www-form-urlencoded"
 """What `curl -d` says when it is told nothing: taken as JSON where only JSON is possible."""
 OWNER_HEADER = "Octavo-Owner"
-FORWARDED_HEADER = "Octavo-Forwarded-By"
-"""Set by the broker that passes a call on: the one that gets it never passes it on again."""
-INCARNATION_HEADER = "Octavo-Incarnation"
-"""Which topic of that name: in answers, and in calls that shall be about no other one."""
 NEXT_OFFSET_HEADER = "Next-Offset"
 
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?")
@@ -53,6 +51,7 @@ class Call:
         "_body",
         "_held_bytes",
         "body_is_spent",
+        "forwarded",
         "headers",
         "incarnation",
         "owner_url",
@@ -73,6 +72,11 @@ class Call:
         services: Services,
     ) -> None:
         self.request = request
+        self.forwarded = services.proof.holds(request.headers, request.method, request.raw_path)
+        """Whether another broker has passed this call on to us, and no one who says so only."""
+        own = services.broker.broker_id
+        if self.forwarded and own != (meant := request.headers.get(TARGET_HEADER)):
+            raise NotOwner(f"the call was meant for broker {meant}; here is {own}")
         self.headers = restored(request.headers) if self.forwarded else request.headers
         """As the caller sent them, also when another broker has passed the call on."""
         self.route = route
@@ -117,11 +121,6 @@ class Call:
                 400, "invalid-partition", f"partition {text[:20]!r} in the path is not a number"
             )
         return self.topic.partition(int(text))
-
-    @property
-    def forwarded(self) -> bool:
-        """Whether another broker has passed this call on to us."""
-        return FORWARDED_HEADER in self.request.headers
 
     @property
     def names_incarnation(self) -> bool:

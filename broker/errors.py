@@ -206,6 +206,12 @@ class OwnerUnreachable(BrokerError):
     retryable = True
 
 
+class OwnerNotRegistered(OwnerUnreachable):
+    """The owner's record names an address at which no live broker is registered (503)."""
+
+    name = "owner-not-registered"
+
+
 class PartitionUnavailable(BrokerError):
     """The owner cannot write at present; the message says which bookies are up (503)."""
 

@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from multidict import CIMultiDict
 
-ESCAPED_HEADER = "Octavo-Forwarded-Escaped"
+from broker.broker_proof import ESCAPED_HEADER
 
 
 def escaped(headers: CIMultiDict[str]) -> CIMultiDict[str]:

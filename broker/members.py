@@ -18,10 +18,11 @@ from typing import Any
 import msgpack
 import structlog
 
-from broker.errors import BrokerIdTaken
+from broker.errors import BrokerIdTaken, OwnerNotRegistered
 from broker.preference import preferred_brokers
 from broker.types import BrokerInfo, TopicName
 from metadata.election import Ownership
+from metadata.paths import is_safe_name
 from metadata.store import MetadataStore, RecordNotFound, SessionState, Watch
 from metadata.topics import BROKERS_ROOT, broker_path
 from protocol.codes import OctavoError
@@ -30,6 +31,8 @@ _log = structlog.get_logger()
 _RETRY_S = 0.2
 _TOPICS_REMEMBERED = 4_096
 """What was computed for others is computed again when it is wanted."""
+_STRANGERS_TOLD_S = 60.0
+"""Owners that are no live broker are told in the log once in so long."""
 _TAKEN_SESSIONS_MAX = 2
 """A record that stands for longer than so many session timeouts is no leftover of our past."""
 
@@ -78,6 +81,9 @@ class Members:
         self._namesake: bytes | None = None
         self._namesake_seen_s = 0.0
         self._namesake_for_s = 0.0
+        self._strangers = 0
+        """Owners that are no live broker, met since that was last told."""
+        self._strangers_told_s = -_STRANGERS_TOLD_S
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.own = BrokerInfo("", "")
@@ -111,6 +117,34 @@ class Members:
         """Who should own each partition of a topic that has so many, were it free now."""
         live = self.live or {self.own.broker_id: self.own}
         return tuple(live[one] for one in self._preferred(topic, partitions, tuple(sorted(live))))
+
+    async def check_registered(self, owner: BrokerInfo) -> None:
+        """Calls go to registered brokers only, whatever an owner's record says.
+
+        Raises `OwnerNotRegistered`, and what reading records does.
+        """
+        if self.live.get(owner.broker_id) == owner:
+            return
+        if is_safe_name(owner.broker_id):  # our watch may be late by any time
+            value = await self._read(owner.broker_id)
+            if value is not None and decode_broker(value) == owner:
+                self._alarm.set()
+                return
+        self._strangers += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._strangers_told_s >= _STRANGERS_TOLD_S:
+            _log.warning(
+                "owner_not_registered",
+                owner=owner.broker_id,
+                url=owner.url[:200],
+                count=self._strangers,
+            )
+            self._strangers, self._strangers_told_s = 0, now_s
+        raise OwnerNotRegistered(
+            f"the metadata names broker {owner.broker_id} as the owner, but no live broker is "
+            "registered by that name at the address given there; nothing is sent to it. It is "
+            "served again when that record goes, which is when its session ends"
+        )
 
     def settled(self) -> tuple[str, ...]:
         """The brokers that have been up for long enough to be given what is served; sorted.

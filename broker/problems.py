@@ -144,6 +144,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.NotOwner: 503,
     broker_errors.PartitionMoving: 503,
     broker_errors.OwnerUnreachable: 503,
+    broker_errors.OwnerNotRegistered: 503,
     broker_errors.PartitionUnavailable: 503,
     broker_errors.CompactedViewUnreadable: 503,
     broker_errors.SpliceUnfinished: 503,

@@ -1,10 +1,11 @@
 """Any broker answers any call: find a partition's owner, do the work there, pass the answer on.
 
 `with_owner` is the one loop that waits out a take-over: it asks who the owner is, works here or
-there, and begins again while nothing has been done yet. A call is passed on once at most
-(`Octavo-Forwarded-By`): a broker that gets one and is not the owner, by what stands in the store
-and not only by what it has heard, says so, and the first broker looks again. What was sent and not
-answered is never sent a second time: that is a 504, outcome unknown, and the caller decides.
+there, and begins again while nothing has been done yet. A call is passed on once at most, to a
+registered broker, with a proof (broker_proof.py): a broker that gets one and is not the owner, by
+what stands in the store and not only by what it has heard, says so, and the first broker looks
+again. What was sent and not answered is never sent a second time: that is a 504, outcome unknown,
+and the caller decides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from broker.call import FORWARDED_HEADER, INCARNATION_HEADER, OWNER_HEADER, Call
+from broker.broker_proof import INCARNATION_HEADER, INNER_HEADERS, BrokerProof
+from broker.call import OWNER_HEADER, Call
 from broker.errors import (
     NotOwner,
     OwnerUnreachable,
@@ -67,6 +69,8 @@ _HOP_BY_HOP = frozenset(
 """Not passed on: they are of one connection, or of bytes that aiohttp has already unpacked."""
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Refused, or not a word for `peer_connect_timeout_ms`: nothing was sent."""
+_NOT_PASSED_ON = _HOP_BY_HOP | INNER_HEADERS
+"""What counts between brokers is what the broker says that passes the call on."""
 _NOT_COPIED_BACK = _HOP_BY_HOP | {"date", "server"} - {"content-encoding"}
 
 Result = TypeVar("Result")
@@ -106,6 +110,8 @@ async def with_owner(
             owner = await services.broker.owner_of(
                 name, forwarded=forwarded, incarnation=call.incarnation
             )
+            if not owner.local:
+                await services.broker.check_registered(owner)
             call.owner_url = owner.url
             call.served_incarnation = owner.incarnation
             if owner.local:
@@ -226,9 +232,10 @@ class Peers:
     its caller, and those are bounded. So however many wait, those that work find a connection.
     """
 
-    def __init__(self, config: HttpConfig, metrics: Metrics) -> None:
+    def __init__(self, config: HttpConfig, metrics: Metrics, proof: BrokerProof) -> None:
         self._config = config
         self._metrics = metrics
+        self._proof = proof
         self._working: aiohttp.ClientSession | None = None
         self._waiting: aiohttp.ClientSession | None = None
 
@@ -272,11 +279,13 @@ class Peers:
 
         Raises `NotOwner` and `OwnerUnreachable` (nothing was done), and the `Problem` it answers.
         """
-        sent = {**(headers or {}), FORWARDED_HEADER: from_broker}
+        url = _url(owner, path)
+        sent = dict(headers or {})
         if owner.incarnation:
             sent[INCARNATION_HEADER] = owner.incarnation
+        self._proof.enter(sent, from_broker, owner.broker_id, method, url.raw_path_qs)
         try:
-            async with self._open(owner, method, path, body, sent, wait_s) as response:
+            async with self._open(method, url, body, sent, wait_s) as response:
                 content = await response.read()
         except _NOT_CONNECTED as error:
             raise _unreachable(owner, error) from error
@@ -290,6 +299,7 @@ class Peers:
         """Pass the request on and its answer back, both as streams when they are long."""
         self._metrics.forwarded.inc()
         request = call.request
+        url = _url(owner, request.raw_path)
         broken: list[Problem] = []
         body: Any = None
         length = request.content_length
@@ -301,16 +311,22 @@ class Peers:
             CIMultiDict(
                 (key, value)
                 for key, value in request.headers.items()
-                if key.lower() not in _HOP_BY_HOP
+                if key.lower() not in _NOT_PASSED_ON
             )
         )
-        headers[FORWARDED_HEADER] = call.services.broker.broker_id
         if owner.incarnation:
             headers[INCARNATION_HEADER] = owner.incarnation
+        self._proof.enter(
+            headers,
+            call.services.broker.broker_id,
+            owner.broker_id,
+            request.method,
+            url.raw_path_qs,
+        )
         waits = call.route.waits and "wait" in call.query
         wait_s = self._config.wait_ms_max / 1000 if waits else 0.0
         try:
-            opened = self._open(owner, request.method, request.raw_path, body, headers, wait_s)
+            opened = self._open(request.method, url, body, headers, wait_s)
             async with opened as response:
                 return await self._pass_back(call, owner, response)
         except _NOT_CONNECTED as error:
@@ -364,20 +380,14 @@ class Peers:
         return answer
 
     def _open(
-        self,
-        owner: Owner,
-        method: str,
-        path: str,
-        body: Any,
-        headers: Mapping[str, str],
-        wait_s: float,
+        self, method: str, url: URL, body: Any, headers: Mapping[str, str], wait_s: float
     ) -> Any:
         session = self._waiting if wait_s else self._working
         assert session is not None, "peers are started"
         config = self._config
         return session.request(
             method,
-            URL(owner.url + path, encoded=True),
+            url,
             data=body,
             headers=headers,
             allow_redirects=False,
@@ -388,6 +398,10 @@ class Peers:
                 sock_read=config.peer_answer_timeout_ms / 1000 + wait_s,
             ),
         )
+
+
+def _url(owner: Owner, path: str) -> URL:
+    return URL(owner.url + path, encoded=True)
 
 
 def _prefers_redirect(call: Call) -> bool:

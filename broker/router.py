@@ -71,6 +71,8 @@ class Route:
     answers: tuple[Answer, ...] = ()
     problems: tuple[int, ...] = ()
     waits: bool = False
+    inner: bool = False
+    """Between brokers only; anybody else is answered 403."""
     query_names: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:

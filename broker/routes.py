@@ -99,7 +99,7 @@ _TOPICS = (
             *in_path("namespace", "topic"),
             query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
         ),
-        answers=(ok("Let go", "LetGo"),), problems=(503,),
+        answers=(ok("Let go", "LetGo"),), problems=(403, 503), inner=True,
     ),
     get(
         TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",

@@ -19,8 +19,9 @@ from aiohttp import web
 
 from broker.api_topics import LetGoAnswer
 from broker.broker import Broker
+from broker.broker_proof import INCARNATION_HEADER, BrokerProof
 from broker.browsers import check_browser
-from broker.call import INCARNATION_HEADER, OWNER_HEADER, Call
+from broker.call import OWNER_HEADER, Call
 from broker.errors import BrokerError
 from broker.held_bytes import HeldBytes
 from broker.http_config import HttpConfig
@@ -71,8 +72,10 @@ class BrokerServer:
         store: MetadataStore,
         ledgers: LedgerClient,
         clock: Callable[[], int],
+        call_key: bytes,
         http: HttpConfig | None = None,
     ) -> None:
+        """`call_key`: of all brokers of the cluster and nobody else, see broker_proof.py."""
         self._broker = broker
         self._config = http or HttpConfig()
         metrics = Metrics(
@@ -80,6 +83,7 @@ class BrokerServer:
             broker.duties,
             broker.deletion_time,
         )
+        proof = BrokerProof(call_key)
         self._services = Services(
             broker=broker,
             ledgers=ledgers,
@@ -88,7 +92,8 @@ class BrokerServer:
             config=self._config,
             metrics=metrics,
             held=HeldBytes(self._config.bodies_bytes_max, metrics.held_bytes.set),
-            peers=Peers(self._config, metrics),
+            peers=Peers(self._config, metrics, proof),
+            proof=proof,
             clock=clock,
             routes=ROUTES,
         )
@@ -262,6 +267,13 @@ class BrokerServer:
         if connection.reserved and not (call.forwarded or call.route.tag == "health"):
             assert self._http is not None
             raise self._http.refused()
+        if call.route.inner and not call.forwarded:
+            raise Problem(
+                403,
+                "brokers-only",
+                f"{call.route.method} {call.route.path} is a call between brokers, and this one "
+                "does not prove that it comes from a broker of this cluster",
+            )
         if not self._services.ready and call.route.tag != "health":
             raise Problem(
                 503,

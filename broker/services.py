@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.broker import Broker
+from broker.broker_proof import BrokerProof
 from broker.held_bytes import HeldBytes
 from broker.http_config import HttpConfig
 from broker.metrics import Metrics
@@ -33,6 +34,7 @@ class Services:
     metrics: Metrics
     held: HeldBytes
     peers: Peers
+    proof: BrokerProof
     clock: Callable[[], int]
     routes: tuple[Route, ...]
     url: str = ""

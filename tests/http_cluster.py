@@ -11,12 +11,14 @@ from typing import Any
 import aiohttp
 
 from broker.broker import Broker
+from broker.broker_proof import KEY_USE
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.server import BrokerServer
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
+from metadata.secret import cluster_secret
 from metadata.store import MetadataStore
 from octavo.clock import wall_clock_ms
 from tests.ledger_cluster import QUICK, Cluster, running_cluster
@@ -67,7 +69,12 @@ class HttpCluster:
             clock=wall_clock_ms,
         )
         server = BrokerServer(
-            broker, store=store, ledgers=ledgers, clock=wall_clock_ms, http=HttpConfig(**http)
+            broker,
+            store=store,
+            ledgers=ledgers,
+            clock=wall_clock_ms,
+            call_key=(await cluster_secret(store)).key(KEY_USE),
+            http=HttpConfig(**http),
         )
         await server.start()
         self.nodes[name] = Node(store, ledgers, broker, server)

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker.broker_proof import KEY_USE, BrokerProof
 from ledger.ledgers import LedgerClient
 from metadata.ledgers import LedgerMetadata, LedgerState
 from metadata.opening import open_store
+from metadata.secret import cluster_secret
 from metadata.store import MetadataStore
 from octavo.client.client import AsyncClient
 from octavo.client.transport import BATCH_TYPE
@@ -39,8 +41,8 @@ EVENT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
 IN_FLIGHT = b"written by a broker that does not know that its time is over"
 IN_FLIGHT_BATCH = build_batch([Record(None, IN_FLIGHT)])
-NOT_PASSED_ON = "Octavo-Forwarded-By: fencing-demo"
-"""A broker that gets a call from another broker answers it itself."""
+CALLER = "fencing-demo"
+"""Calls like a broker: a broker that gets a call from another one answers it itself."""
 
 
 async def run_fencing(folder: Path) -> int:
@@ -63,8 +65,9 @@ async def run_fencing(folder: Path) -> int:
         following = asyncio.create_task(follower.run())
         try:
             await store.start()
+            proof = BrokerProof((await cluster_secret(store)).key(KEY_USE))
             client = AsyncClient(supervisor.cluster.urls)
-            await Fencing(screen, supervisor, follower, client, store).run()
+            await Fencing(screen, supervisor, follower, client, store, proof).run()
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -95,11 +98,13 @@ class Fencing:
         follower: LogFollower,
         client: AsyncClient,
         store: MetadataStore,
+        proof: BrokerProof,
     ) -> None:
         self.screen = screen
         self.supervisor = supervisor
         self.follower = follower
         self.client = client
+        self._proof = proof
         self._stopped_at = 0
         self.ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
 
@@ -152,7 +157,7 @@ class Fencing:
             "It is not dead: its sockets are open, its memory says 'I am the owner'. This is what\n"
             "a long garbage collection or a frozen virtual machine looks like from outside."
         )
-        in_flight = await InFlight.begin(scene.old.address)
+        in_flight = await InFlight.begin(scene.old, self._proof)
         async with AsyncClient(scene.old.address) as witness:
             for _ in range(2):
                 await witness.brokers()  # it answers later calls: it has begun with the publish
@@ -277,7 +282,7 @@ class Fencing:
         if fenced is not None:
             self._show_event(fenced)
         screen.check(fenced is not None, "the bookies answered its add: FENCED")
-        status, _ = await (await InFlight.begin(scene.old.address)).finished()
+        status, _ = await (await InFlight.begin(scene.old, self._proof)).finished()
         screen.check(
             status >= 300, f"a further publish at {old} is not acked by it either ({status})"
         )
@@ -338,14 +343,18 @@ class InFlight:
         self._writer = writer
 
     @classmethod
-    async def begin(cls, url: str) -> InFlight:
+    async def begin(cls, broker: Member, proof: BrokerProof) -> InFlight:
         """Connect; send the head and half of the body."""
-        host, _, port = url.removeprefix("http://").rpartition(":")
+        host, _, port = broker.address.removeprefix("http://").rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
+        path = f"/v1/topics/{TOPIC}/partitions/0/messages"
+        not_passed_on: dict[str, str] = {}
+        proof.enter(not_passed_on, CALLER, broker.name, "POST", path)
         head = (
-            f"POST /v1/topics/{TOPIC}/partitions/0/messages HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n"
             f"Content-Type: {BATCH_TYPE}\r\nContent-Length: {len(IN_FLIGHT_BATCH)}\r\n"
-            f"{NOT_PASSED_ON}\r\nConnection: close\r\n\r\n"
+            + "".join(f"{name}: {text}\r\n" for name, text in not_passed_on.items())
+            + "Connection: close\r\n\r\n"
         )
         writer.write(head.encode() + IN_FLIGHT_BATCH[:10])
         await writer.drain()

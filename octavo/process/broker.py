@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 from broker.broker import Broker
+from broker.broker_proof import KEY_USE
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.server import BrokerServer
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
+from metadata.secret import cluster_secret
 from octavo.clock import wall_clock_ms
 from octavo.process.life import Life, run_process
 from octavo.process.recovery_log import log_recovery_step
@@ -33,6 +35,7 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
     )
     await store.start()
     try:
+        secret = await cluster_secret(store)
         ledgers = LedgerClient(
             store,
             options=options,
@@ -44,7 +47,12 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
         try:
             broker = Broker(store, ledgers, config, rng=rng, clock=wall_clock_ms)
             server = BrokerServer(
-                broker, store=store, ledgers=ledgers, clock=wall_clock_ms, http=http
+                broker,
+                store=store,
+                ledgers=ledgers,
+                clock=wall_clock_ms,
+                call_key=secret.key(KEY_USE),
+                http=http,
             )
             await server.start()
             failed = asyncio.ensure_future(life.fail_with(broker.failed))

@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.attack import attempts_floods, attempts_requests  # noqa: F401  (they enter themselves)
+from tests.attack import (  # noqa: F401  (they enter themselves)
+    attempts_floods,
+    attempts_forged,
+    attempts_requests,
+)
 from tests.attack.attempts import ATTEMPTS, Attempt
 from tests.attack.canary import SLOWEST_SHARE, Canary
 from tests.attack.world import World

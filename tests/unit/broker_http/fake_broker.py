@@ -47,6 +47,7 @@ from protocol.batch import check_batch, read_header, with_base_offset
 from protocol.records import read_records
 
 NOW_MS = 1_700_000_000_000
+CALL_KEY = b"the brokers' own key"
 
 
 class FakeSubscription:
@@ -504,6 +505,9 @@ class FakeBroker:
         broker = self.cluster.brokers[owner]
         return Owner(owner, broker.url, broker is self, info.incarnation)
 
+    async def check_registered(self, owner: Owner) -> None:
+        pass
+
     def owner_changes(self, name: PartitionName) -> int:
         return 0
 
@@ -606,7 +610,12 @@ async def running(brokers: int = 1, **http: Any) -> AsyncIterator[Running]:
     for number in range(brokers):
         broker = FakeBroker(cluster, f"b{number}", BrokerConfig(port=0))
         server = BrokerServer(
-            broker, store=cluster.store, ledgers=None, clock=lambda: NOW_MS, http=config
+            broker,
+            store=cluster.store,
+            ledgers=None,
+            clock=lambda: NOW_MS,
+            call_key=CALL_KEY,
+            http=config,
         )
         await server.start()
         servers.append(server)

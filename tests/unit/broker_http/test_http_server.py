@@ -7,8 +7,9 @@ import json
 from contextlib import suppress
 
 import pytest
-from fake_broker import FakeBroker, FakeCluster, Running, running, until
+from fake_broker import CALL_KEY, FakeBroker, FakeCluster, Running, running, until
 
+from broker.broker_proof import BrokerProof
 from broker.config import BrokerConfig
 from broker.server import BrokerServer, CannotListen
 from octavo.standalone.ports import free_port
@@ -17,8 +18,17 @@ from tests.vanished_host import vanished_host
 
 ONE = "/v1/topics/public/one"
 FOUR = "/v1/topics/public/four"
+
+
 NDJSON = "application/x-ndjson"
 BATCH = "application/vnd.kafka.recordbatch.v2"
+
+
+def from_broker(target: str, method: str, path: str) -> dict[str, str]:
+    """The headers of a call that broker b7 passes on."""
+    headers: dict[str, str] = {}
+    BrokerProof(CALL_KEY).enter(headers, "b7", target, method, path)
+    return headers
 
 
 async def send_raw(url: str, data: bytes, *, seconds: float = 5) -> bytes:
@@ -374,7 +384,7 @@ async def test_takes_over_a_call_meant_for_an_owner_that_died(two: Running, kind
 async def test_a_forwarded_call_is_not_forwarded_again(two: Running) -> None:
     await two.api.put(ONE)
     answer = await two.apis[1].post(
-        ONE + "/messages", b"x", "text/plain", headers={"Octavo-Forwarded-By": "b7"}
+        ONE + "/messages", b"x", "text/plain", headers=from_broker("b1", "POST", ONE + "/messages")
     )
     assert (answer.status, answer.json()["code"]) == (503, "not-owner")
 
@@ -517,6 +527,7 @@ async def test_port_in_use() -> None:
             store=cluster.store,
             ledgers=None,
             clock=lambda: 0,
+            call_key=CALL_KEY,
         )
         for n in range(2)
     ]
@@ -540,11 +551,15 @@ async def test_a_start_that_fails_leaves_the_port_free() -> None:
         raise MetadataUnavailable("zk://nowhere:2181 does not answer: connection refused")
 
     good, broker.start = broker.start, start
-    server = BrokerServer(broker, store=cluster.store, ledgers=None, clock=lambda: 0)
+    server = BrokerServer(
+        broker, store=cluster.store, ledgers=None, clock=lambda: 0, call_key=CALL_KEY
+    )
     with pytest.raises(MetadataUnavailable, match="zk://nowhere"):
         await server.start()
     broker.start = good
-    server = BrokerServer(broker, store=cluster.store, ledgers=None, clock=lambda: 0)
+    server = BrokerServer(
+        broker, store=cluster.store, ledgers=None, clock=lambda: 0, call_key=CALL_KEY
+    )
     await server.start()
     assert server.url.endswith(f":{port}")
     await server.stop()
@@ -650,7 +665,9 @@ async def test_the_last_places_are_for_health_and_for_other_brokers() -> None:
         kept = await connections_of(one, 3)
         health = ASK % (b"/healthz", b"Connection: close\r\n")
         assert (await send_raw(one.api.url, health)).startswith(b"HTTP/1.1 200 ")
-        peers = ASK % (ONE.encode(), b"Connection: close\r\nOctavo-Forwarded-By: b1\r\n")
+        proved = from_broker("b0", "GET", ONE)
+        head = "".join(f"{name}: {text}\r\n" for name, text in proved.items()).encode()
+        peers = ASK % (ONE.encode(), b"Connection: close\r\n" + head)
         assert (await send_raw(one.api.url, peers)).startswith(b"HTTP/1.1 200 ")
         for writer in kept:
             writer.close()
