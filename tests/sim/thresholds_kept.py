@@ -27,6 +27,7 @@ KEPT: Mapping[str, str] = {
         metadata.ledger_codec:_V1_IN_RECOVERY metadata.ledger_codec:_VARINT_BYTES_MAX
         metadata.ledger_ids:SHORT_IDS_END metadata.ledger_ids:IDS_END metadata.ledger_ids:_SHORT_CUT
         metadata.ledger_ids:_LONG_CUT metadata.ledgers:UNALLOCATED metadata.opening:ZOOKEEPER_PORT
+        metadata.secret:SECRET_BYTES
         metadata.store:ANY_VERSION metadata.topic_records:FORMAT_VERSION
         metadata.transactions:ABSENT octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST
         octavo.spark.options:LATEST octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
@@ -51,6 +52,7 @@ KEPT: Mapping[str, str] = {
         bookie.damage:FINDINGS_MAX bookie.ledger_sizes:_LIMIT bookie.salvage:_NAMED_MAX
         bookie.write_metrics:LATENCY_S bookie.write_metrics:COUNTS bookie.write_metrics:_GROUP_BYTES
         bookie.write_metrics:_FLUSH_S bookie.write_metrics:_FLUSH_BYTES broker.chores:_SAID_EVERY_S
+        broker.members:_STRANGERS_TOLD_S
         broker.metrics:SECONDS_BUCKETS broker.subscription:_STALE_SHOWN
         broker.types:_NAME_SHOWN_CHARS ledger.forgetting:_NAMED_MAX
     """,
