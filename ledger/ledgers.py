@@ -30,15 +30,16 @@ from ledger.errors import (
 from ledger.options import LedgerOptions
 from ledger.placement import choose_ensemble, choose_replacements
 from ledger.reader import LedgerReader
-from ledger.records import read_record
+from ledger.records import check_password, read_record
 from ledger.recovery import Recovery
 from ledger.recovery_events import RecoveryEvent
 from ledger.replication import Replication
 from ledger.writer import LedgerWriter
 from metadata.bookies import BookieRegistry
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
+from metadata.secret import cluster_secret
 from metadata.store import MetadataStore, RecordNotFound
-from protocol.codes import OctavoError, Unauthorized
+from protocol.codes import OctavoError
 from protocol.entry import DigestType
 from protocol.extension import Op
 
@@ -66,6 +67,9 @@ class LedgerClient:
         """
         self.options = options or LedgerOptions()
         self.rng = rng
+        self._store = store
+        self.cluster_password = b""
+        """What new ledgers are protected by; known once started."""
         self.records = LedgerStore(store, rng=rng)
         self.bookies = Bookies(BookieRegistry(store), self.options)
         self._clock = clock or (lambda: 0)
@@ -79,6 +83,7 @@ class LedgerClient:
     async def start(self) -> None:
         """Learn who is there. The store must be started. Raises `MetadataUnavailable`."""
         await self.records.initialize()
+        self.cluster_password = (await cluster_secret(self._store, rng=self.rng)).ledger_password
         await self.bookies.start()
 
     async def close(self) -> None:
@@ -101,10 +106,10 @@ class LedgerClient:
         write_quorum: int = 3,
         ack_quorum: int = 2,
         digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        password: bytes | None = None,
         custom: Mapping[str, bytes] | None = None,
     ) -> LedgerWriter:
-        """A new ledger.
+        """A new ledger; without a `password` of its own it has the cluster's.
 
         Raises `NotEnoughBookies`, which names who is up; `TooFewBookies` when more of them being
         up would not help; `MetadataUnavailable`.
@@ -122,7 +127,7 @@ class LedgerClient:
             ack_quorum=ack_quorum,
             fragments=(Fragment(0, bookies),),
             digest_type=digest_type,
-            password=password,
+            password=self.cluster_password if password is None else password,
             created_ms=self._clock(),
             custom=dict(custom or {}),
         )
@@ -152,11 +157,12 @@ class LedgerClient:
         raise AssertionError("the second attempt returns or raises")
 
     async def open(
-        self, ledger_id: int, *, password: bytes = b"", recover: bool = False
+        self, ledger_id: int, *, password: bytes | None = None, recover: bool = False
     ) -> LedgerReader:
         """Open for reading; with `recover`, close the ledger first: its writer is fenced.
 
-        Without it an open ledger is followed, undisturbed. Raises `LedgerNotFound`,
+        Without it an open ledger is followed, undisturbed. A `password` that is given must be the
+        ledger's; otherwise its record, which we can read, is proof enough. Raises `LedgerNotFound`,
         `Unauthorized`, `RecoveryFailed`.
         """
         if recover:
@@ -164,8 +170,7 @@ class LedgerClient:
         metadata, version = await read_record(
             self.records, ledger_id, self.options.metadata_timeout_s
         )
-        if metadata.password != password:
-            raise Unauthorized(f"ledger {ledger_id}: wrong password")
+        check_password(metadata, password)
         reader = LedgerReader(self, metadata, version)
         if metadata.state is not LedgerState.CLOSED:
             with contextlib.suppress(ReadFailed):
@@ -176,11 +181,12 @@ class LedgerClient:
         self,
         ledger_id: int,
         *,
-        password: bytes = b"",
+        password: bytes | None = None,
         observe: Callable[[RecoveryEvent], None] | None = None,
     ) -> LedgerMetadata:
-        """Fence and close. Raises `RecoveryFailed` (nothing guessed: try again), `LedgerNotFound`.
+        """Fence and close; the `password` counts as in `open`.
 
+        Raises `RecoveryFailed` (nothing guessed: try again), `LedgerNotFound`, `Unauthorized`.
         Two calls for one ledger in one process are one recovery; the second's `observe` is unused.
         """
         task = self._recoveries.get(ledger_id)

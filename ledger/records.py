@@ -14,6 +14,7 @@ import structlog
 from ledger.errors import LedgerNotFound
 from metadata.ledgers import LedgerMetadata, LedgerStore
 from metadata.store import MetadataUnavailable, RecordNotFound, SessionExpired, VersionConflict
+from protocol.codes import Unauthorized
 
 log = structlog.get_logger()
 
@@ -70,6 +71,12 @@ async def change_record(
         raise MetadataUnavailable(
             f"the record of ledger {metadata.ledger_id} could not be changed in {timeout_s:g} s"
         ) from error
+
+
+def check_password(metadata: LedgerMetadata, password: bytes | None) -> None:
+    """Raises `Unauthorized` when a password is given and is not the ledger's."""
+    if password is not None and metadata.password != password:
+        raise Unauthorized(f"ledger {metadata.ledger_id}: wrong password")
 
 
 async def read_record(

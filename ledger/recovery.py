@@ -31,7 +31,7 @@ from ledger.actions import (
 from ledger.bookies import Bookie, Lane
 from ledger.connection import BookieConnection
 from ledger.errors import BookieUnavailable, RecoveryFailed
-from ledger.records import ChangeLost, ChangeWritten, change_record, read_record
+from ledger.records import ChangeLost, ChangeWritten, change_record, check_password, read_record
 from ledger.recovering import Recovering, State
 from ledger.recovery_events import (
     BookieReplaced,
@@ -53,7 +53,6 @@ from protocol.codes import (
     NoSuchLedger,
     OctavoError,
     TooManyRequests,
-    Unauthorized,
     UnknownState,
     error_for,
 )
@@ -78,7 +77,7 @@ class Recovery:
         self,
         client: LedgerClient,
         ledger_id: int,
-        password: bytes,
+        password: bytes | None,
         observe: Callable[[RecoveryEvent], None] | None = None,
     ) -> None:
         self._client = client
@@ -86,7 +85,6 @@ class Recovery:
         self._loop = asyncio.get_running_loop()
         self._ledger_id = ledger_id
         self._password = password
-        self._key = master_key(password)
         self._observe = observe
         self._core = Recovering(ledger_id)
         self._result: asyncio.Future[LedgerMetadata] = self._loop.create_future()
@@ -102,18 +100,15 @@ class Recovery:
             metadata, version = await read_record(
                 self._client.records, self._ledger_id, self._options.metadata_timeout_s
             )
-            self._check_password(metadata)
+            check_password(metadata, self._password)
             self._begin(metadata, version)
             return await self._result
         finally:
             self._stop()
 
-    def _check_password(self, metadata: LedgerMetadata) -> None:
-        if metadata.password != self._password:
-            raise Unauthorized(f"ledger {self._ledger_id}: wrong password")
-
     def _begin(self, metadata: LedgerMetadata, version: int) -> None:
-        self._digest = digest_for(metadata.digest_type, self._password)
+        self._key = master_key(metadata.password)
+        self._digest = digest_for(metadata.digest_type, metadata.password)
         if metadata.digest_type is DigestType.CRC32C:
             self._add_flags = _ADD_FLAGS | int(Flag.CRC32C | Flag.RANGE_ACK)
         self._tell(MetadataSeen(metadata, version))

@@ -44,7 +44,8 @@ class LedgerMetadata:
     last_entry: int = INVALID_ENTRY_ID
     length: int = 0
     digest_type: DigestType = DigestType.CRC32C
-    password: bytes = b""
+    password: bytes = field(default=b"", repr=False)
+    """Whoever shows it at a bookie may write and fence; see `metadata/secret.py`."""
     created_ms: int = 0
     custom: Mapping[str, bytes] = field(default_factory=dict)
     creator_token: int = 0

@@ -23,10 +23,15 @@ if TYPE_CHECKING:
     from metadata.ledgers import LedgerMetadata
 
 T = TypeVar("T")
-app = typer.Typer(help="List, show, read, recover and delete ledgers.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show, read, recover and delete ledgers; show their password.", no_args_is_help=True
+)
 
 LedgerId = Annotated[int, typer.Argument(min=0, metavar="LEDGER", help="A ledger's number.")]
-Password = Annotated[str, typer.Option(help="The ledger's password.")]
+Password = Annotated[
+    str | None,
+    typer.Option(help="Refuse the ledger unless this is its password. Default: do not ask."),
+]
 SHOWN_BYTES_MAX = 60
 
 
@@ -128,7 +133,7 @@ def read(
     first: Annotated[int, typer.Option(min=0, help="From this entry.")] = 0,
     last: Annotated[int | None, typer.Option(min=0, help="To this entry (default: end).")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Payloads only, as they are.")] = False,
-    password: Password = "",
+    password: Password = None,
     metadata: Metadata = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -142,7 +147,7 @@ def read(
     """
 
     async def work(ledgers: LedgerClient) -> int:
-        reader = await ledgers.open(ledger, password=password.encode())
+        reader = await ledgers.open(ledger, password=_bytes(password))
         end = reader.last_add_confirmed
         if reader.metadata.state.name != "CLOSED":
             end = await reader.refresh()
@@ -162,7 +167,7 @@ def read(
 @app.command()
 def recover(
     ledger: LedgerId,
-    password: Password = "",
+    password: Password = None,
     metadata: Metadata = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -181,7 +186,7 @@ def recover(
         say("  " + recovery_step_in_words(step_fields(ledger, event)))
 
     async def work(ledgers: LedgerClient) -> LedgerMetadata:
-        return await ledgers.recover(ledger, password=password.encode(), observe=told)
+        return await ledgers.recover(ledger, password=_bytes(password), observe=told)
 
     found = with_ledgers(metadata_url(metadata, data), work)
     if as_json:
@@ -209,6 +214,24 @@ def delete(
     say(f"deleted ledger {ledger}")
 
 
+@app.command()
+def password(metadata: Metadata = None, data: Data = None) -> None:
+    """Print the password of the cluster's own ledgers.
+
+    Whoever knows it may write to them, and fence them. Clients of Apache BookKeeper and Apache
+    Pulsar need it to open them.
+
+    \b
+    Example:
+      octavo ledger password --data ./octavo-data
+    """
+
+    async def work(ledgers: LedgerClient) -> bytes:
+        return ledgers.cluster_password
+
+    emit_raw(with_ledgers(metadata_url(metadata, data), work))
+
+
 def plain_metadata(found: LedgerMetadata) -> dict[str, Any]:
     """Ledger metadata for JSON."""
     closed = found.state.name == "CLOSED"
@@ -228,6 +251,10 @@ def plain_metadata(found: LedgerMetadata) -> dict[str, Any]:
         ],
         "custom": {name: text.decode(errors="replace") for name, text in found.custom.items()},
     }
+
+
+def _bytes(password: str | None) -> bytes | None:
+    return None if password is None else password.encode()
 
 
 def _end(found: LedgerMetadata) -> str:

@@ -141,10 +141,11 @@ async def test_an_add_below_the_confirmed_changes_nothing(cluster: Cluster) -> N
     await add_many(writer, 10)
     digest = digest_for(DigestType.CRC32C, b"")
     data = pack_entry(digest, writer.ledger_id, 3, -1, 400, payload_of(3))
-    frame = add_prefix(master_key(b""), len(data)) + data
+    key = master_key(writer.metadata.password)
+    frame = add_prefix(key, len(data)) + data
     for node in cluster.nodes.values():
         done: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
-        run = AddRun(writer.ledger_id, 3, 1, master_key(b""), False, frame, [0])
+        run = AddRun(writer.ledger_id, 3, 1, key, False, frame, [0])
         node.storage.add([run], lambda results, done=done: done.set_result(results[0][1]))  # type: ignore[misc]
         assert await done in (Code.OK, Code.BAD_REQUEST)
     metadata = await writer.close()

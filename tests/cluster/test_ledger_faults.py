@@ -477,7 +477,8 @@ async def test_a_closed_ledgers_moved_fragment_is_found(cluster: Cluster) -> Non
     while twin.metadata.fragments == metadata.fragments:
         twin = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
     (old,), (new,) = metadata.fragments[0].bookies, twin.metadata.fragments[0].bookies
-    await copy_ledger(cluster.nodes[old], cluster.nodes[new], writer.ledger_id, 5)
+    key = master_key(metadata.password)
+    await copy_ledger(cluster.nodes[old], cluster.nodes[new], writer.ledger_id, 5, key)
     _, version = await client.records.read(writer.ledger_id)
     moved = replace(metadata, fragments=(Fragment(0, (new,)),))
     await cluster.stop_bookie(old)
@@ -485,8 +486,9 @@ async def test_a_closed_ledgers_moved_fragment_is_found(cluster: Cluster) -> Non
     assert len(await reader.read(0, 4)) == 5
 
 
-async def copy_ledger(source: BookieNode, target: BookieNode, ledger_id: int, count: int) -> None:
-    key = master_key(b"")
+async def copy_ledger(
+    source: BookieNode, target: BookieNode, ledger_id: int, count: int, key: bytes
+) -> None:
     for entry_id in range(count):
         data = await source.storage.read(ledger_id, entry_id)
         frame = add_prefix(key, len(data), Flag.RECOVERY_ADD) + data
