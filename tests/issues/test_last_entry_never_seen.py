@@ -63,13 +63,15 @@ async def test_bookies_that_were_away_are_told_when_they_come_back(tmp_path: Pat
         await reader.close()
 
 
-async def test_it_is_told_no_more_once_all_know_it(tmp_path: Path) -> None:
+async def test_each_last_entry_is_told_until_all_know_it_and_then_no_more(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         client = await cluster.client(explicit_lac_interval_ms=20.0)
         writer = await client.create()
-        await writer.append(b"the only one")
-        async with asyncio.timeout(15):
-            while client._ticking:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        lacs = [node.storage._states.get(writer.ledger_id) for node in cluster.nodes.values()]
-        assert [state.last_add_confirmed for state in lacs if state is not None] == [0, 0, 0]
+        for entry_id in range(2):
+            await writer.append(b"the newest one")
+            async with asyncio.timeout(15):
+                while client._ticking:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            states = [node.storage._states.get(writer.ledger_id) for node in cluster.nodes.values()]
+            lacs = [state.last_add_confirmed for state in states if state is not None]
+            assert lacs == [entry_id] * 3

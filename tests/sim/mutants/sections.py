@@ -21,6 +21,7 @@ from tests.sim.mutants import (
     tested_bookie_bugs,
     tested_broker_bugs,
     tested_ledger_bugs,
+    tested_partition_bugs,
     time_bugs,
     tool_bugs,
     topic_bugs,
@@ -109,6 +110,11 @@ SECTIONS = (
         decides. Most were planted before it was known what finds them; what nothing found is in
         tests/RECORD.md, with what closes the hole.""",
         (*view_bugs.MUTANTS, *overlooked_bugs.MUTANTS),
-        (*tested_ledger_bugs.BUGS, *tested_bookie_bugs.BUGS, *tested_broker_bugs.BUGS),
+        (
+            *tested_ledger_bugs.BUGS,
+            *tested_bookie_bugs.BUGS,
+            *tested_broker_bugs.BUGS,
+            *tested_partition_bugs.BUGS,
+        ),
     ),
 )

@@ -213,4 +213,74 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "older-copy-cached",
+        "what was read before a flush is cached after it",
+        """The flush may have brought a newer copy of the entry, and has dropped the older one from
+        the cache. The edit puts it back.""",
+        "S4, P7",
+        "unit/bookie/test_reads.py",
+        (
+            Edit(
+                "bookie.reads:ColdReads._landed",
+                "    if flight.epoch == self._epoch:\n"
+                "        for run in found:\n"
+                "            self._cache.put(run)\n",
+                "    for run in found:\n        self._cache.put(run)\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "joined-an-older-read",
+        "who asks after a flush joins a read that looked the entry up before it",
+        """The read is under way and has the entry; which copy of it was decided when it began.""",
+        "S4, P7",
+        "unit/bookie/test_reads.py",
+        (
+            Edit(
+                "bookie.reads:_Flight.may_bring", "self.epoch == epoch and self.first", "self.first"
+            ),
+        ),
+    ),
+    TestedBug(
+        "only-the-first-journal-stops",
+        "a sync that failed in one journal stops another one only",
+        """With one journal it is all of them. What the others report durable goes on while the
+        process has to end.""",
+        "P38",
+        "unit/bookie/test_journals.py",
+        (
+            Edit(
+                "bookie.journals:Journals.stop",
+                "    for journal in self._all:\n        journal.stop(error)",
+                "    self._all[0].stop(error)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "map-of-all-logs-so-far",
+        "the ledgers map of an entry log names what was in the logs before it",
+        """A new log begins with an empty map. The edit goes on with the old one: garbage is not
+        found, and a log whose map names more than is in it never goes.""",
+        "space",
+        "unit/bookie/test_entry_log.py",
+        (Edit("bookie.entry_log:EntryLogs.roll", "    self._bytes_of = {}\n", ""),),
+    ),
+    TestedBug(
+        "removed-whatever-its-map-says",
+        "a log is removed although its map names what was not found in it",
+        """Each record was read and none of it is live. That the log's own map knows of more is the
+        last witness of a record that was stepped over.""",
+        "P45",
+        "unit/bookie/test_compaction.py",
+        (
+            Edit(
+                "bookie.compaction:Compactor._pass",
+                "    if bytes_of is not None and bytes_of != seen:\n"
+                '        raise Kept("its ledgers map names other ledgers or bytes than were read '
+                'in it")\n',
+                "",
+            ),
+        ),
+    ),
 )

@@ -205,4 +205,109 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "last-entry-not-owed",
+        "a bookie that has not acked the last entry written back to it owes nothing",
+        """An off-by-one. When it falls silent there, nobody gives up on it: the recovery waits for
+        ever, where it had a spare.""",
+        "S8 (P35)",
+        "unit/ledger/test_recovering.py",
+        (Edit("ledger.recovering:Recovering.is_owing", "<= last", "< last"),),
+    ),
+    TestedBug(
+        "patience-with-who-has-failed",
+        "the patience with a replica that has failed goes on, and asks one more than there are",
+        """Who asks the next one starts a patience of its own, which looks as if it replaced the
+        other. Behind the last replica none is started, and the old one fires.""",
+        "reads (an error that nobody expects)",
+        "unit/ledger/test_race.py",
+        (
+            Edit(
+                "ledger.race:Race._ask_next",
+                "    self._cancel_timer()\n    replica",
+                "    replica",
+            ),
+        ),
+    ),
+    TestedBug(
+        "idle-counts-as-silence",
+        "a bookie that was owed nothing for long is overdue with its first add",
+        """Nothing was heard of it, for nothing was asked. Without the two lines an idle ledger
+        replaces all its bookies when it goes on.""",
+        "S8, copies",
+        "issues/test_striped_ledger_waits_for_nothing.py",
+        (
+            Edit(
+                "ledger.sender:Sender.push",
+                "    if self._owed >= chunk.first_entry:\n"
+                "        self._heard_at = now  # nothing was owed until now\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "told-of-an-older-end",
+        "a bookie that was told the LAC once is not told the next one",
+        """Who has confirmed it is kept by name. The edit does not begin anew with a new LAC: a
+        reader at the end never sees the last entry of an idle ledger.""",
+        "S6, S8",
+        "issues/test_last_entry_never_seen.py",
+        (
+            Edit(
+                "ledger.replication:Replication._announce_lac",
+                "self._announcing_lac, self._told = lac, {}",
+                "self._announcing_lac = lac",
+            ),
+        ),
+    ),
+    TestedBug(
+        "told-without-who-was-away",
+        "a LAC counts as told while a bookie is down that was not",
+        """All that live have confirmed it. The one that comes back knows nothing of it, and may be
+        the one that a reader asks.""",
+        "S6, S8",
+        "issues/test_last_entry_never_seen.py",
+        (
+            Edit(
+                "ledger.replication:Replication._announce_lac",
+                "        if not self.core.down:  # one that is down will have to be told\n"
+                "            self._announced_lac = lac\n"
+                "        return bool(self.core.down)\n",
+                "        self._announced_lac = lac\n        return False\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "first-answer-is-the-end",
+        "a reader that asks for the end of an open ledger believes the first bookie",
+        """Any answer is safe, but an old one may be below what another reader was shown: who asks
+        waits for so many that no later LAC can have been told.""",
+        "S6",
+        "unit/ledger/test_reader.py",
+        (
+            Edit(
+                "ledger.reader:LedgerReader.refresh",
+                "while pending and not self._quorum.covers(answered):",
+                "while pending and not answered:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "one-denial-is-absence",
+        "an entry is absent when one bookie denies it and the others do not answer",
+        """An `any` for an `all`. A copy that went missing on one bookie makes an acked entry absent
+        while the others are away.""",
+        "S3 (unknown is never absent)",
+        "unit/ledger/test_reader.py",
+        (Edit("ledger.reader:LedgerReader._verdict", "if all(denials):", "if any(denials):"),),
+    ),
+    TestedBug(
+        "firsts-of-chunks-that-went",
+        "where a chunk is found goes wrong once chunks were let go",
+        """Two lists of equal length are cut together; one of the two lines looks like a repeat.
+        What is sent again is another entry, or nothing.""",
+        "S1, S8",
+        "unit/ledger/test_pending.py",
+        (Edit("ledger.pending:Pending.release", "        del self._firsts[:at]\n", ""),),
+    ),
 )

@@ -15,9 +15,12 @@ import pytest
 
 from broker.chain import Chain
 from broker.errors import PublishOutcomeUnknown
+from broker.partition_record import OwnershipLost
 from broker.rollover import Rollover
 from ledger.errors import NotEnoughBookies, OutcomeUnknown
+from metadata.store import MetadataUnavailable
 from metadata.topics import PartitionLedger, PartitionRecord
+from protocol.codes import OctavoError
 from tests.unit.broker.test_publisher import NAME, Bench, FakeWriter, turns
 
 
@@ -33,15 +36,18 @@ class Writer(FakeWriter):
 
 
 class Record:
-    """The partition's record in memory."""
+    """The partition's record in memory; `error`: what its next change ends with."""
 
     def __init__(self, said: list[str]) -> None:
         self.said = said
         self.value = PartitionRecord()
         self.chain = Chain((PartitionLedger(1, 100),), 100)
+        self.error: OctavoError | None = None
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
         made = make(PartitionRecord())
+        if self.error is not None:
+            raise self.error
         self.said.append(f"named {[link.ledger_id for link in made.ledgers]}")
         return made
 
@@ -63,13 +69,14 @@ class Rolling:
 
         monkeypatch.setattr("broker.rollover.create_ledger", create)
         monkeypatch.setattr("broker.rollover.delete_quietly", delete)
-        record: Any = Record(self.said)
+        self.record = Record(self.said)
         settings: Any = lambda: SimpleNamespace(  # noqa: E731
             rollover_bytes=1 << 30, rollover_entries=1 << 30, rollover_age_ms=1 << 40
         )
+        held: Any = self.record
         unused: Any = None
         self.rollover = Rollover(
-            NAME, self.bench.publisher, record, unused, settings, lambda: 0,
+            NAME, self.bench.publisher, held, unused, settings, lambda: 0,
             asyncio.ensure_future, unused,
         )  # fmt: skip
 
@@ -114,3 +121,26 @@ async def test_what_the_old_ledger_cannot_confirm_ends_it_all(
     for publish in (before, after):
         with pytest.raises(PublishOutcomeUnknown):
             await publish
+
+
+@pytest.mark.parametrize(
+    ("error", "deleted"),
+    [
+        (OwnershipLost("refused", refused=True), True),
+        (OwnershipLost("changed elsewhere, and our own write had no answer"), False),
+        (MetadataUnavailable("no answer"), False),
+    ],
+)
+async def test_a_ledger_that_the_record_may_name_is_not_deleted(
+    error: OctavoError, deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rolling = Rolling(monkeypatch)
+    rolling.record.error = error
+    before, after = await rolling.begin()
+    rolling.old.confirm()
+    await rolling.task
+    await turns()
+    assert rolling.said == ["closed with 0 unanswered"] + ["deleted 2"] * deleted
+    assert (await before).first_offset == 100
+    with pytest.raises(PublishOutcomeUnknown):
+        await after

@@ -407,3 +407,21 @@ def test_the_mark_is_written_once(state: LedgerState) -> None:
     actions = core.metadata_read(new_ledger(state=state), 4)
     marks = [a for a in actions if isinstance(a, WriteMetadata)]
     assert len(marks) == (state is LedgerState.OPEN)
+
+
+def test_who_acked_all_but_the_last_still_owes() -> None:
+    """Else nobody tells that it is silent, and a recovery that wrote one entry back never ends."""
+    core = Recovering(7)
+    core.metadata_read(replace(new_ledger(), state=LedgerState.IN_RECOVERY), 1)
+    for bookie in "abc":
+        core.fenced(bookie, -1)
+    for entry_id in range(3):
+        core.entry_found(entry_id, b"x", entry_id + 1)
+    assert core.is_owing("a", 2)
+    assert not core.is_owing("z", 2), "it is not of the ensemble"
+    core.acked("a", 0, 1)
+    assert core.is_owing("a", 2)
+    assert not core.is_owing("a", 1)
+    core.acked("a", 2, 2)
+    assert not core.is_owing("a", 2)
+    assert core.is_owing("b", 2)

@@ -1,0 +1,140 @@
+"""Planted bugs of what serves one partition, and of who does, that a test has to find.
+
+They are of no canon. Each is what a reviewer may overlook: a line that looks redundant and is left
+out, a condition made simpler, two lines in the other order.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit
+from tests.sim.mutants.tested import TestedBug
+
+BUGS = (
+    TestedBug(
+        "opened-anew-though-replaced",
+        "an owner whose ledger failed opens its partition anew, though another has taken it over",
+        """Epochs only grow, so a smaller one looks like the only one that must not be. The edit
+        lets the greater one pass: who was replaced fences its successor, and with cursors of
+        before takes back acks that this one answered.""",
+        "S9 (of two owners one chain wins; an ack that was answered holds)",
+        "unit/broker/test_opening.py",
+        (
+            Edit(
+                "broker.opening:PartitionOpener._open",
+                "record.epoch != epoch",
+                "record.epoch < epoch",
+            ),
+        ),
+    ),
+    TestedBug(
+        "named-only-when-it-is-known",
+        "a ledger is deleted that the record may name: its roll-over had no answer",
+        """Two lines in the other order: the flag says that the record names the new ledger, and not
+        that it may. A write whose reply was lost has taken effect all the same.""",
+        "P46 (what a chain names is there)",
+        "unit/broker/test_rollover.py",
+        (
+            Edit(
+                "broker.rollover:Rollover._replace",
+                "        may_be_named = True\n"
+                "        await self._record.change("
+                "lambda record: self._joined(record, old, new, insertion))\n",
+                "        await self._record.change("
+                "lambda record: self._joined(record, old, new, insertion))\n"
+                "        may_be_named = True\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "trimmed-beyond-what-was-scanned",
+        "a trim removes batches that no record of the producers covers",
+        """The producers were made durable as of a moment; what was published since a take-over has
+        to scan. The edit goes by what subscriptions need alone, as if that moment were now.""",
+        "S9 (none twice)",
+        "issues/test_trimmed_producers_store_twice.py",
+        (
+            Edit(
+                "broker.upkeep:Upkeep._trim",
+                "limits = [self._subscriptions.oldest_unacked(), scanned_from]",
+                "limits = [self._subscriptions.oldest_unacked()]",
+            ),
+        ),
+    ),
+    TestedBug(
+        "back-before-it-was-missed",
+        "a broker that came back under its name between two looks was never gone",
+        """Its name is there, before and after. What it had served nobody serves any more, and
+        nobody takes it: the edit compares names, not runs.""",
+        "S8",
+        "unit/broker/test_members.py",
+        (
+            Edit(
+                "broker.members:Members._reload",
+                "if values.get(n) != value",
+                "if n not in values",
+            ),
+        ),
+    ),
+    TestedBug(
+        "settled-in-another-life",
+        "a broker that has just come back counts as up for as long as its name is known",
+        """What is served is handed on to brokers that have settled. The edit remembers when the
+        name was first seen: a broker that dies every minute is handed partitions every minute.""",
+        "S10",
+        "unit/broker/test_members.py",
+        (
+            Edit(
+                "broker.members:Members._reload",
+                "name: now_s if name in gone else self._up_since_s.get(name, now_s)",
+                "name: self._up_since_s.get(name, now_s)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "look-takes-anothers-record",
+        "an owner that looks where ledgers lie takes over what another owner has written",
+        """The version that it learns so makes its next write succeed, where it has to fail. The
+        edit leaves out the look at what has changed.""",
+        "S9 (of two owners one chain wins)",
+        "unit/broker/test_partition_record.py",
+        (
+            Edit(
+                "broker.partition_record:PartitionRecordKeeper.look",
+                "            if same_to_owner(found, self.value):\n"
+                "                self._version = version\n"
+                "                self._set(found)\n",
+                "            self._version = version\n            self._set(found)\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "batches-kept-for-nobody",
+        "a batch that is confirmed after its partition was closed stays in the cache",
+        """Nobody reads it, and nothing evicts it: a part that is closed gives nothing back. The
+        bound shrinks for all others, for ever.""",
+        "memory (the cache's bound)",
+        "unit/broker/test_broker_memory.py",
+        (
+            Edit(
+                "broker.cache:PartitionTail.append",
+                "    if self._gone:\n        return\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "spliced-into-a-namesake",
+        "a committed batch is spliced into a topic that was made after its own was deleted",
+        """That the topic is there and not being deleted looks like enough. The edit forgets to ask
+        whether it is the one that the batch was written for.""",
+        "X1, S9 (no phantom)",
+        "cluster/test_broker_transactions.py",
+        (
+            Edit(
+                "broker.splicing:Splicer._is_void",
+                "topic.deleting or topic.created_ms != part.topic_created_ms",
+                "topic.deleting",
+            ),
+        ),
+    ),
+)

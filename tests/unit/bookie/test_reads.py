@@ -1,0 +1,71 @@
+"""Cold reads beside a flush: what was looked up before it may be an older copy of an entry."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any
+
+from bookie.read_cache import CachedRun, ReadCache
+from bookie.read_stats import ReadStats
+from bookie.reads import ColdReads
+from tests.raw_bookie import adds_of, config_in, entry_of
+
+LEDGER = 1
+
+
+class Threads(Executor):
+    """Each read ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.under_way: list[Future[list[CachedRun]]] = []
+
+    def submit(self, *_: object, **__: object) -> Future[Any]:
+        self.under_way.append(Future())
+        return self.under_way[-1]
+
+
+def a_run(payload: bytes) -> CachedRun:
+    return CachedRun(LEDGER, 0, 1, adds_of(LEDGER, range(2), payload))
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_flush_ends_what_older_reads_may_answer() -> None:
+    """Who asks after it neither joins them nor finds in the cache what they bring."""
+    threads, unused = Threads(), Any
+    cache = ReadCache(1 << 20)
+    cold = ColdReads(
+        config_in(Path("/nowhere"), read_threads=2),
+        executor=threads,
+        index=unused,  # type: ignore[arg-type]
+        logs=unused,  # type: ignore[arg-type]
+        cache=cache,
+        damages=unused,  # type: ignore[arg-type]
+        stats=ReadStats(),
+    )
+    before = asyncio.create_task(cold.run_with(LEDGER, 0))
+    joined = asyncio.create_task(cold.run_with(LEDGER, 0))
+    await turns()
+    cold.index_changed()
+    after = asyncio.create_task(cold.run_with(LEDGER, 0))
+    await turns()
+    assert len(threads.under_way) == 2, "the second one joined, the third one may not"
+
+    threads.under_way[0].set_result([a_run(b"older")])
+    for read in (before, joined):
+        run = await read
+        assert run is not None
+        assert run.entry(0) == entry_of(LEDGER, 0, b"older")
+    assert not after.done()
+    assert cache.find(LEDGER, 0) is None
+
+    threads.under_way[1].set_result([a_run(b"newer")])
+    run = await after
+    assert run is not None
+    assert run.entry(0) == entry_of(LEDGER, 0, b"newer")
+    assert cache.find(LEDGER, 1) is run

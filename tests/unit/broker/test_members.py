@@ -1,0 +1,157 @@
+"""Who is alive, and since when, as the records of brokers come, go and are written anew.
+
+In virtual time; the records are a dictionary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+from broker.members import Members, encode_broker
+from broker.types import BrokerInfo, TopicName
+from metadata.store import RecordNotFound, SessionState
+from metadata.topics import broker_path
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+
+TOPIC = TopicName("public", "t")
+SETTLE_S = 10.0
+
+
+class Store:
+    """The brokers' records."""
+
+    session_state = SessionState.CONNECTED
+    session_timeout_ms = 2_000
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.watcher: Callable[[], None] = lambda: None
+        self.session: Callable[[SessionState], None] = lambda _: None
+
+    def watch_children(self, _: str, watcher: Callable[[], None]) -> Any:
+        self.watcher = watcher
+        return SimpleNamespace(cancel=lambda: None)
+
+    def on_session(self, session: Callable[[SessionState], None]) -> None:
+        self.session = session
+
+    async def children(self, _: str) -> list[str]:
+        return [*self.values]
+
+    async def get(self, path: str) -> Any:
+        found = [value for name, value in self.values.items() if path == broker_path(name)]
+        if not found:
+            raise RecordNotFound(path)
+        return SimpleNamespace(value=found[0])
+
+
+class Ours:
+    """Our own record stands."""
+
+    def held(self, _: str) -> bool:
+        return True
+
+    async def release(self, _: str) -> None:
+        pass
+
+
+class Known:
+    """What broker a knows of the others."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.times_gone = 0
+        unused: Any = None
+        store: Any = self.store
+        ours: Any = Ours()
+        self.members = Members(store, ours, int(SETTLE_S * 1000), self._gone, unused, unused)
+
+    def _gone(self) -> None:
+        self.times_gone += 1
+
+    async def see(self, **runs: str) -> None:
+        """The records are those of these brokers, each of that run."""
+        self.store.values = {
+            name: encode_broker(BrokerInfo(name, f"http://{name}"), run)
+            for name, run in runs.items()
+        }
+        self.store.watcher()
+        await asyncio.sleep(0.1)
+
+
+def told(story: Callable[[Known], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        known = Known()
+        own = BrokerInfo("a", "http://a")
+        await known.members.start(own, encode_broker(own, "1"))
+        await story(known)
+        await known.members.close()
+
+    loop = SimLoop(1, trace=Trace())
+    try:
+        loop.run_until_complete(whole())
+        assert loop.errors == []
+    finally:
+        loop.close()
+
+
+def test_a_broker_that_came_back_between_two_looks_was_gone() -> None:
+    """Its name stood there before and stands there now; what it had served nobody serves."""
+
+    async def story(known: Known) -> None:
+        await known.see(b="1")
+        assert known.times_gone == 0
+        await known.see(b="2")
+        assert known.times_gone == 1
+        await known.see(b="2", c="1")
+        assert known.times_gone == 1, "who comes leaves nothing behind"
+        await known.see(c="1")
+        assert known.times_gone == 2
+
+    told(story)
+
+
+def test_a_broker_that_came_back_has_to_settle_again() -> None:
+    """Else a broker that dies again and again is handed what others serve each time."""
+
+    async def story(known: Known) -> None:
+        await known.see(b="1")
+        await asyncio.sleep(SETTLE_S)
+        assert known.members.settled() == ("a", "b")
+        await known.see(b="2")
+        assert known.members.settled() == ("a",)
+        await asyncio.sleep(SETTLE_S)
+        assert known.members.settled() == ("a", "b")
+
+    told(story)
+
+
+def test_nobody_is_handed_anything_while_our_own_session_was_disturbed() -> None:
+    async def story(known: Known) -> None:
+        await known.see(b="1")
+        await asyncio.sleep(SETTLE_S)
+        known.store.session(SessionState.SUSPENDED)
+        assert known.members.settled() == ()
+        assert set(known.members.heirs(TOPIC, 4, ())) == {None}
+        await asyncio.sleep(SETTLE_S)
+        assert known.members.settled() == ("a", "b")
+
+    told(story)
+
+
+def test_who_leaves_does_not_count_itself() -> None:
+    """A record of ours that is still listed must not make us prefer ourselves."""
+
+    async def story(known: Known) -> None:
+        await known.see(a="1", b="1")
+        await known.members.leave()
+        await known.see(a="1", b="1")
+        assert sorted(known.members.live) == ["b"]
+        owners = {one.broker_id for one in known.members.preferred(TOPIC, 4)}
+        assert owners == {"b"}
+
+    told(story)

@@ -1,0 +1,54 @@
+"""An owner opens its partition anew, after its ledger failed, only while it still is the owner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.dedup import ProducerTable
+from broker.opening import PartitionOpener
+from broker.partition_record import OwnershipLost
+from tests.unit.broker.test_partition_record import NAME, FakeTopics, opened
+
+NEW = 5
+
+
+@pytest.mark.parametrize("taken_over", [0, 1, 2])
+async def test_what_another_has_taken_over_is_not_opened_anew(
+    taken_over: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who was replaced replaces its successor, and takes back acks that this one answered."""
+    made: list[int] = []
+
+    async def create_ledger(*_: object) -> Any:
+        made.append(NEW)
+        return SimpleNamespace(ledger_id=NEW)
+
+    monkeypatch.setattr("broker.opening.create_ledger", create_ledger)
+    topics = FakeTopics()
+    keeper = await opened(topics)
+    assert topics.record is not None
+    topics.record = stands = replace(topics.record, epoch=keeper.value.epoch + taken_over)
+    unused: Any = None
+    opener = PartitionOpener(
+        NAME,
+        BrokerConfig(broker_id="A"),
+        unused,
+        keeper,
+        unused,
+        lambda: unused,
+        lambda: 0,
+        lambda work: work.close(),
+    )
+    if taken_over:
+        with pytest.raises(OwnershipLost):
+            await opener.reopen(ProducerTable(8), 0)
+        assert (topics.record, made) == (stands, [])
+    else:
+        assert (await opener.reopen(ProducerTable(8), 0)).writer.ledger_id == NEW
+        assert [link.ledger_id for link in topics.record.ledgers] == [NEW]
+        assert topics.record.epoch == stands.epoch + 1

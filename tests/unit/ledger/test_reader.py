@@ -1,0 +1,81 @@
+"""What a reader concludes from what some of the bookies say: never more than they have said."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledger.errors import BookieUnavailable, ReadFailed
+from ledger.options import LedgerOptions
+from ledger.quorum import quorum_of
+from ledger.race import AllFailed
+from ledger.reader import LedgerReader
+from metadata.ledgers import LedgerState
+from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from tests.ledger_world import new_ledger
+
+DENIALS: tuple[OctavoError, ...] = (NoSuchEntry("none"), NoSuchLedger("none"))
+SILENCE: OctavoError = BookieUnavailable("x", "down")
+
+
+def reader_of(**changes: Any) -> LedgerReader:
+    client: Any = SimpleNamespace(
+        options=LedgerOptions(),
+        rng=random.Random(1),
+        records=SimpleNamespace(watch=lambda *_: SimpleNamespace(cancel=lambda: None)),
+    )
+    return LedgerReader(client, replace(new_ledger(), **changes), 0)
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+async def test_a_refresh_hears_enough_that_nobody_was_told_of_a_later_entry(
+    order: tuple[int, ...],
+) -> None:
+    """The LAC that an ack quorum knows, whoever answers first; one answer may be an old one."""
+    reader = reader_of()
+    quorum = quorum_of(reader.metadata)
+    known = dict(zip("abc", (-1, 4, 4), strict=True))
+    answers = {bookie: asyncio.get_running_loop().create_future() for bookie in "abc"}
+    reader._ask_lac = answers.__getitem__  # type: ignore[assignment]
+    refresh = asyncio.create_task(reader.refresh())
+    heard: set[int] = set()
+    for position in order:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert refresh.done() is quorum.covers(heard)
+        if not refresh.done():
+            answers["abc"[position]].set_result(known["abc"[position]])
+            heard.add(position)
+    assert await refresh == 4
+    assert len(heard) == quorum.denials
+
+
+async def test_a_refresh_waits_for_all_when_some_cannot_tell() -> None:
+    reader = reader_of()
+    answers = {bookie: asyncio.get_running_loop().create_future() for bookie in "abc"}
+    reader._ask_lac = answers.__getitem__  # type: ignore[assignment]
+    refresh = asyncio.create_task(reader.refresh())
+    answers["a"].set_exception(SILENCE)
+    answers["b"].set_exception(SILENCE)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not refresh.done()
+    answers["c"].set_result(2)
+    assert await refresh == 2
+
+
+@pytest.mark.parametrize("said", [*itertools.product((*DENIALS, SILENCE), repeat=3)])
+async def test_an_entry_is_absent_only_when_the_whole_write_set_says_so(
+    said: tuple[OctavoError, ...],
+) -> None:
+    reader = reader_of(state=LedgerState.CLOSED, last_entry=9, length=90)
+    failed = AllFailed(dict(zip("abc", said, strict=True)))
+    verdict = reader._verdict(3, failed)
+    expected = ReadFailed if SILENCE in said else NoSuchEntry
+    assert type(verdict) is expected
