@@ -6,6 +6,7 @@ entry, a ledger's recovery) and from this process; nothing needs a partition's o
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import asdict
 from typing import Any
@@ -16,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from broker.browsers import PAGE_HEADERS
 from broker.call import OFFSET_MAX, Call, bad_parameter
 from broker.deletion_clock import DeletionTime
+from broker.in_use import FORCED_EVERY_S, in_use, user_of
 from broker.openapi import document
 from broker.overview import Seen
 from broker.problems import Problem
@@ -23,12 +25,13 @@ from broker.status_page import page
 from ledger.errors import BeyondLastConfirmed
 from ledger.recovery_events import RecoveryEvent
 from metadata.bookies import BookieInfo
-from metadata.ledgers import LedgerMetadata
+from metadata.ledgers import LedgerMetadata, LedgerState
 from metadata.store import MetadataUnavailable
 from protocol.batch import BatchHeader, InvalidBatch, read_header
 
 OCTETS = "application/octet-stream"
 LEDGERS_SHOWN_MAX = 10_000
+_WAY_OUT = f"To do it all the same: ?force=true, once in {FORCED_EVERY_S:g} s"
 
 # ---- ledgers
 
@@ -83,10 +86,22 @@ async def get_entry(call: Call) -> web.StreamResponse:
 async def recover_ledger(call: Call) -> web.StreamResponse:
     """`POST /v1/ledgers/{ledger}/recover`: fence it, find its end, close it."""
     ledger_id = _number(call, "ledger")
-    steps: list[dict[str, Any]] = []
-    metadata = await call.services.ledgers.recover(
-        ledger_id, observe=lambda event: steps.append(_show_step(event))
-    )
+    is_forced = call.choice("force", "false", "false", "true") == "true"
+    ledgers, door = call.services.ledgers, call.services.recoveries
+    found = await ledgers.metadata(ledger_id)
+    if found.state is LedgerState.CLOSED:
+        return call.reply({**show_ledger(found), "steps": []})
+    user = await user_of(call.services.store, found)
+    if user is not None and not is_forced:
+        raise in_use(found, user, _WAY_OUT)
+    now_s = asyncio.get_running_loop().time()
+    with door.entered(now_s):
+        if user is not None:
+            door.force(now_s)
+        steps: list[dict[str, Any]] = []
+        metadata = await ledgers.recover(
+            ledger_id, observe=lambda event: steps.append(_show_step(event))
+        )
     return call.reply({**show_ledger(metadata), "steps": steps})
 
 

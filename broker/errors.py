@@ -311,6 +311,27 @@ class TooManyLedgers(BrokerError):
     name = "too-many-ledgers"
 
 
+class LedgerInUse(BrokerError):
+    """A living broker writes the ledger (409): recovering it would stop a topic. `owner` does."""
+
+    name = "ledger-in-use"
+
+    def __init__(self, message: str, owner: str) -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+class TooManyRecoveries(BrokerError):
+    """More recoveries for callers than a broker makes (429): come back in `retry_after_s`."""
+
+    name = "too-many-recoveries"
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class SpliceUnfinished(BrokerError):
     """Committed, but not yet visible in every partition: the same call again waits for it (503)."""
 

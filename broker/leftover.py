@@ -40,9 +40,9 @@ from broker.types import PartitionName, checked_name
 from metadata.compactions import compacted_ledgers
 from metadata.topics import PartitionRecord, TopicRecord
 
-_PARTITION, _KIND = "octavo.partition", "octavo.kind"
+PARTITION, KIND = "octavo.partition", "octavo.kind"
 _INCARNATION, _EPOCH = "octavo.incarnation", "octavo.epoch"
-_KINDS = (b"data", b"state")
+KINDS = (b"data", b"state")
 
 
 class Label(NamedTuple):
@@ -55,10 +55,10 @@ class Label(NamedTuple):
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
     """The custom metadata of a ledger of this `kind` that is made while `record` stands."""
-    assert kind.encode() in _KINDS, kind
+    assert kind.encode() in KINDS, kind
     return {
-        _PARTITION: str(name).encode(),
-        _KIND: kind.encode(),
+        PARTITION: str(name).encode(),
+        KIND: kind.encode(),
         _INCARNATION: record.incarnation.encode(),
         _EPOCH: str(record.epoch).encode(),
     }
@@ -66,10 +66,10 @@ def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[s
 
 def label_of(custom: Mapping[str, bytes]) -> Label | None:
     """The label in a ledger's custom metadata; None when it has none that we write."""
-    if custom.get(_KIND) not in _KINDS:
+    if custom.get(KIND) not in KINDS:
         return None
     try:
-        namespace, topic, number = custom.get(_PARTITION, b"").decode().split("/")
+        namespace, topic, number = custom.get(PARTITION, b"").decode().split("/")
         partition = PartitionName(
             checked_name("namespace", namespace), checked_name("topic", topic), _number(number)
         )
@@ -96,7 +96,7 @@ def may_go(
     `topic` and `record` are those of the label's partition, None where there is none, both read
     after the ledger had been listed.
     """
-    if record is not None and ledger_id in _named(record):
+    if record is not None and ledger_id in named_ledgers(record):
         return False
     if topic is None or topic.identity != label.incarnation:
         return True
@@ -105,7 +105,8 @@ def may_go(
     return record.incarnation == label.incarnation and record.epoch > label.epoch
 
 
-def _named(record: PartitionRecord) -> set[int]:
+def named_ledgers(record: PartitionRecord) -> set[int]:
+    """All ledgers that a partition's record names."""
     named = {link.ledger_id for link in record.ledgers} | set(compacted_ledgers(record))
     return named if record.state_ledger is None else named | {record.state_ledger}
 

@@ -124,6 +124,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.TransactionAborted: 409,
     broker_errors.BatchBegun: 409,
     broker_errors.TooManyLedgers: 409,
+    broker_errors.LedgerInUse: 409,
     broker_errors.StaleProducerEpoch: 403,
     broker_errors.OffsetMismatch: 412,
     codes.Unauthorized: 403,
@@ -136,6 +137,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     # What passes
     broker_errors.Overloaded: 429,
     broker_errors.TooManyDelayed: 429,
+    broker_errors.TooManyRecoveries: 429,
     codes.TooManyRequests: 429,
     ledger_errors.WriterBusy: 429,
     broker_errors.BrokerIdTaken: 503,
@@ -213,6 +215,10 @@ def _translate(error: OctavoError) -> Problem:
         headers["Next-Offset"] = str(error.next_offset)
     elif isinstance(error, broker_errors.StaleLease):
         extra["stale"] = list(error.stale)
+    elif isinstance(error, broker_errors.LedgerInUse):
+        extra["owner"] = error.owner
+    elif isinstance(error, broker_errors.TooManyRecoveries):
+        headers["Retry-After"] = str(error.retry_after_s)
     return Problem(
         status,
         error.name,

@@ -360,8 +360,18 @@ _CLUSTER = (
     Route(
         method="POST", path="/v1/ledgers/{ledger}/recover", handler=api_cluster.recover_ledger,
         name="recover_ledger", tag="cluster", summary="Fence a ledger, find its end, close it",
-        description="Its writer gets no further ack. A topic's owner then opens a new ledger.",
-        parameters=in_path("ledger"), answers=(ok("Closed", "Ledger"),), problems=(404, 409),
+        description=(
+            "Its writer gets no further ack. A ledger that a living broker writes for a topic is "
+            "refused (409, with the owner) unless forced; the owner then opens a new ledger."
+        ),
+        parameters=(
+            *in_path("ledger"),
+            query(
+                "force", "also a ledger in use; once a minute at one broker",
+                {"type": "string", "enum": ["false", "true"]}, "false",
+            ),
+        ),
+        answers=(ok("Closed", "Ledger"),), problems=(404, 409),
     ),
     get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
     get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),

@@ -12,6 +12,7 @@ from broker.broker import Broker
 from broker.broker_proof import BrokerProof
 from broker.held_bytes import HeldBytes
 from broker.http_config import HttpConfig
+from broker.in_use import RecoveryDoor
 from broker.metrics import Metrics
 from broker.overview import Overview
 from broker.proxy import Peers
@@ -39,6 +40,7 @@ class Services:
     routes: tuple[Route, ...]
     url: str = ""
     ready: bool = False
+    recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turn: itertools.count[int] = field(default_factory=itertools.count)
     """Whose turn it is: spreads messages without a key, rotates where receives begin."""

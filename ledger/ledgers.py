@@ -65,6 +65,7 @@ class LedgerClient:
 
         `observe_recovery` sees (ledger id, step) of every recovery that has no observer of its own.
         """
+        self.store = store
         self.options = options or LedgerOptions()
         self.rng = rng
         self._store = store

@@ -168,17 +168,25 @@ def read(
 def recover(
     ledger: LedgerId,
     password: Password = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a ledger that a living broker writes.")
+    ] = False,
     metadata: Metadata = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Fence a ledger and close it: its writer, if one lives, gets no further ack.
 
+    A ledger that a living broker writes for a topic is refused: that would stop the topic for a
+    moment, and when the broker is gone the next one recovers it by itself.
+
     \b
-    Example:
+    Examples:
       octavo ledger recover 7 --data ./octavo-data
+      octavo ledger recover 7 --data ./octavo-data --force
     """
 
+    from broker.in_use import in_use, user_of
     from octavo.process.recovery_log import step_fields
     from octavo.words import recovery_step_in_words
 
@@ -186,6 +194,10 @@ def recover(
         say("  " + recovery_step_in_words(step_fields(ledger, event)))
 
     async def work(ledgers: LedgerClient) -> LedgerMetadata:
+        found = await ledgers.metadata(ledger)
+        user = None if force else await user_of(ledgers.store, found)
+        if user is not None:
+            raise in_use(found, user, "To do it all the same: --force")
         return await ledgers.recover(ledger, password=_bytes(password), observe=told)
 
     found = with_ledgers(metadata_url(metadata, data), work)

@@ -202,7 +202,7 @@ async def test_ledgers_nodes_and_page(cluster: HttpCluster) -> None:
 async def test_forced_recovery_fences_the_owner_and_it_goes_on(cluster: HttpCluster) -> None:
     await cluster.api.post(ONE + "/messages", b"before", "text/plain")
     ledger = (await cluster.api.get(ONE)).json()["partitions"][0]["ledgers"][-1]["id"]
-    answer = await cluster.api.post(f"/v1/ledgers/{ledger}/recover")
+    answer = await cluster.api.post(f"/v1/ledgers/{ledger}/recover?force=true")
     assert answer.status == 200, answer
     assert answer.json()["state"] == "CLOSED"
     assert {step["step"] for step in answer.json()["steps"]} >= {1, 2, 3}

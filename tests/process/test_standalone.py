@@ -105,7 +105,11 @@ def test_ledgers_and_bookies_by_command(running: Standalone) -> None:
     assert "bookie-1" in shown.stdout
     read = octavo("ledger", "read", ledger, "--data", data)
     assert "1 entries" in read.stderr, read.stderr
-    recovered = octavo("ledger", "recover", ledger, "--data", data, "--json")
+    refused = octavo("ledger", "recover", ledger, "--data", data)
+    assert refused.returncode == 1
+    assert "public/led/0" in refused.stderr
+    assert "--force" in refused.stderr
+    recovered = octavo("ledger", "recover", ledger, "--data", data, "--json", "--force")
     assert json.loads(recovered.stdout)["state"] == "CLOSED"
     assert "step 3: fence bookie-" in recovered.stderr
     # Its owner was fenced by that; it recovers by itself and the topic goes on.

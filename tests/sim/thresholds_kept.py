@@ -73,7 +73,8 @@ KEPT: Mapping[str, str] = {
     "HTTP and sockets are outside of the simulator": """
         bookie.admin:* broker.api_cluster:* broker.api_deliveries:* broker.api_publish:*
         broker.api_read:* broker.api_subscriptions:* broker.api_topics:* broker.api_transactions:*
-        broker.held_bytes:* broker.http_config:* broker.http_connections:* broker.inflating:*
+        broker.held_bytes:* broker.http_config:* broker.http_connections:* broker.in_use:*
+        broker.inflating:*
         broker.overview:* broker.router:* broker.server:* broker.services:* broker.status_page:*
         octavo.client.sync:* octavo.client.wire:* bookie.server:_KEEPALIVE_PROBES
         bookie.server:_BACKLOG

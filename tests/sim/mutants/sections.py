@@ -20,6 +20,7 @@ from tests.sim.mutants import (
     survivor_bugs,
     tested_bookie_bugs,
     tested_broker_bugs,
+    tested_caller_bugs,
     tested_ledger_bugs,
     tested_partition_bugs,
     time_bugs,
@@ -116,5 +117,10 @@ SECTIONS = (
             *tested_broker_bugs.BUGS,
             *tested_partition_bugs.BUGS,
         ),
+    ),
+    Section(
+        "What is another's",
+        "Planted in what a caller may do to ledgers and transactions that are not its own.",
+        tested=tested_caller_bugs.BUGS,
     ),
 )

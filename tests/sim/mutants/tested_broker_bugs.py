@@ -265,7 +265,7 @@ BUGS = (
         "unit/broker/test_leftover.py",
         (
             Edit(
-                "broker.leftover:_named",
+                "broker.leftover:named_ledgers",
                 "named if record.state_ledger is None else named | {record.state_ledger}",
                 "named",
             ),
