@@ -152,6 +152,8 @@ class LedgerControl:
         if state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
         if state.key != key:
+            # The ledger's own key may be what was lost, and then another came first.
+            self.deny(ledger_id, "had it under this key")
             raise Unauthorized(f"ledger {ledger_id}: the master key is not the ledger's")
         return state
 
@@ -161,7 +163,11 @@ class LedgerControl:
         Raises `Unauthorized`, `NoSuchLedger` (deleted), and `ReadOnly` or `BookieIOError` when it
         could not be made durable: the fence then holds in memory, and the next call tries again.
         """
-        state = self._authorized(ledger_id, key)
+        try:
+            state = self._authorized(ledger_id, key)
+        except Unauthorized:
+            await self._vouch_for_key(ledger_id)
+            raise
         pending = self._fences.get(ledger_id)
         sure = ledger_id not in self._unsure_fences
         step = ledger_rules.fence(state, sure=sure, under_way=pending is not None)
@@ -175,6 +181,16 @@ class LedgerControl:
             pending.add_done_callback(partial(self._fenced, ledger_id))
         assert pending is not None
         await asyncio.shield(pending)
+
+    async def _vouch_for_key(self, ledger_id: int) -> None:
+        """Return when the key that the ledger has here is durable.
+
+        Who fences with another one takes the refusal for good: nothing was or will be stored under
+        theirs (recovering.py). A key forgotten in a crash would break that.
+        """
+        if (state := self._states.get(ledger_id)) is not None:
+            known = MetaOp.EXPLICIT_LAC, ledger_id, state.key, state.explicit_lac
+            await self._write(ledger_id, encode_meta(*known))
 
     def _fenced(self, ledger_id: int, done: asyncio.Future[None]) -> None:
         del self._fences[ledger_id]

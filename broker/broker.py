@@ -303,6 +303,7 @@ class Broker:
             balance.moved,
             dict(self.chores.failures),
             self._leftovers.removed,
+            self._around.ledgers.taken.count,
         )
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:

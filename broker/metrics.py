@@ -31,6 +31,8 @@ class Duties(NamedTuple):
     """By chore, since the start."""
     leftovers_removed: int = 0
     """Ledgers, since the start."""
+    ledger_ids_taken: int = 0
+    """New ledgers' ids that turned out to be others', since the start."""
 
 
 class Metrics:
@@ -166,5 +168,10 @@ class _DutiesCollector(Collector):
                 "octavo_leftovers_removed",
                 "Ledgers that nobody named any more",
                 duties.leftovers_removed,
+            ),
+            CounterMetricFamily(
+                "octavo_ledger_ids_taken",
+                "Ids of new ledgers that others had taken",
+                duties.ledger_ids_taken,
             ),
         )

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -34,6 +34,7 @@ from ledger.records import check_password, read_record
 from ledger.recovery import Recovery
 from ledger.recovery_events import RecoveryEvent
 from ledger.replication import Replication
+from ledger.taken_ids import TakenIds
 from ledger.writer import LedgerWriter
 from metadata.bookies import BookieRegistry
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
@@ -47,6 +48,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 _TICK_S = 0.05
+_ASK_FOR_ID_S = 2.0
 
 
 class LedgerClient:
@@ -80,6 +82,8 @@ class LedgerClient:
         self._ticker: asyncio.Task[None] | None = None
         self._writers: dict[LedgerWriter, None] = {}
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
+        self.taken = TakenIds()
+        """New ledgers' ids that others had taken."""
 
     async def start(self) -> None:
         """Learn who is there. The store must be started. Raises `MetadataUnavailable`."""
@@ -132,11 +136,47 @@ class LedgerClient:
             created_ms=self._clock(),
             custom=dict(custom or {}),
         )
-        metadata, version = await self.records.create(wanted)
+        await self._leave_taken()
+        is_free = functools.partial(self._is_free, bookies)
+        metadata, version = await self.records.create(wanted, is_free)
         writer = LedgerWriter(self, metadata, version)
         self._writers[writer] = None
         log.info("ledger_created", ledger=metadata.ledger_id, ensemble=bookies)
         return writer
+
+    async def _is_free(self, bookies: Sequence[str], ledger_id: int) -> bool:
+        """Whether to make a ledger with this id. While others take ids the bookies are asked."""
+        if not self.taken.is_wary(asyncio.get_running_loop().time()):
+            return True
+        asked = [self.spawn(self._knows(bookie, ledger_id)) for bookie in bookies]
+        done, silent = await asyncio.wait(asked, timeout=_ASK_FOR_ID_S)
+        for question in silent:
+            question.cancel()
+        if any(question.result() for question in done):
+            self.id_taken(ledger_id, "bookies have it already")
+            await self._leave_taken()
+            return False
+        return True
+
+    async def _leave_taken(self) -> None:
+        if (ledger_id := self.taken.take_leave()) is not None:
+            stretches = self.rng.randint(1, self.taken.stretches_max)
+            await self.records.leave(ledger_id, stretches)
+
+    async def _knows(self, bookie_id: str, ledger_id: int) -> bool:
+        """Whether a bookie has heard of the ledger. One that cannot tell counts as if not."""
+        if not self.bookies.get(bookie_id).is_ours:
+            return False
+        try:
+            await self.request(bookie_id, Op.READ_LAC, {"ledger": ledger_id})
+        except OctavoError:
+            return False
+        return True
+
+    def id_taken(self, ledger_id: int, reason: str) -> None:
+        """A ledger's id is somebody else's, at a bookie that was to hold it."""
+        log.warning("ledger_id_taken", ledger=ledger_id, reason=reason)
+        self.taken.met(ledger_id, asyncio.get_running_loop().time())
 
     async def _choose(self, ensemble_size: int, write_quorum: int) -> tuple[str, ...]:
         for attempt in range(2):

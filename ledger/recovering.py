@@ -95,6 +95,7 @@ class Recovering:
         self._fences: dict[int, int] = {}
         self._fence_failures: dict[int, OctavoError] = {}
         self._unsure: dict[int, None] = {}  # positions in limbo: a dict as a set with an order
+        self._squatted: dict[int, OctavoError] = {}
         self._polls: dict[int, _Poll] = {}
         self.entries: dict[int, Found] = {}
         """What is being written back: needed until it is confirmed."""
@@ -167,6 +168,7 @@ class Recovering:
     def _fence(self) -> list[RecoveringAction]:
         self.state = State.FENCING
         ensemble = self._metadata.fragments[-1].bookies
+        self._fences.update(dict.fromkeys(self._squatted, -1))
         return [Fence(bookie) for bookie in ensemble]
 
     def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveringAction]:
@@ -185,23 +187,49 @@ class Recovering:
         start = max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)
         return [FenceHolds(start), *self._start_reading(start)]
 
+    def squatted(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+        """The bookie has the ledger's id under the key of somebody else, durably.
+
+        It has never stored an entry for us and never will, which is all that a fence is for; what
+        it would answer to reads is a denial. The caller vouches that ours is the ledger's key: the
+        record says so. It takes no write-back.
+        """
+        ensemble = self._metadata.fragments[-1].bookies
+        if self.state not in (State.FENCING, State.READING) or bookie_id not in ensemble:
+            return []
+        self._squatted[ensemble.index(bookie_id)] = error
+        if self.state is State.FENCING:
+            return self.fenced(bookie_id, -1)
+        if not any(map(self._barred, range(self._start + 1, self._decided + 1))):
+            return self._takes_nothing(bookie_id, error)
+        # What is being written back was never acked, and has no quorum to go to: begin again.
+        known = self._squatted
+        self._reset()
+        self._squatted = known
+        return self._fence()
+
     def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
         """No answer, or an error: this bookie is not known to be fenced."""
-        back = self._writing
         down = isinstance(error, BookieUnavailable)  # one that answers may still store entries
-        reading = self.state is State.READING
-        if down and reading and back is not None and bookie_id in back.ensemble:
-            # Too late to matter for the fence. What is being written back needs another bookie now;
-            # when nothing is, this one is known to be down once something will be.
-            if back.lap > back.lac:
-                return self.failed(bookie_id, error)
-            back.down.setdefault(back.ensemble.index(bookie_id), error)
+        if down and self.state is State.READING:
+            return self._takes_nothing(bookie_id, error)
         ensemble = self._metadata.fragments[-1].bookies
         if self.state is not State.FENCING or bookie_id not in ensemble:
             return []
         if isinstance(error, Unauthorized):
             return self._fail(error)
         return self._not_counted(bookie_id, error)
+
+    def _takes_nothing(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+        """Too late to matter for the fence. What is being written back needs another bookie now;
+        when nothing is, this one is known to be down once something will be."""
+        back = self._writing
+        if back is None or bookie_id not in back.ensemble:
+            return []
+        if back.lap > back.lac:
+            return self.failed(bookie_id, error)
+        back.down.setdefault(back.ensemble.index(bookie_id), error)
+        return []
 
     def fence_unknown(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
         """The bookie is fenced, but has lost data: what it knows of the LAC says nothing (#2612).
@@ -237,7 +265,7 @@ class Recovering:
         self._writing = Writing(
             self._metadata, self._version, last_add_confirmed=start, publish=False
         )
-        for position, error in self._fence_failures.items():
+        for position, error in (self._fence_failures | self._squatted).items():
             if position not in self._unsure:
                 self._writing.down[position] = error
         # The confirmed entry is read too, for the length of the ledger up to it.
@@ -292,9 +320,10 @@ class Recovering:
             poll = self._polls.get(entry_id)
             if poll is None:
                 break
-            if poll.found is not None:
+            barred = self._barred(entry_id)
+            if poll.found is not None and not barred:
                 self._take(entry_id, poll.found)
-            elif len(poll.denied) >= self._quorum.denials and entry_id > self._start:
+            elif barred or (len(poll.denied) >= self._quorum.denials and entry_id > self._start):
                 self._end = entry_id - 1
                 self._polls.clear()
                 actions.append(EndFound(self._end))
@@ -303,6 +332,11 @@ class Recovering:
             else:
                 break
         return actions + self._write_back(first) + self._read_on() + self._close_if_complete()
+
+    def _barred(self, entry_id: int) -> bool:
+        """Whether so many of its write set are others' that it was never acked, nor can be kept."""
+        squatted = sum(p in self._squatted for p in self._quorum.write_set(entry_id))
+        return squatted >= self._quorum.denials and entry_id > self._start
 
     def _take(self, entry_id: int, found: Found) -> None:
         del self._polls[entry_id]
@@ -345,8 +379,6 @@ class Recovering:
         """A bookie could not be written back to."""
         if self._writing is None or self.state is not State.READING:
             return []
-        if isinstance(reason, Unauthorized):
-            return self._fail(reason)
         return self._written_back(self._writing.failed(bookie_id, reason))
 
     def chosen(self, spares: Mapping[int, str]) -> list[RecoveringAction]:

@@ -53,6 +53,7 @@ from protocol.codes import (
     NoSuchLedger,
     OctavoError,
     TooManyRequests,
+    Unauthorized,
     UnknownState,
     error_for,
 )
@@ -210,6 +211,10 @@ class Recovery:
             if isinstance(answer, NoSuchEntry | NoSuchLedger):
                 self._tell(FenceAnswered(bookie_id, answer.name, -1))
                 self._perform(self._core.fenced(bookie_id, -1))
+            elif self._is_squatted(bookie_id, answer):
+                log.warning("ledger_squatted", ledger=self._ledger_id, bookie=bookie_id)
+                self._tell(FenceAnswered(bookie_id, answer.name, -1))
+                self._perform(self._core.squatted(bookie_id, answer))
             else:
                 self._tell(FenceAnswered(bookie_id, str(answer), None))
                 unknown = isinstance(answer, UnknownState)
@@ -220,11 +225,20 @@ class Recovery:
         self._tell(FenceAnswered(bookie_id, f"last entry {entry_id}", lac))
         self._perform(self._core.fenced(bookie_id, lac))
 
+    def _is_squatted(self, bookie_id: str, answer: Any) -> bool:
+        """Whether it has the id under another key. Ours is right: the record has its password.
+
+        An Octavo bookie says so only when that key is durable; of others nobody knows.
+        """
+        ours = self._client.bookies.get(bookie_id, Lane.RECOVERY).is_ours
+        return ours and isinstance(answer, Unauthorized)
+
     def _read(self, entry_id: int, bookie_id: str) -> None:
         self._ask(bookie_id, entry_id, partial(self._entry_answered, entry_id, bookie_id))
 
     def _entry_answered(self, entry_id: int, bookie_id: str, answer: Any) -> None:
-        if isinstance(answer, NoSuchEntry | NoSuchLedger):
+        absent = isinstance(answer, NoSuchEntry | NoSuchLedger)
+        if absent or self._is_squatted(bookie_id, answer):
             self._tell(EntryAnswered(entry_id, bookie_id, "absent"))
             self._perform(self._core.entry_absent(entry_id, bookie_id))
         elif isinstance(answer, OctavoError):
@@ -349,8 +363,11 @@ class Recovery:
         if code == Code.TOO_MANY_REQUESTS:
             self._loop.call_later(_BUSY_PAUSE_S, self._write_back, bookie_id, first, last)
             return
-        what = f"bookie {bookie_id}: recovery add of entries {first} to {last}"
-        self._write_failed(bookie_id, error_for(code, what))
+        error = error_for(code, f"bookie {bookie_id}: recovery add of entries {first} to {last}")
+        if self._is_squatted(bookie_id, error):
+            self._spawn(self._fence(bookie_id))  # which is refused too, and that durably
+        else:
+            self._write_failed(bookie_id, error)
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:

@@ -36,7 +36,7 @@ from ledger.errors import (
 from ledger.replication import Replication, WriterEvent
 from ledger.writing import State
 from metadata.ledgers import LedgerMetadata
-from protocol.codes import OctavoError
+from protocol.codes import OctavoError, Unauthorized
 from protocol.entry import Buffer
 from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
@@ -271,8 +271,11 @@ class LedgerWriter:
                 log.info("writer_abandoned", ledger=ledger_id)
                 self._end(error)
             case Ended(error):
-                name = "ledger_fenced" if self._core.fenced else "writer_ended"
+                lost = self._core.fenced and not isinstance(error, Unauthorized)
+                name = "ledger_fenced" if lost else "writer_ended"
                 log.warning(name, ledger=ledger_id, error=error.name, reason=str(error))
+                if isinstance(error, Unauthorized):
+                    self._client.id_taken(ledger_id, str(error))
                 self._end(error)
             case Closed(metadata):
                 log.info("ledger_closed", ledger=ledger_id, last_entry=metadata.last_entry)

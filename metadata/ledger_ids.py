@@ -2,7 +2,8 @@
 
 An id below 2^31−1 has ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`), any other nineteen, cut
 3-4-4-4-4. Ids come from sequences: `idgen/ID-` gives the first 2^31−1, then `idgen-long/HOB-n/ID-`
-gives the low 31 bits below the high-order bits n, which start at 1.
+gives the low 31 bits below the high-order bits n, which start at 1. The highest n that is there is
+the one in use, so whoever makes a higher one moves the whole cluster ahead.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from metadata.store import (
 
 SHORT_IDS_END = 2**31 - 1
 IDS_END = 2**63
+_HIGH_END = 2**31
 _SHORT_CUT = (2, 4, 4)
 _LONG_CUT = (3, 4, 4, 4, 4)
 _HOB = re.compile(r"HOB-(\d{10})\Z")
@@ -67,9 +69,18 @@ class LedgerIds:
             if 0 <= number < SHORT_IDS_END:
                 return high << 32 | number
             high += 1
-            if high >= 2**31:
+            if high >= _HIGH_END:
                 raise MetadataError("all ledger ids are used up")
             await self._open(high)
+
+    async def leave(self, ledger_id: int, stretches: int) -> None:
+        """Give out ids so many times 2^32 further on, unless the 2^32 of this one are left already.
+
+        Raises `MetadataUnavailable`; calling again is safe.
+        """
+        high = await self._highest() or 0
+        if high == ledger_id >> 32 and high + stretches < _HIGH_END:
+            await self._open(high + stretches)
 
     async def _highest(self) -> int | None:
         names = await self._store.children(self._long)

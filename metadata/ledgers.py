@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
@@ -83,8 +83,14 @@ class LedgerStore:
         """What tells this cluster from every other. Raises `RecordNotFound` before `initialize`."""
         return (await self._store.get(f"{self._root}/INSTANCEID")).value.decode()
 
-    async def create(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
+    async def create(
+        self,
+        metadata: LedgerMetadata,
+        is_free: Callable[[int], Awaitable[bool]] | None = None,
+    ) -> tuple[LedgerMetadata, int]:
         """Make the record, with a new id when `ledger_id` is −1; return it and its version.
+
+        `is_free` is asked about every id that is drawn; where it says no another one is.
 
         Raises `RecordExists` when a given id is taken by another ledger, or by ours, which
         somebody recovered before its creator knew that it exists.
@@ -95,10 +101,16 @@ class LedgerStore:
             return await self._create(metadata, once=False)
         for _ in range(_IDS_TRIED_MAX):
             metadata = replace(metadata, ledger_id=await self._ids.allocate())
+            if is_free is not None and not await is_free(metadata.ledger_id):
+                continue
             # An id may be taken by a ledger that was made with an id of its maker's choice.
             with contextlib.suppress(RecordExists):
                 return await self._create(metadata, once=True)
         raise MetadataError(f"{_IDS_TRIED_MAX} new ledger ids in a row were taken already")
+
+    async def leave(self, ledger_id: int, stretches: int) -> None:
+        """Others have taken ids like this one: the next are drawn from so many 2^32 further on."""
+        await self._ids.leave(ledger_id, stretches)
 
     async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
         """Make this record. With `once` it is never made again after a lost reply: not being there

@@ -13,6 +13,7 @@ from ledger import actions as wanted
 from ledger.errors import BookieUnavailable
 from ledger.recovering import Recovering
 from metadata.ledgers import Fragment, LedgerMetadata
+from protocol.codes import Unauthorized
 
 Held = tuple[tuple[int, bytes], ...]
 """Entries to be written back, with their content."""
@@ -28,6 +29,8 @@ class ModelBookie:
     up: bool = True
     unknown: bool = False
     """It may have lost data, and says so."""
+    squatted: bool = False
+    """It has the ledger's id under the key of somebody else."""
 
     @property
     def lac(self) -> int:
@@ -150,6 +153,8 @@ class Recoverer(Agent):
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.fence_failed(bookie, BookieUnavailable(bookie, "down"))
+        if found.squatted:
+            return self.core.squatted(bookie, Unauthorized("another key"))
         found.fenced = True
         if found.unknown:
             return self.core.fence_failed(bookie, BookieUnavailable(bookie, "unknown state"))
@@ -159,6 +164,8 @@ class Recoverer(Agent):
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.entry_unknown(entry_id, bookie, "down")
+        if found.squatted:
+            return self.core.entry_absent(entry_id, bookie)
         found.fenced = found.fenced or self.world.reads_fence
         if entry_id in found.entries:
             data = found.entries[entry_id][0]
@@ -173,6 +180,8 @@ class Recoverer(Agent):
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.failed(bookie, BookieUnavailable(bookie, "down"))
+        if found.squatted:
+            return self.core.failed(bookie, Unauthorized("another key"))
         actions: list[wanted.RecoveringAction] = []
         for entry_id, data in held:
             found.entries.setdefault(entry_id, (data, entry_id - 1))

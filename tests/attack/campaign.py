@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.attack import (  # noqa: F401  (they enter themselves)
     attempts_floods,
     attempts_forged,
+    attempts_ids,
     attempts_others,
     attempts_requests,
 )

@@ -310,4 +310,34 @@ BUGS = (
         "unit/ledger/test_pending.py",
         (Edit("ledger.pending:Pending.release", "        del self._firsts[:at]\n", ""),),
     ),
+    TestedBug(
+        "squatters-hold-nothing-back",
+        "an entry that so many others bar from being kept is kept all the same",
+        """A copy was found, and one copy is enough everywhere else. It was never acked, and has no
+        ack quorum to be written back to: the ledger cannot be closed, nor its topic opened.""",
+        "S8",
+        "unit/ledger/test_recovering.py",
+        (
+            Edit(
+                "ledger.recovering:Recovering._decide",
+                "if poll.found is not None and not barred:",
+                "if poll.found is not None:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "squatter-in-limbo",
+        "a bookie that lost its ledgers tells a ledger's own key that it is a wrong one",
+        """It may have had the ledger under that key, and acked. A recovery takes the refusal for a
+        denial and closes the ledger before what was acked.""",
+        "P29",
+        "issues/test_squatted_ledger_ids.py",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl._authorized",
+                '        self.deny(ledger_id, "had it under this key")\n',
+                "",
+            ),
+        ),
+    ),
 )

@@ -42,6 +42,32 @@ def failed(world: World) -> RecoveryFailed:
 # ---------------------------------------------------------------------- where the ledger ends
 
 
+@pytest.mark.parametrize("holders", ["", "a", "b", "c", "ab", "bc", "ac", "abc"])
+@pytest.mark.parametrize("squatted", ["a", "b", "ab", "bc", "abc"])
+@pytest.mark.parametrize("spare", ["", "d"])
+def test_a_ledger_that_others_have_a_part_of_is_closed(
+    holders: str, squatted: str, spare: str
+) -> None:
+    """Who has the id under another key never acked: what is acked stays, and no close is barred."""
+    w = world("abc" + spare)
+    holders = "".join(one for one in holders if one not in squatted)
+    for bookie in squatted:
+        w.bookies[bookie].squatted = True
+    store(w, 0, holders)
+    last = recovered(w).last_entry
+    assert last == 0 or len(holders) < 2, "two of three acked it"
+    assert last == -1 or holders, "nobody invents it"
+    kept = [one for one, found in w.bookies.items() if 0 in found.entries]
+    assert last == -1 or len(kept) >= 2
+
+
+def test_others_are_replaced_where_an_entry_is_kept() -> None:
+    w = world("abcd")
+    w.bookies["a"].squatted = True
+    store(w, 0, "bc")
+    assert set(recovered(w).fragments[-1].bookies) == set("bcd")
+
+
 def test_41_an_empty_ledger_closes_at_minus_one() -> None:
     """P37, testEmptyLedgerRecovery; also with one bookie down (#2273)."""
     w = world()

@@ -1,0 +1,145 @@
+"""One entry under each of the next ledger ids, by anybody, stopped topics for ever.
+
+The first key that a bookie sees is the ledger's. A new ledger whose id others had written to was
+refused at its first entry; by then the partition's record named it, its recovery was refused as
+well, and the partition stayed 503, also for readers. Found from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from bookie.ledger_control import LedgerControl
+from bookie.ledger_state import LedgerStates
+from bookie.limbo import LimboRecord
+from broker.errors import PartitionUnavailable, PublishOutcomeUnknown
+from broker.partition import Partition
+from ledger.errors import OutcomeUnknown
+from metadata.ledgers import LedgerState
+from protocol.codes import Unauthorized, UnknownState
+from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, values
+from tests.ledger_cluster import Cluster, running_cluster
+from tests.raw_bookie import KEY, RawClient, add_of
+
+FOREIGN = bytes(range(20))
+"""A key that is nobody's."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as found:
+        yield found
+
+
+async def squat(cluster: Cluster, ids: range, bookies: int = 3) -> None:
+    """One entry under each id, at so many bookies."""
+    for node in list(cluster.nodes.values())[:bookies]:
+        client = await RawClient.connect(node)
+        try:
+            client.send(b"".join(add_of(one, 0, b"mine", key=FOREIGN) for one in ids))
+            await client.acked(len(ids))
+        finally:
+            client.close()
+
+
+async def publish(partition: Partition, tag: str) -> None:
+    """Until it is stored, as a client would."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(PartitionUnavailable, PublishOutcomeUnknown):
+                await partition.publish(batch(tag=tag))
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_topics_go_on_when_the_next_300_ids_are_taken(brokers: BrokerCluster) -> None:
+    running = await brokers.start("A")
+    partition = await owned(running.broker, await make_topic(running.broker, rollover_entries=3))
+    await squat(brokers.cluster, range(2, 302))
+    for tag in LETTERS:
+        await publish(partition, tag)
+    found = [one.removesuffix("-0") for one in await values(partition)]
+    assert "".join(dict.fromkeys(found)) == LETTERS, found
+    assert running.ledgers.taken.count < 5, "it does not try them one after the other"
+
+
+@pytest.mark.parametrize("bookies", [1, 2, 3])
+async def test_a_ledger_whose_id_was_taken_is_closed(cluster: Cluster, bookies: int) -> None:
+    client = await cluster.client()
+    writer = await client.create()
+    await squat(cluster, range(writer.ledger_id, writer.ledger_id + 1), bookies)
+    with pytest.raises(OutcomeUnknown):
+        await asyncio.gather(*[writer.append(b"%d" % one) for one in range(2_000)])
+    found = await client.recover(writer.ledger_id)
+    assert found.state is LedgerState.CLOSED
+    assert found.last_entry == -1 or bookies < 3
+
+
+async def test_what_bookies_acked_before_others_came_stays(cluster: Cluster) -> None:
+    """The key that came first is the ledger's: who comes later is refused."""
+    client = await cluster.client()
+    writer = await client.create()
+    await writer.append(b"first")
+    raw = await RawClient.connect(cluster.nodes["b1"])
+    assert (await raw.add(add_of(writer.ledger_id, 1, key=FOREIGN))).name == "UNAUTHORIZED"
+    raw.close()
+    assert (await client.recover(writer.ledger_id)).last_entry == 0
+
+
+async def test_the_cluster_leaves_the_ids_that_others_take(cluster: Cluster) -> None:
+    client = await cluster.client()
+    first = await client.create()
+    await squat(cluster, range(first.ledger_id, first.ledger_id + 2_000))
+    with pytest.raises(OutcomeUnknown):
+        await first.append(b"x")
+    second = await client.create()
+    assert second.ledger_id >= 1 << 32, "the cluster has left the ids that others take"
+    assert await second.append(b"x") == 0
+    assert (await (await cluster.client()).create()).ledger_id == second.ledger_id + 1, "all of it"
+
+    await squat(cluster, range(second.ledger_id + 2, second.ledger_id + 300))
+    third = await client.create()
+    assert third.ledger_id >= 2 << 32, "bookies were asked before it was made"
+    assert await third.append(b"x") == 0
+    assert client.taken.count == 2
+
+
+class _Journals:
+    """Never asked for anything but to write."""
+
+    def of(self, _: int) -> _Journals:
+        return self
+
+    def append(self, buffers: list[bytes], _length: int, done: Callable[[None], None]) -> None:
+        self.written += buffers
+        done(None)
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_wrong_key_is_refused_for_good_or_not_at_all(lost: bool) -> None:
+    """Recovery takes the refusal for a denial: it rests on a durable key, and nothing was lost."""
+    journals = _Journals()
+    control = LedgerControl(LedgerStates(), lambda _: None)
+    control.journal_to(journals)  # type: ignore[arg-type]
+    await control.fence(7, FOREIGN)
+    fenced = len(journals.written)
+    if lost:
+        control.limbo.take(LimboRecord(9, 0, "lost", "x"))
+    with pytest.raises(UnknownState if lost else Unauthorized):
+        await control.fence(7, KEY)
+    assert lost or len(journals.written) == fenced + 1
