@@ -210,7 +210,7 @@ class Deletions:
             await each_of(marked, lambda one: self._remove(one, check), _AT_ONCE)
             check()
             with contextlib.suppress(RecordNotFound):
-                await self._records.delete_topic(*name)
+                await self._records.delete_topic(*name, record.guard)
             _log.info("topic_deleted", topic=str(name), incarnation=incarnation)
 
     async def _mark(

@@ -59,6 +59,7 @@ class PartitionRecordKeeper:
         self._timeout_s = timeout_ms / 1000
         self._turn = asyncio.Lock()
         self._version = 0
+        self._guard: str | None = None
         self.value = PartitionRecord()
         self.chain = Chain()
 
@@ -67,7 +68,7 @@ class PartitionRecordKeeper:
 
         Raises `TopicNotFound` when this incarnation of the topic is no more.
         """
-        await self._check_topic()
+        self._guard = await self._check_topic()
         while True:
             try:
                 value, self._version = await self._topics.read_partition(*self._name)
@@ -84,13 +85,16 @@ class PartitionRecordKeeper:
             mine = PartitionRecord() if value.incarnation else value
             with contextlib.suppress(VersionConflict):
                 mine = replace(mine, incarnation=self._incarnation)
-                await self._topics.write_partition(*self._name, mine, self._version)
+                await self._topics.write_partition(
+                    *self._name, mine, self._version, guard=self._guard
+                )
         if value.deleted:
             raise TopicNotFound(f"topic {self._name.topic_name} is being deleted")
         self._set(value)
         return value
 
-    async def _check_topic(self) -> None:
+    async def _check_topic(self) -> str | None:
+        """The guard of its records."""
         topic = self._name.topic_name
         try:
             record, _ = await self._topics.read_topic(*topic)
@@ -100,6 +104,7 @@ class PartitionRecordKeeper:
             raise TopicNotFound(f"topic {topic} is being deleted")
         if record.identity != self._incarnation:
             raise TopicNotFound(f"topic {topic} was deleted, and another one made in its place")
+        return record.guard
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
         """Set the record to `make(value)`.
@@ -139,7 +144,9 @@ class PartitionRecordKeeper:
         unsure = False
         while True:
             try:
-                return wanted, await self._topics.write_partition(*self._name, wanted, version)
+                return wanted, await self._topics.write_partition(
+                    *self._name, wanted, version, guard=self._guard
+                )
             except MetadataUnavailable:
                 unsure = True
             except VersionConflict:

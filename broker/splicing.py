@@ -77,7 +77,7 @@ class Splicer:
             topic, _ = await self._around.topics.read_topic(*self._name.topic_name)
         except RecordNotFound:
             return True
-        return topic.deleting or topic.created_ms != part.topic_created_ms
+        return topic.deleting or not part.is_of(topic)
 
     async def _finished(self) -> set[str]:
         """The marks here that may go, when there are many."""

@@ -146,7 +146,7 @@ class Topics:
         await self._check_namespace(name.namespace)
         self._made += 1
         incarnation = f"{self._run}-{self._made}"
-        record = TopicRecord(stored(settings), self._clock(), incarnation=incarnation)
+        record = TopicRecord(stored(settings), self._clock(), incarnation=incarnation, guarded=True)
         while True:
             try:
                 await self._records.create_topic(*name, record)

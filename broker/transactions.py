@@ -282,7 +282,7 @@ class Transactions:
         """
         await self._store.sync()
         topic = await self._topic(part.namespace, part.topic)
-        if topic is not None and topic.created_ms == part.topic_created_ms:
+        if topic is not None and part.is_of(topic):
             raise error
         _log.info("part_void", partition=str(_name(part)))
         for ledger in part.ledgers:
@@ -326,7 +326,7 @@ class Transactions:
         turn = asyncio.Semaphore(_AT_ONCE)
 
         async def one(offer: Offer) -> TransactionPart:
-            created_ms, there = await self._check_partition(offer)
+            topic, there = await self._check_partition(offer)
             for ledger in offer.ledgers:
                 async with turn:
                     await self._check_ledger(transaction, batch, offer.name, ledger)
@@ -336,12 +336,14 @@ class Transactions:
                         f"{offer.name} has ledger {ledger.ledger_id} already: the batch was "
                         "committed, and its transaction forgotten since"
                     )
-            return TransactionPart(*offer.name, created_ms, offer.ledgers)
+            return TransactionPart(
+                *offer.name, topic.created_ms, offer.ledgers, topic_incarnation=topic.identity
+            )
 
         return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
 
-    async def _check_partition(self, offer: Offer) -> tuple[int, set[int]]:
-        """When the topic was made, and the partition's ledgers.
+    async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
+        """The topic, and the partition's ledgers.
 
         The store was synced when the transaction was read.
         """
@@ -361,7 +363,7 @@ class Transactions:
                 f"{offer.name} has {links} ledgers; with {len(offer.ledgers)} more it would have "
                 f"more than {rules.LEDGERS_MAX}: let retention remove some, or write larger batches"
             )
-        return topic.created_ms, there
+        return topic, there
 
     async def _check_ledger(
         self, transaction: str, batch: int, name: PartitionName, ledger: PrivateLedger

@@ -181,25 +181,33 @@ class EmbeddedStore:
         return await self._call(self._file.get, path)
 
     async def create(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        beside: str | None = None,
     ) -> str:
         """Create if absent and return the path made. Raises `RecordExists`."""
         return await self._call(
-            self._file.create, path, check_value(path, value), ephemeral, sequence
+            self._file.create, path, check_value(path, value), ephemeral, sequence, beside
         )
 
-    async def put(self, path: str, value: bytes, version: int) -> int:
+    async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
         """Compare-and-set; return the new version."""
-        return await self._call(self._file.put, path, check_value(path, value), version)
+        return await self._call(self._file.put, path, check_value(path, value), version, beside)
 
     async def changed_at(self, path: str) -> int | None:
         """Unknown: the machine's clock is its callers' own. Raises `RecordNotFound`."""
         await self.get(path)
         return None
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
+    ) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
-        await self._call(self._file.delete, path, version)
+        await self._call(self._file.delete, path, version, beside)
 
     async def children(self, path: str) -> list[str]:
         """The names below `path`, sorted."""

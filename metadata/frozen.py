@@ -59,12 +59,18 @@ class FrozenStore:
         return sorted({name.partition("/")[0] for name in below})
 
     async def create(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        beside: str | None = None,
     ) -> str:
         """Raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
-    async def put(self, path: str, value: bytes, version: int) -> int:
+    async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
         """Raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
@@ -73,7 +79,9 @@ class FrozenStore:
         await self.get(path)
         return None
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
+    ) -> None:
         """Raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 

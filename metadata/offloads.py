@@ -144,10 +144,11 @@ async def change_partition(
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
+                    topic, _ = await topics.read_topic(*name[:2])
                     record, version = await topics.read_partition(*name)
                     wanted = make(record)
                     if wanted != record:
-                        await topics.write_partition(*name, wanted, version)
+                        await topics.write_partition(*name, wanted, version, guard=topic.guard)
                     return wanted
                 except VersionConflict:
                     continue

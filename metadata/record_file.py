@@ -299,30 +299,42 @@ class RecordFile:
         self.check_lease()
         return sorted(row[0].rpartition("/")[2] for row in rows)
 
-    def create(self, path: str, value: bytes, ephemeral: bool, sequence: bool) -> str:
+    def create(
+        self,
+        path: str,
+        value: bytes,
+        ephemeral: bool,
+        sequence: bool,
+        beside: str | None = None,
+    ) -> str:
         """See `MetadataStore.create`."""
         check_path(path + "0" if sequence else path)
         with self._session_transaction() as lease:
-            parent = parent_of(path)
             for above in parents_of(path):
                 self._make_parent(above)
             if sequence:
                 number = self._db.execute(
                     "UPDATE records SET next_sequence = next_sequence + 1 WHERE path = ?"
                     " RETURNING next_sequence - 1",
-                    (parent,),
+                    (parent_of(path),),
                 ).fetchall()[0][0]
                 path = f"{path}{number:010d}"
-            owner = lease.session_id if ephemeral else None
-            made = self._db.execute(
-                "INSERT OR IGNORE INTO records (path, parent, value, version, owner)"
-                " VALUES (?, ?, ?, 0, ?)",
-                (path, parent, value, owner),
-            ).rowcount
-            if not made:
-                raise RecordExists(f"a record already stands at {path}")
-            self._log(path, names_changed=True)
+            self._insert(path, value, lease.session_id if ephemeral else None)
+            if beside is not None:
+                for above in parents_of(check_path(beside)):
+                    self._make_parent(above)
+                self._insert(beside, b"", None)
         return path
+
+    def _insert(self, path: str, value: bytes, owner: int | None) -> None:
+        made = self._db.execute(
+            "INSERT OR IGNORE INTO records (path, parent, value, version, owner)"
+            " VALUES (?, ?, ?, 0, ?)",
+            (path, parent_of(path), value, owner),
+        ).rowcount
+        if not made:
+            raise RecordExists(f"a record already stands at {path}")
+        self._log(path, names_changed=True)
 
     def _make_parent(self, path: str) -> None:
         row = self._db.execute("SELECT owner FROM records WHERE path = ?", (path,)).fetchone()
@@ -335,9 +347,11 @@ class RecordFile:
         elif row[0] is not None:
             raise MetadataError(f"{path} is ephemeral: no record can be made below it")
 
-    def put(self, path: str, value: bytes, version: int) -> int:
+    def put(self, path: str, value: bytes, version: int, beside: str | None = None) -> int:
         """See `MetadataStore.put`."""
         with self._session_transaction():
+            if beside is not None:
+                self._version(beside, ANY_VERSION)
             found = self._version(path, version)
             self._db.execute(
                 "UPDATE records SET value = ?, version = ? WHERE path = ?",
@@ -346,16 +360,19 @@ class RecordFile:
             self._log(path, names_changed=False)
         return found + 1
 
-    def delete(self, path: str, version: int) -> None:
+    def delete(self, path: str, version: int, beside: str | None = None) -> None:
         """See `MetadataStore.delete`."""
         with self._session_transaction():
-            self._version(path, version)
-            if self._db.execute(
-                "SELECT 1 FROM records WHERE parent = ? LIMIT 1", (path,)
-            ).fetchone():
-                raise RecordExists(f"{path} cannot be deleted: there are records below it")
-            self._db.execute("DELETE FROM records WHERE path = ?", (path,))
-            self._log(path, names_changed=True)
+            self._remove(path, version)
+            if beside is not None:
+                self._remove(beside, ANY_VERSION)
+
+    def _remove(self, path: str, version: int) -> None:
+        self._version(path, version)
+        if self._db.execute("SELECT 1 FROM records WHERE parent = ? LIMIT 1", (path,)).fetchone():
+            raise RecordExists(f"{path} cannot be deleted: there are records below it")
+        self._db.execute("DELETE FROM records WHERE path = ?", (path,))
+        self._log(path, names_changed=True)
 
     def _version(self, path: str, expected: int) -> int:
         row = self._db.execute(

@@ -158,7 +158,13 @@ class MetadataStore(Protocol):
         """Raises `RecordNotFound`."""
 
     async def create(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        beside: str | None = None,
     ) -> str:
         """Create if absent and return the path made. Raises `RecordExists`, `RecordTooLong`.
 
@@ -167,12 +173,16 @@ class MetadataStore(Protocol):
         session's, so whoever finds its own value at the path afterwards must not trust it.
         `sequence` appends a ten-digit number that ascends and never repeats under this parent for
         as long as the parent stands.
+        `beside`: an empty record made in the same step. It stands for this record where a version
+        does not do, for versions begin anew when a record is deleted and made again: a name that
+        never comes again.
         """
 
-    async def put(self, path: str, value: bytes, version: int) -> int:
+    async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
         """Compare-and-set; return the new version.
 
         Raises `VersionConflict`, `RecordNotFound`, `RecordTooLong`. `ANY_VERSION` fits always.
+        With `beside` only while that record stands, looked at in the same step: `RecordNotFound`.
         """
 
     async def changed_at(self, path: str) -> int | None:
@@ -181,8 +191,13 @@ class MetadataStore(Protocol):
         None when the store has no clock but its callers' own. Raises `RecordNotFound`.
         """
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children."""
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
+    ) -> None:
+        """Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children.
+
+        `beside` goes in the same step, and must be there.
+        """
 
     async def children(self, path: str) -> list[str]:
         """The names (not paths) below `path`, sorted; empty when `path` does not exist."""

@@ -51,14 +51,21 @@ class TopicSettings:
 class TopicRecord:
     """A topic: its settings, when it was made, and whether it is being deleted.
 
-    `incarnation` is unique to this making of it; records of older versions have none.
+    `incarnation` is unique to this making of it; records of older versions have none. `guarded`:
+    a record of that name stands for as long as the topic does (`TopicStore`); not of older ones.
     """
 
     settings: TopicSettings
     created_ms: int = 0
     deleting: bool = False
     incarnation: str = ""
+    guarded: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def guard(self) -> str | None:
+        """The incarnation, if a record stands for it."""
+        return self.incarnation if self.guarded else None
 
     @property
     def identity(self) -> str:

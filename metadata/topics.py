@@ -6,6 +6,7 @@
     /octavo/topics/<ns>/<topic>/subscriptions/<sub>
     /octavo/owners/<ns>/<topic>/<n>            ephemeral, see election.py
     /octavo/changes/<ns>/<topic>               ephemeral: who changes or deletes the topic
+    /octavo/incarnations/<incarnation>         empty; stands exactly as long as its topic
     /octavo/brokers/<id>                       ephemeral
 
 Names are validated where users give them (broker/types.py); here a bad one is an AssertionError.
@@ -68,6 +69,7 @@ OWNERS_ROOT = "/octavo/owners"
 CHANGES_ROOT = "/octavo/changes"
 BROKERS_ROOT = "/octavo/brokers"
 OFFLOADS_ROOT = "/octavo/offloads"
+INCARNATIONS_ROOT = "/octavo/incarnations"
 _DELETES_TRIED_MAX = 8
 
 R = TypeVar("R")
@@ -99,6 +101,10 @@ def partition_path(namespace: str, topic: str, partition: int) -> str:
     return join(TOPICS_ROOT, namespace, topic, "partitions", str(partition))
 
 
+def _guard_path(incarnation: str | None) -> str | None:
+    return None if incarnation is None else join(INCARNATIONS_ROOT, incarnation)
+
+
 def subscription_path(namespace: str, topic: str, subscription: str) -> str:
     """Where a subscription's record stands."""
     return join(TOPICS_ROOT, namespace, topic, "subscriptions", subscription)
@@ -108,6 +114,10 @@ class TopicStore:
     """All records about topics. Every change is a compare-and-set on the version that was read.
 
     Reads raise `RecordNotFound` and `BadRecord`, creates `RecordExists`, writes `VersionConflict`.
+
+    Versions begin anew with a topic that was deleted and made again. So a guarded topic has an
+    empty record beside it, named by its incarnation, and its partitions' records are only ever
+    written while that stands (`TopicRecord.guard`).
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -141,7 +151,8 @@ class TopicStore:
 
     async def create_topic(self, namespace: str, topic: str, record: TopicRecord) -> None:
         """Make a topic's record; its partitions' records are made one by one."""
-        await self._create(topic_path(namespace, topic), record)
+        path, beside = topic_path(namespace, topic), _guard_path(record.guard)
+        await self._create(path, record, beside)
 
     async def read_topic(self, namespace: str, topic: str) -> tuple[TopicRecord, int]:
         """The record and its version."""
@@ -153,7 +164,7 @@ class TopicStore:
         """Compare-and-set; return the new version."""
         return await self._write(topic_path(namespace, topic), record, version)
 
-    async def delete_topic(self, namespace: str, topic: str) -> None:
+    async def delete_topic(self, namespace: str, topic: str, guard: str | None = None) -> None:
         """Remove the topic's record last, after those of its partitions and subscriptions.
 
         Whoever deletes a topic marks it `deleting` first, so that nobody adds to it meanwhile.
@@ -165,7 +176,7 @@ class TopicStore:
                     await self._remove(f"{path}/{folder}/{name}")
                 await self._remove(f"{path}/{folder}")
             try:
-                return await self._store.delete(path)
+                return await self._store.delete(path, beside=_guard_path(guard))
             except RecordExists:
                 if attempt == _DELETES_TRIED_MAX - 1:
                     raise
@@ -194,10 +205,21 @@ class TopicStore:
         return await self._read(PartitionRecord, partition_path(namespace, topic, partition))
 
     async def write_partition(
-        self, namespace: str, topic: str, partition: int, record: PartitionRecord, version: int
+        self,
+        namespace: str,
+        topic: str,
+        partition: int,
+        record: PartitionRecord,
+        version: int,
+        *,
+        guard: str | None = None,
     ) -> int:
-        """Compare-and-set; return the new version."""
-        return await self._write(partition_path(namespace, topic, partition), record, version)
+        """Compare-and-set; return the new version.
+
+        With the topic's `guard` only while that topic stands, else `RecordNotFound`.
+        """
+        path = partition_path(namespace, topic, partition)
+        return await self._write(path, record, version, _guard_path(guard))
 
     async def delete_partition(
         self, namespace: str, topic: str, partition: int, version: int = ANY_VERSION
@@ -262,17 +284,19 @@ class TopicStore:
 
     # -- the calls beneath
 
-    async def _create(self, path: str, record: object) -> None:
+    async def _create(self, path: str, record: object, beside: str | None = None) -> None:
         value = encode_record(record)
         try:
-            await self._store.create(path, value)
+            await self._store.create(path, value, beside=beside)
         except RecordExists:
             # A path that was only made on the way to a record below it has no value: it is free.
             found, version = await self._store.get(path)
             if found:
                 raise
+            if beside is not None:
+                await self._store.create(beside, b"")
             try:
-                await self._store.put(path, value, version)
+                await self._store.put(path, value, version, beside=beside)
             except VersionConflict as error:
                 raise RecordExists(f"a record already stands at {path}") from error
 
@@ -282,9 +306,11 @@ class TopicStore:
             raise RecordNotFound(f"no record at {path}")
         return decode_record(kind, path, value), version
 
-    async def _write(self, path: str, record: object, version: int) -> int:
+    async def _write(
+        self, path: str, record: object, version: int, beside: str | None = None
+    ) -> int:
         assert version != ANY_VERSION, "topic records are only ever changed by compare-and-set"
-        return await self._store.put(path, encode_record(record), version)
+        return await self._store.put(path, encode_record(record), version, beside=beside)
 
     async def _remove(self, path: str) -> None:
         with contextlib.suppress(RecordNotFound):

@@ -15,7 +15,7 @@ from typing import Any
 
 from metadata.paths import join
 from metadata.store import ANY_VERSION, MetadataStore, RecordNotFound
-from metadata.topic_records import decode_record, encode_record
+from metadata.topic_records import TopicRecord, decode_record, encode_record
 
 TRANSACTIONS_ROOT = "/octavo/transactions"
 ABSENT = -1
@@ -40,14 +40,25 @@ class PrivateLedger:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPart:
-    """What a batch adds to one partition. `topic_created_ms` tells the topic from namesakes."""
+    """What a batch adds to one partition.
+
+    `topic_incarnation` is the topic's `identity`; older records have none, and `topic_created_ms`
+    alone tells the topic from namesakes.
+    """
 
     namespace: str
     topic: str
     partition: int
     topic_created_ms: int
     ledgers: tuple[PrivateLedger, ...]
+    topic_incarnation: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_of(self, topic: TopicRecord) -> bool:
+        """Whether this topic is the one that was meant, and no namesake."""
+        if self.topic_incarnation:
+            return topic.identity == self.topic_incarnation
+        return topic.created_ms == self.topic_created_ms
 
 
 @dataclass(frozen=True, slots=True)

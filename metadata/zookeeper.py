@@ -46,6 +46,7 @@ from metadata.store import (
     check_value,
 )
 from metadata.watching import WatchKey, WatchTable
+from metadata.zookeeper_pairs import beside as beside_of
 from metadata.zookeeper_watches import PlacedWatches
 
 CONNECT_TIMEOUT_MS = 6000
@@ -227,7 +228,13 @@ class ZooKeeperStore:
         return sorted(names)
 
     async def create(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        beside: str | None = None,
     ) -> str:
         """Create if absent and return the path made. Raises `RecordExists`."""
         check_path(path + "0" if sequence else path)
@@ -238,13 +245,14 @@ class ZooKeeperStore:
                 made = await self._call(
                     "create",
                     path,
-                    lambda full: self._client.create_async(
+                    lambda full: self._writer(beside).create_async(
                         full, value, ephemeral=ephemeral, sequence=sequence
                     ),
                     generation=generation if ephemeral else None,
                 )
             except RecordNotFound:
-                await self._make_parents(path)
+                for one in (path, beside or path):
+                    await self._make_parents(one)
                 continue
             if ephemeral:
                 # kazoo may have met the end of the session and a new one since: whose record this
@@ -263,13 +271,13 @@ class ZooKeeperStore:
     def _create_empty(self, full: str) -> Any:
         return self._client.create_async(full, b"")
 
-    async def put(self, path: str, value: bytes, version: int) -> int:
+    async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
         """Compare-and-set; return the new version."""
         check_value(path, value)
         stat = await self._call(
             "write",
             check_path(path),
-            lambda full: self._client.set_async(full, value, version=version),
+            lambda full: self._writer(beside).set_async(full, value, version=version),
         )
         return int(stat.version)
 
@@ -278,15 +286,20 @@ class ZooKeeperStore:
         _, stat = await self._read("read", check_path(path), self._client.get_async)
         return int(stat.mtime)
 
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
+    ) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._call(
             "delete",
             check_path(path),
-            lambda full: self._client.delete_async(full, version=version),
+            lambda full: self._writer(beside).delete_async(full, version=version),
         )
 
     # -- calls
+
+    def _writer(self, other: str | None) -> Any:
+        return beside_of(self._client, None if other is None else self._chroot + check_path(other))
 
     async def sync(self) -> None:
         """A read begun after this sees every write that anybody was told of before it."""

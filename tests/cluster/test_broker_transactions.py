@@ -431,8 +431,9 @@ async def test_the_next_batch_waits_until_the_one_before_is_whole(brokers: Broke
     assert await values(partition) == ["t0-0-0", "t0-0-1", "t1-0-0", "t1-0-1"]
 
 
+@pytest.mark.parametrize("later_ms", [0, 5], ids=["in the same millisecond", "later"])
 async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
-    brokers: BrokerCluster,
+    brokers: BrokerCluster, later_ms: int
 ) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
@@ -445,7 +446,7 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
     with pytest.raises(SpliceUnfinished):
         await running.broker.transactions.commit("q", 0, [Offer(name, (ledger,))], none)
     await running.broker.delete_topic(TOPIC)
-    brokers.clock.now_ms += 5
+    brokers.clock.now_ms += later_ms
     await make_topic(running.broker)
     namesake = await owned(running.broker, name)
     assert (await commit(running, "q", 0, [])).repeated

@@ -88,6 +88,32 @@ async def test_a_record_made_anew_starts_at_version_0(tree):
     assert await a.get("/r") == Record(b"again", 0)
 
 
+async def test_a_record_beside_another_comes_and_goes_with_it_and_guards_it(tree):
+    a, b = await tree.open(), await tree.open()
+    assert await a.create("/r/x", b"one", beside="/lives/1") == "/r/x"
+    assert await b.get("/lives/1") == Record(b"", 0)
+    assert await b.put("/r/x", b"two", 0, beside="/lives/1") == 1
+    with pytest.raises(RecordNotFound):
+        await a.put("/r/x", b"three", 1, beside="/lives/2")
+    with pytest.raises(VersionConflict):
+        await a.put("/r/x", b"three", 0, beside="/lives/1")
+    with pytest.raises(RecordExists):
+        await a.create("/r/x", b"three", beside="/lives/2")
+    with pytest.raises(VersionConflict):
+        await a.delete("/r/x", 0, beside="/lives/1")
+    with pytest.raises(RecordNotFound):
+        await a.delete("/r/x", 1, beside="/lives/2")
+    assert await a.children("/lives") == ["1"], "what fails, fails as a whole"
+    assert await b.get("/r/x") == Record(b"two", 1)
+    await a.delete("/r/x", 1, beside="/lives/1")
+    assert await b.children("/lives") == await b.children("/r") == []
+    await b.create("/r/x", b"again", beside="/lives/2")
+    await b.put("/r/x", b"again", 0, beside="/lives/2")
+    with pytest.raises(RecordNotFound):  # the version fits, the life does not
+        await a.put("/r/x", b"late", 1, beside="/lives/1")
+    assert (await a.get("/r/x")).value == b"again"
+
+
 @pytest.mark.parametrize("value", [b"", b"\0", bytes(range(256)) * 2048], ids=len)
 async def test_values_are_bytes(tree, value):
     a, b = await tree.open(), await tree.open()

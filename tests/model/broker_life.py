@@ -188,7 +188,7 @@ class _Topics:
             raise MetadataUnavailable("no answer")
         return replace(found[0].record, incarnation=INCARNATION), found[1]
 
-    async def write_partition(self, *args: Any) -> int:
+    async def write_partition(self, *args: Any, guard: str | None = None) -> int:
         *_, record, version = args
         kind, *found = await self._life.ask("record", "write", chained(record), version)
         if kind == "unavailable":

@@ -164,26 +164,34 @@ class FailStore:
         return getattr(self._store, name)
 
     async def create(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        beside: str | None = None,
     ) -> str:
         step = f"{record_kind(path)}.create"
         self._armed.pass_by(step, "before")
-        made: str = await self._store.create(path, value, ephemeral=ephemeral, sequence=sequence)
+        made: str = await self._store.create(
+            path, value, ephemeral=ephemeral, sequence=sequence, beside=beside
+        )
         self._armed.pass_by(step, "after")
         return made
 
-    async def put(self, path: str, value: bytes, version: int) -> int:
+    async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
         kind = record_kind(path)
         step = f"ledger.{ledger_change(value)}" if kind == "ledger" else f"{kind}.put"
         self._armed.pass_by(step, "before")
-        new: int = await self._store.put(path, value, version)
+        new: int = await self._store.put(path, value, version, beside=beside)
         self._armed.pass_by(step, "after")
         return new
 
-    async def delete(self, path: str, version: int = -1) -> None:
+    async def delete(self, path: str, version: int = -1, *, beside: str | None = None) -> None:
         step = f"{record_kind(path)}.delete"
         self._armed.pass_by(step, "before")
-        await self._store.delete(path, version)
+        await self._store.delete(path, version, beside=beside)
         self._armed.pass_by(step, "after")
 
 

@@ -95,7 +95,13 @@ class SimMetadataStore:
         return line.call(lambda: tree.children(path, line.view), True)
 
     def create(
-        self, path: str, value: bytes, *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        value: bytes,
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        beside: str | None = None,
     ) -> Answer[str]:
         check_path(path + "0" if sequence else path)
         check_value(path, value)
@@ -106,15 +112,18 @@ class SimMetadataStore:
                 session=self.line.session if ephemeral else None,
                 sequence=sequence,
                 by=self.author,
+                beside=beside,
             ),
             generation=self.line.generation if ephemeral else None,
         )
 
-    def put(self, path: str, value: bytes, version: int) -> Answer[int]:
+    def put(
+        self, path: str, value: bytes, version: int, *, beside: str | None = None
+    ) -> Answer[int]:
         check_path(path)
         check_value(path, value)
         return self.line.call(
-            lambda: self._server.tree.put(path, value, version, by=self.author),
+            lambda: self._server.tree.put(path, value, version, by=self.author, beside=beside),
         )
 
     def changed_at(self, path: str) -> Answer[int | None]:
@@ -127,9 +136,13 @@ class SimMetadataStore:
 
         return line.call(changed, True)
 
-    def delete(self, path: str, version: int = ANY_VERSION) -> Answer[None]:
+    def delete(
+        self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
+    ) -> Answer[None]:
         check_path(path)
-        return self.line.call(lambda: self._server.tree.delete(path, version, by=self.author))
+        return self.line.call(
+            lambda: self._server.tree.delete(path, version, by=self.author, beside=beside)
+        )
 
     def sync(self) -> Answer[None]:
         return self.line.call(self.line.catch_up, True)

@@ -120,7 +120,14 @@ class Tree:
     # -- changes
 
     def create(
-        self, path: str, value: bytes, *, session: int | None, sequence: bool, by: Author
+        self,
+        path: str,
+        value: bytes,
+        *,
+        session: int | None,
+        sequence: bool,
+        by: Author,
+        beside: str | None = None,
     ) -> str:
         parent = self._nodes.get(parent_of(path))
         stands = parent is not None and parent.record is not None and parent.owner is None
@@ -140,18 +147,28 @@ class Tree:
         if session is not None:
             self._nodes[path].owner = session
             self._owned.setdefault(session, {})[path] = None
+        if beside is not None:
+            self.create(beside, b"", session=None, sequence=False, by=by)
         return path
 
-    def put(self, path: str, value: bytes, version: int, *, by: Author) -> int:
+    def put(
+        self, path: str, value: bytes, version: int, *, by: Author, beside: str | None = None
+    ) -> int:
+        if beside is not None:
+            self._expect(beside, ANY_VERSION)
         found = self._expect(path, version)
         self._set(path, Record(value, found.version + 1), by)
         return found.version + 1
 
-    def delete(self, path: str, version: int, *, by: Author) -> None:
+    def delete(self, path: str, version: int, *, by: Author, beside: str | None = None) -> None:
         self._expect(path, version)
+        if beside is not None:
+            self._expect(beside, ANY_VERSION)
         if any(child.record is not None for child in self._nodes[path].names.values()):
             raise RecordExists(f"{path} cannot be deleted: there are records below it")
         self._set(path, None, by)
+        if beside is not None:
+            self._set(beside, None, by)
 
     def end_session(self, session: int, *, by: Author) -> None:
         """All ephemeral records of `session` vanish."""

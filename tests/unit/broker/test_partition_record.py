@@ -43,7 +43,7 @@ class FakeTopics:
             raise RecordNotFound("gone")
         return self.record, self.version
 
-    async def write_partition(self, *args: Any) -> int:
+    async def write_partition(self, *args: Any, guard: str | None = None) -> int:
         await asyncio.sleep(0)
         record, version = args[-2:]
         fault = self._fault()
@@ -211,9 +211,9 @@ async def test_an_offload_after_a_lost_reply_is_told_from_another_owner() -> Non
     await keeper.change(with_ledger(5))
     write = topics.write_partition
 
-    async def then_offloaded(*args: Any) -> int:
+    async def then_offloaded(*args: Any, **kwargs: Any) -> int:
         try:
-            return await write(*args)
+            return await write(*args, **kwargs)
         finally:
             topics.write_partition = write  # type: ignore[method-assign]
             offload_in(topics, 5)

@@ -25,7 +25,13 @@ from metadata.offloads import (
     with_jobs_part_of,
 )
 from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
-from metadata.topics import OffloadRecord, PartitionLedger, PartitionRecord
+from metadata.topics import (
+    OffloadRecord,
+    PartitionLedger,
+    PartitionRecord,
+    TopicRecord,
+    TopicSettings,
+)
 
 CLOSED = PartitionLedger(1, 0, 10, 100)
 RECORD = PartitionRecord((CLOSED, PartitionLedger(2, 10)), epoch=3)
@@ -110,12 +116,15 @@ class Topics:
         self.record, self.version = RECORD, 0
         self.before: list[Any] = []
 
+    async def read_topic(self, *name: Any) -> tuple[TopicRecord, int]:
+        return TopicRecord(TopicSettings()), 0
+
     async def read_partition(self, *name: Any) -> tuple[PartitionRecord, int]:
         if self.record is None:
             raise RecordNotFound("gone")
         return self.record, self.version
 
-    async def write_partition(self, *args: Any) -> int:
+    async def write_partition(self, *args: Any, guard: str | None = None) -> int:
         record, version = args[-2:]
         step = self.before.pop(0) if self.before else None
         if step == "away":

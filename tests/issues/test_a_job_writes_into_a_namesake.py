@@ -1,0 +1,99 @@
+"""Versions of records begin anew with a topic that was deleted and made again.
+
+A job that had read a partition's record before, and wrote it afterwards, overwrote the new one's at
+an equal version: its ledgers, with acked messages, were named no more. So did an owner that was
+stopped meanwhile and spoke first. The record is written only while its topic stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.partition_record import OwnershipLost, PartitionRecordKeeper
+from broker.types import TopicName, TopicSettings
+from metadata.compactions import begun
+from metadata.offloads import change_partition
+from metadata.store import RecordNotFound
+from metadata.topics import PartitionRecord, TopicRecord, TopicStore
+from metadata.topics import TopicSettings as StoredSettings
+from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
+
+TOPIC = TopicName("public", "t")
+NAME = TOPIC.partition(0)
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as brokers:
+        yield brokers
+
+
+async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    topics = TopicStore((await brokers.start("B")).store)
+    versions = []
+
+    async def make() -> None:
+        await broker.create_topic(TOPIC, TopicSettings())
+        partition = await owned(broker, NAME)
+        await partition.publish(batch(3, tag="new" if versions else "old"))
+        versions.append((await topics.read_partition(*NAME))[1])
+
+    class Slow(TopicStore):
+        async def write_partition(self, *args: Any, **kwargs: Any) -> int:
+            await broker.delete_topic(TOPIC)
+            await make()
+            return await super().write_partition(*args, **kwargs)
+
+    await make()
+    slow = Slow((await brokers.start("C")).store)
+    with pytest.raises(RecordNotFound):
+        await change_partition(slow, tuple(NAME), lambda record: begun(record, "run", 1))
+    assert versions[0] == versions[1], "else a version alone would do"
+    record, _ = await topics.read_partition(*NAME)
+    assert record.incarnation == (await broker.get_topic(TOPIC)).incarnation
+    assert record.compaction is None
+    await (await brokers.start("D")).broker.get_topic(TOPIC)
+    assert await values(await owned(broker, NAME)) == [f"new-{number}" for number in range(3)]
+    await change_partition(topics, tuple(NAME), lambda record: begun(record, "run", 1))
+    assert (await topics.read_partition(*NAME))[0].compaction is not None
+
+
+async def test_an_owner_that_was_stopped_meanwhile(brokers: BrokerCluster) -> None:
+    broker = (await brokers.start("A")).broker
+    topics = TopicStore((await brokers.start("B")).store)
+    first, _ = await broker.create_topic(TOPIC, TopicSettings())
+    stopped = PartitionRecordKeeper(topics, NAME, 5000, first.incarnation)
+    await stopped.read()
+    await broker.delete_topic(TOPIC)
+    second, _ = await broker.create_topic(TOPIC, TopicSettings())
+    await PartitionRecordKeeper(topics, NAME, 5000, second.incarnation).read()
+    with pytest.raises(OwnershipLost):
+        await stopped.change(lambda record: replace(record, epoch=7))
+    record, version = await topics.read_partition(*NAME)
+    assert (record.incarnation, record.epoch, version) == (second.incarnation, 0, 0)
+
+
+async def test_nothing_is_left_of_a_topic(brokers: BrokerCluster) -> None:
+    node = await brokers.start("A")
+    for _ in range(3):
+        await node.broker.create_topic(TOPIC, TopicSettings(partitions=2))
+        assert len(await node.store.children("/octavo/incarnations")) == 1
+        await node.broker.delete_topic(TOPIC)
+        assert await node.store.children("/octavo/incarnations") == []
+
+
+async def test_topics_of_an_older_version_are_served_and_deleted(brokers: BrokerCluster) -> None:
+    node = await brokers.start("A")
+    topics = TopicStore(node.store)
+    await topics.create_topic(*TOPIC, TopicRecord(StoredSettings(), 7, incarnation="old-1"))
+    await topics.create_partition(*NAME, PartitionRecord(incarnation="old-1"))
+    await (await owned(node.broker, NAME)).publish(batch(3))
+    await change_partition(topics, tuple(NAME), lambda record: begun(record, "run", 1))
+    await node.broker.delete_topic(TOPIC)
+    assert await node.broker.list_topics("public") == []
