@@ -132,7 +132,7 @@ BUGS = (
         (
             Edit(
                 "broker.splicing:Splicer._is_void",
-                "topic.deleting or topic.created_ms != part.topic_created_ms",
+                "topic.deleting or not part.is_of(topic)",
                 "topic.deleting",
             ),
         ),
