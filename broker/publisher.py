@@ -34,6 +34,7 @@ from broker.errors import (
 from broker.partition_record import OwnershipLost
 from broker.state_log import let_go
 from broker.types import PartitionName, Published
+from ledger.actions import Ended
 from ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
 from ledger.writer import LedgerWriter
 from protocol.batch import BatchHeader, with_base_offset
@@ -147,6 +148,7 @@ class Publisher:
         """Adds whose outcome the ledger writer has not told, also after a failure."""
         self._all_answered: asyncio.Future[None] | None = None
         self.failed: OctavoError | None = None
+        self._listen_to(segment)
 
     async def publish(
         self, batch: bytes, header: BatchHeader, expected_offset: int | None
@@ -188,6 +190,7 @@ class Publisher:
         assert self.segment.released, "one roll-over at a time"
         self._previous, self.segment = self.segment, segment
         self.next_offset = segment.base_offset
+        self._listen_to(segment)
 
     @property
     def writer(self) -> LedgerWriter:
@@ -203,6 +206,17 @@ class Publisher:
         """What is confirmed of a ledger that is being written here."""
         segment = self._segment_of(ledger_id)
         return Contents() if segment is None else segment.contents
+
+    def _listen_to(self, segment: Segment) -> None:
+        """A writer may end while nothing is added: what bookies do not confirm yet they never will.
+
+        Readers wait for that, so the ledger is to be closed and another begun without an add.
+        """
+        segment.writer.on_event.append(self._writer_told)
+
+    def _writer_told(self, event: object) -> None:
+        if isinstance(event, Ended):
+            self.fail(event.error)
 
     def _segment_of(self, ledger_id: int) -> Segment | None:
         for segment in (self.segment, self._previous):

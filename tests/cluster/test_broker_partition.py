@@ -91,8 +91,10 @@ async def test_offsets_outside_the_log(brokers: BrokerCluster) -> None:
     assert beyond.value.next_offset == 0
     for number in range(12):
         await partition.publish(batch(2, tag=f"t{number}"))
-    await partition.upkeep()
-    assert 10 <= partition.earliest_offset < 24
+    while partition.earliest_offset < 10:  # roll-overs may lag behind the publishing
+        await partition.upkeep()
+        await asyncio.sleep(0.01)
+    assert partition.earliest_offset < 24
     with pytest.raises(OffsetTrimmed) as trimmed:
         await partition.read(9, bytes_max=1, count_max=1)
     assert trimmed.value.earliest == partition.earliest_offset

@@ -27,6 +27,8 @@ _PAUSE_S = 0.1
 _LAST_ENTRIES = 3
 _WRITES_AGAIN_S_MAX = 10.0
 _CLEAN_S_MAX = 15.0
+_CLEAN_LEDGER_S = 0.03
+"""For each ledger there was beside that: collecting is held to so many bytes a second."""
 _READS_AGAIN_S_MAX = 10.0
 _WHOLE_S_MAX = 20.0
 
@@ -112,10 +114,11 @@ class Judge:
         """What was deleted leaves the disks of every bookie that lost nothing."""
         loop = self.cluster.loop
         healed_s = loop.time()
+        patience_s = _CLEAN_S_MAX + _CLEAN_LEDGER_S * len(self.audit_of.ledgers)
         for bookie in self.cluster.bookies.values():
             while bookie.name not in self.audit_of.damaged and (left := left_over(bookie)):
-                if loop.time() - healed_s > _CLEAN_S_MAX:
-                    self.audit_of.fail(f"S8 {_CLEAN_S_MAX} s after: {left}")
+                if loop.time() - healed_s > patience_s:
+                    self.audit_of.fail(f"S8 {patience_s:.1f} s after: {left}")
                     return
                 await asyncio.sleep(_PAUSE_S)
 

@@ -21,6 +21,7 @@ from broker.errors import (
 )
 from broker.publisher import Publisher, Segment
 from broker.types import PartitionName, Published
+from ledger.actions import Closed, Ended
 from ledger.errors import LedgerFenced, NotEnoughBookies, OutcomeUnknown, WriterBusy
 from protocol.batch import read_header
 from protocol.codes import OctavoError
@@ -41,6 +42,7 @@ class FakeWriter:
         self.drained = asyncio.Event()
         self.error: OctavoError | None = None
         self.answered = 0
+        self.on_event: list[Callable[[object], None]] = []
 
     def add(self, payload: bytes, done: Done) -> int:
         if self.error is not None:
@@ -217,6 +219,18 @@ async def test_a_writer_that_ended_is_reported_by_the_next_add() -> None:
     with pytest.raises(PublishOutcomeUnknown):
         await bench.publish()
     assert bench.failed == [bench.writer.error]
+
+
+async def test_a_writer_that_ends_while_nothing_is_added_is_the_end() -> None:
+    bench = Bench()
+    first, second = FakeWriter(2), FakeWriter(3)
+    for writer in (first, second):
+        bench.publisher.switch_to(bench.segment(writer, 100))
+    first.on_event[0](Closed(None))  # type: ignore[arg-type]
+    assert bench.failed == []
+    error = PartitionUnavailable("no bookie")
+    second.on_event[0](Ended(error))
+    assert bench.failed == [error]
 
 
 async def test_publishers_wait_for_room_in_the_order_of_their_calls() -> None:
