@@ -11,6 +11,36 @@ from tests.sim.mutants.tested import TestedBug
 
 BUGS = (
     TestedBug(
+        "ended-writer-waits-for-an-add",
+        "a partition learns that its writer has ended from the next add",
+        """All bookies were gone for a while and nobody published. What they had not confirmed is
+        confirmed by nobody now, and its readers get a 503 until somebody publishes.""",
+        "S8",
+        "issues/test_writer_that_ended_between_messages.py",
+        (
+            Edit(
+                "broker.publisher:Publisher._writer_told",
+                "if isinstance(event, Ended):",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "first-time-from-one-clock",
+        "a cluster's first time is the broker's when the store's word is old",
+        """The store has a clock, told its time, and was away since. Without the question the
+        broker's own is written down, an hour ahead, and retention of all goes by it.""",
+        "P60",
+        "issues/test_a_wrong_clock_deletes_everything.py",
+        (
+            Edit(
+                "broker.timekeeper:Timekeeper.now",
+                "if silent and not self._clock.has_begun:",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
         "opened-anew-though-replaced",
         "an owner whose ledger failed opens its partition anew, though another has taken it over",
         """Epochs only grow, so a smaller one looks like the only one that must not be. The edit
