@@ -14,11 +14,13 @@ import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any
 
 import structlog
 
+from octavo.log_files import LogFile
 from octavo.log_limit import LogLimit
+from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX
 
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
@@ -33,9 +35,16 @@ def configure_logging(
     form: str = "json",
     level: str = "info",
     path: Path | None = None,
+    bytes_max: int = LOG_BYTES_MAX,
+    files_max: int = LOG_FILES_MAX,
 ) -> None:
-    """Send all events to `path`, or to standard error; `form` is `json`, `console` or `auto`."""
-    stream: TextIO = open(path, "a", buffering=1) if path else sys.stderr  # noqa: SIM115
+    """Send all events to `path`, or to standard error; `form` is `json`, `console` or `auto`.
+
+    A file is put aside when it has `bytes_max`; `files_max` are kept, with the one written now.
+    """
+    stream: Any = sys.stderr
+    if path is not None:
+        stream = LogFile(path, bytes_max=bytes_max, files_max=files_max)
     identity = {key: value for key, value in (("service", service), ("node", node)) if value}
 
     def identify(_logger: Any, _method: str, event: EventDict) -> EventDict:

@@ -28,6 +28,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX
 from protocol.codes import OctavoError, Scope
 
 T = TypeVar("T")
@@ -63,6 +64,10 @@ class ProcessConfig:
     """`debug`, `info`, `warning` or `error`."""
     log_file: str = ""
     """Where the log goes; standard error when empty."""
+    log_bytes_max: int = LOG_BYTES_MAX
+    """A log file that would grow beyond this is put aside as `….1`, and a new one is begun."""
+    log_files_max: int = LOG_FILES_MAX
+    """Log files that are kept, with the one that is written; the oldest one goes."""
 
     def __post_init__(self) -> None:
         """Refuse what no process can run with. Raises `SettingsError`."""
@@ -73,6 +78,9 @@ class ProcessConfig:
             value = getattr(self, name)
             if value not in known:
                 raise SettingsError(f"setting {name} = {value!r}: use one of {', '.join(known)}")
+        for name, least in (("log_bytes_max", 65_536), ("log_files_max", 1)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"setting {name} = {getattr(self, name)}: use {least} or more")
         if self.session_timeout_ms < 500:
             raise SettingsError(
                 f"setting session_timeout_ms = {self.session_timeout_ms}: use 500 or more, "

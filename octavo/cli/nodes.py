@@ -153,6 +153,8 @@ def _serve(
         log_format=common.log_format,
         log_level=common.log_level,
         log_file=common.log_file,
+        log_bytes_max=common.log_bytes_max,
+        log_files_max=common.log_files_max,
         sections={section: to_plain(value) for section, value in sections.items()},
     )
     code = run_process(main, spec)

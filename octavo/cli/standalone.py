@@ -58,8 +58,10 @@ def standalone(
     import asyncio
 
     from octavo.credentials import credentials_file
+    from octavo.settings import ProcessConfig, load
     from octavo.standalone.supervisor import Plan
 
+    process = load(ProcessConfig, "", file=config)
     plan = Plan(
         folder=data,
         bookies=bookies,
@@ -70,6 +72,8 @@ def standalone(
         metadata_credentials_file=credentials_file(),
         session_timeout_ms=session_timeout_ms,
         restart=restart,
+        log_bytes_max=process.log_bytes_max,
+        log_files_max=process.log_files_max,
         sections=_sections(config, sets),
     )
     with asyncio.Runner() as runner:

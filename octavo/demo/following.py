@@ -7,7 +7,9 @@ its rest, a line that is no event (an interpreter's last words) is passed over.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +31,8 @@ class LogFollower:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._positions: dict[Path, int] = {}
+        self._positions: dict[Path, tuple[int, int]] = {}
+        """Of each log: which file it was (its inode), and how far that was read."""
         self.events: list[LogEvent] = []
         self.listeners: list[Callable[[LogEvent], None]] = []
         self._arrived = asyncio.Event()
@@ -56,7 +59,8 @@ class LogFollower:
     def skip(self) -> None:
         """Forget what is in the logs already (a folder used before)."""
         for path in self._folder.glob("*.jsonl"):
-            self._positions[path] = path.stat().st_size
+            found = path.stat()
+            self._positions[path] = found.st_ino, found.st_size
 
     async def wait_for(
         self, wanted: Callable[[LogEvent], bool], timeout_s: float, *, since: int = 0
@@ -86,14 +90,25 @@ class LogFollower:
             await self._arrived.wait()
 
     def _read(self, path: Path) -> list[LogEvent]:
-        start = self._positions.get(path, 0)
         with path.open("rb") as source:
+            inode = os.fstat(source.fileno()).st_ino
+            former, start = self._positions.get(path, (inode, 0))
+            data = b""
+            if former != inode:  # full, and put aside since: what was not read of it stands there
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    path.with_name(f"{path.name}.1").open("rb") as aside,
+                ):
+                    if os.fstat(aside.fileno()).st_ino == former:
+                        aside.seek(start)
+                        data = aside.read()
+                start = 0
             source.seek(start)
-            data = source.read()
-        whole = data.rfind(b"\n") + 1
-        self._positions[path] = start + whole
+            fresh = source.read()
+        whole = fresh.rfind(b"\n") + 1
+        self._positions[path] = inode, start + whole
         found: list[LogEvent] = []
-        for line in data[:whole].splitlines():
+        for line in (data + fresh[:whole]).splitlines():
             try:
                 fields = json.loads(line)
                 event = LogEvent(path.stem, fields.pop("event"), fields.pop("ts", ""), fields)

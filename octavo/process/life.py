@@ -129,6 +129,8 @@ def run_process(main: Main, spec: ProcessSpec, control_fd: int | None = None) ->
         form=spec.log_format,
         level=spec.log_level,
         path=Path(spec.log_file) if spec.log_file else None,
+        bytes_max=spec.log_bytes_max,
+        files_max=spec.log_files_max,
     )
     control = socket.socket(fileno=control_fd) if control_fd is not None else None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -18,6 +18,9 @@ from protocol.codes import OctavoError, Scope
 
 T = TypeVar("T")
 
+LOG_BYTES_MAX = 16 * 1024 * 1024
+LOG_FILES_MAX = 4
+
 
 class InvalidSpec(OctavoError):
     """A spec file that is missing or is not what a process understands."""
@@ -41,6 +44,8 @@ class ProcessSpec:
     log_format: str = "json"
     log_level: str = "info"
     log_file: str = ""
+    log_bytes_max: int = LOG_BYTES_MAX
+    log_files_max: int = LOG_FILES_MAX
     sections: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def write(self, path: Path) -> None:

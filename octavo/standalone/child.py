@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -18,13 +19,12 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+from octavo.log_files import put_aside
 from octavo.process.spec import ProcessSpec
 from protocol.codes import OctavoError, Scope
 
 READY_TIMEOUT_S = 60.0
 """A replay after kill −9 of a large journal takes time; more than this is not a start."""
-LOG_BYTES_MAX = 64 * 1024 * 1024
-"""A longer log is put aside when its process starts again."""
 KILL_AFTER_S = 45.0
 """Longer than a process grants itself to stop (life.STOP_TIMEOUT_S)."""
 
@@ -42,8 +42,8 @@ class Child:
     def __init__(self, kind: str, spec: ProcessSpec, folder: Path) -> None:
         self.kind = kind
         self.name = spec.name
-        self.spec = spec
         self.log_path = folder / "logs" / f"{spec.name}.jsonl"
+        self.spec = dataclasses.replace(spec, log_file=str(self.log_path))
         self._spec_path = folder / "conf" / f"{spec.name}.json"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -124,10 +124,13 @@ class Child:
                 os.kill(self.pid, number)
 
     def _open_log(self) -> IO[bytes]:
-        """The log, to be continued; a long one is put aside first (one old one is kept)."""
+        """The log, to be continued: for the last words of one that does not come to open it.
+
+        A full one is put aside here too: such words alone must not fill the disk.
+        """
         path = self.log_path
-        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-            path.rename(path.with_name(path.name + ".1"))
+        if path.exists() and path.stat().st_size > self.spec.log_bytes_max:
+            put_aside(path, self.spec.log_files_max)
         return open(path, "ab")
 
     async def _until_ready(self, ours: socket.socket) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import IO, Any
 import structlog
 
 from metadata.together import all_of
-from octavo.process.spec import ProcessSpec
+from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX, ProcessSpec
 from octavo.standalone import ports
 from octavo.standalone.child import Child, ChildFailed, is_child
 from octavo.standalone.cluster_file import ClusterFile, Member, NoCluster, read_cluster
@@ -65,6 +65,8 @@ class Plan:
     session_timeout_ms: int = 6_000
     restart: bool = True
     log_level: str = "info"
+    log_bytes_max: int = LOG_BYTES_MAX
+    log_files_max: int = LOG_FILES_MAX
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -217,6 +219,8 @@ class Supervisor:
             metadata_credentials_file=plan.metadata_credentials_file,
             session_timeout_ms=plan.session_timeout_ms,
             log_level=plan.log_level,
+            log_bytes_max=plan.log_bytes_max,
+            log_files_max=plan.log_files_max,
             sections=sections,
         )
         child = self._children[name] = self._make_child(kind, spec, self._folder)
