@@ -26,7 +26,7 @@ help:
 	@echo 'make engine-model   the storage engine against a model: 100,000 steps; minutes'
 	@echo 'make network-matrix   the network cut in 20 ways and slow in 4, in 3 phases each; root; 15 minutes'
 	@echo 'make take-over  how long a killed broker is missed, and where the time goes: [ROUNDS=20]'
-	@echo 'make attack    unruly clients against a real cluster, one after another: [ONLY=text]'
+	@echo 'make attack    unruly clients against a real cluster, one after another: [ONLY=text] [FUZZ_SECONDS=600] [SEED=7]'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7] [COMMIT=producer]; needs Java 17'
 
@@ -103,7 +103,8 @@ kills: install
 
 # Floods, bombs, nonsense, foreign pages, beside a client that must not notice; minutes.
 attack: install
-	$(BIN)/python -m tests.attack $(if $(ONLY),--only '$(ONLY)')
+	$(BIN)/python -m tests.attack $(if $(ONLY),--only '$(ONLY)') \
+	    $(if $(FUZZ_SECONDS),--fuzz $(FUZZ_SECONDS)) $(if $(SEED),--seed $(SEED))
 
 # A streaming query from topic to topic, killed at random and at its commits: each row comes out once.
 spark-kills: N ?= 100

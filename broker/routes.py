@@ -327,10 +327,10 @@ _TRANSACTIONS = (
     Route(
         method="POST", path=TOPIC + "/partitions/{partition}/splice",
         handler=api_transactions.splice, name="splice", tag="transactions",
-        summary="Take in one partition's part of a committed batch, if it is not there yet",
+        summary="From broker to broker: take in a partition's part of a committed batch",
         parameters=in_path("namespace", "topic", "partition"),
         body=json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
-        answers=(ok("It is there", "Spliced"),), problems=(404, 415, 422),
+        answers=(ok("It is there", "Spliced"),), problems=(403, 404, 415, 422), inner=True,
     ),
     get(
         "/v1/transactions/{transaction}", api_transactions.get_transaction, "get_transaction",

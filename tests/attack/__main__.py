@@ -14,6 +14,8 @@ def tell(outcome: Outcome) -> None:
     """One line, and one for each problem."""
     verdict = "harm" if outcome.problems else "held"
     print(f"{verdict}  {outcome.seconds:6.2f} s  {outcome.attempt.name}", flush=True)
+    for stall in outcome.stalls:
+        print(f"      stall: {stall}", flush=True)
     for problem in outcome.problems:
         print(f"      {problem}", flush=True)
 
@@ -23,16 +25,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="attempts with this in the name")
     parser.add_argument("--short", action="store_true", help="the form of every test run")
+    parser.add_argument("--fuzz", type=float, metavar="SECONDS", help="how long the fuzzer has")
+    parser.add_argument("--seed", type=int, default=1, help="of the fuzzer and the short form")
     parser.add_argument("--list", action="store_true", help="their names, and nothing else")
     options = parser.parse_args()
-    attempts = chosen(options.only, short=options.short)
+    attempts = chosen(options.only, short=options.short, seed=options.seed, fuzz_s=options.fuzz)
     if options.list:
         print("\n".join(one.name for one in attempts))
         return 0
     with tempfile.TemporaryDirectory(prefix="octavo-attack-") as folder:
         outcomes = run(Path(folder) / "data", attempts, tell)
     harmed = [one for one in outcomes if one.problems]
-    print(f"{len(outcomes)} attempts, {len(harmed)} did harm")
+    stalls = sum(len(one.stalls) for one in outcomes)
+    print(f"{len(outcomes)} attempts, {len(harmed)} did harm, {stalls} stalls of a loop were seen")
     return 1 if harmed else 0
 
 

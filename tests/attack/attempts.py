@@ -18,6 +18,8 @@ class Attempt:
     run: Run
     long: bool
     """Not part of the short form."""
+    seconds: float = 0.0
+    """How long it goes on by what it is told."""
 
 
 ATTEMPTS: dict[str, Attempt] = {}

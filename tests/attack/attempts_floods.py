@@ -151,3 +151,14 @@ async def half_frames(world: World) -> None:
     await asyncio.sleep(1)
     for writer in made:
         writer.transport.abort()
+
+
+@attempt("malformed requests as fast as it goes, for the log's sake")
+async def malformed_for_the_log(world: World) -> None:
+    before = world.log_bytes()
+    until = time.monotonic() + HELD_S
+    while time.monotonic() < until:
+        some = [world.raw(b"\x16\x03\x01\r\n\r\n", broker=0, wait_s=5) for _ in range(20)]
+        for said in await asyncio.gather(*some):
+            assert said.status in (400, 503), said
+    assert (more := world.log_bytes() - before) < 50_000, f"{more} bytes of log"

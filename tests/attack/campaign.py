@@ -18,13 +18,17 @@ from tests.attack import (  # noqa: F401  (they enter themselves)
 )
 from tests.attack.attempts import ATTEMPTS, Attempt
 from tests.attack.canary import SLOWEST_SHARE, Canary
+from tests.attack.fuzz import LONG_S, SHORT_S, fuzzing
+from tests.attack.stalls import Stall, Stalls
 from tests.attack.world import World
 from tests.process.cluster import Standalone
 
 CALM_S = 5.0
 """So long after an attempt all is as it was before."""
 LOG_BYTES_MAX = 2_000_000
-"""What one attempt may write into all logs together."""
+"""What one attempt may write into all logs together, or in a minute of a longer one."""
+ATTEMPT_S = 300.0
+"""No attempt takes longer, but for what it is told to take."""
 
 
 @dataclass
@@ -34,11 +38,20 @@ class Outcome:
     attempt: Attempt
     seconds: float
     problems: list[str] = field(default_factory=list)
+    stalls: list[Stall] = field(default_factory=list)
+    """Told, and no harm by themselves: a machine that is busy with others shows them too."""
 
 
-def chosen(only: str = "", *, short: bool = False, seed: int = 1) -> list[Attempt]:
-    """The attempts whose names hold `only`; in the short form a third of the single requests."""
-    found = [one for name, one in ATTEMPTS.items() if only in name and not (short and one.long)]
+def chosen(
+    only: str = "", *, short: bool = False, seed: int = 1, fuzz_s: float | None = None
+) -> list[Attempt]:
+    """The attempts whose names hold `only`; in the short form a third of the single requests.
+
+    `fuzz_s`: how long the fuzzer has; by the form when None.
+    """
+    fuzzer = fuzzing(fuzz_s or (SHORT_S if short else LONG_S), seed)
+    every = [*ATTEMPTS.values(), fuzzer]
+    found = [one for one in every if only in one.name and not (short and one.long)]
     if short:
         rng = random.Random(seed)
         found = [one for one in found if ":" not in one.name or rng.random() < 0.34]
@@ -60,11 +73,15 @@ async def attack(
     )
     canary = Canary(world)
     await canary.start()
+    stalls = Stalls(world.named("broker") | world.named("bookie"), cluster.folder / "stalls")
     outcomes: list[Outcome] = []
-    for attempt in attempts:
-        outcome = await _one(world, canary, attempt, share)
-        outcomes.append(outcome)
-        tell(outcome)
+    try:
+        for attempt in attempts:
+            outcome = await _one(world, canary, stalls, attempt, share)
+            outcomes.append(outcome)
+            tell(outcome)
+    finally:
+        stalls.stop()
     last = Outcome(Attempt("the canary's messages", attempts_floods.serves, False), 0.0)
     last.problems += await canary.stop()
     last.problems += [f"a trace in a log: {line}" for line in world.traces()[:3]]
@@ -73,33 +90,43 @@ async def attack(
     return outcomes
 
 
-async def _one(world: World, canary: Canary, attempt: Attempt, share: float) -> Outcome:
+async def _one(
+    world: World, canary: Canary, stalls: Stalls, attempt: Attempt, share: float
+) -> Outcome:
     began, logged = time.monotonic(), world.log_bytes()
     outcome = Outcome(attempt, 0.0)
     try:
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(ATTEMPT_S + attempt.seconds):
             await attempt.run(world)
     except Exception as error:
-        outcome.problems.append(f"{type(error).__name__}: {error}"[:600])
+        outcome.problems.append(f"{type(error).__name__}: {error}"[:6000])
     outcome.seconds = time.monotonic() - began
     outcome.problems += canary.problems(began, share)
     outcome.problems += world.check_processes()
-    outcome.problems += await _calm(world)
-    if (more := world.log_bytes() - logged) > LOG_BYTES_MAX:
+    outcome.problems += await _calm(world, canary)
+    outcome.stalls += stalls.since(began)
+    minutes = max(1.0, outcome.seconds / 60)
+    if (more := world.log_bytes() - logged) > LOG_BYTES_MAX * minutes:
         outcome.problems.append(f"it wrote {more} bytes into the logs")
     return outcome
 
 
-async def _calm(world: World) -> list[str]:
-    """Every broker answers as if nothing had been."""
+async def _calm(world: World, canary: Canary) -> list[str]:
+    """Every broker answers as if nothing had been, and the canary goes on."""
     problems = []
-    until = time.monotonic() + CALM_S
+    ended = time.monotonic()
+    until = ended + CALM_S
     for broker in range(len(world.brokers)):
         while (said := await world.ask("GET", "/readyz", broker=broker)).status != 200:
             if time.monotonic() > until:
                 problems.append(f"broker {broker} is not ready {CALM_S:g} s later: {said}")
                 break
             await asyncio.sleep(0.1)
+    while not canary.acked_since(ended):
+        if time.monotonic() > until:
+            problems.append(f"nothing of the canary was acked {CALM_S:g} s later")
+            break
+        await asyncio.sleep(0.02)
     return problems
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -49,9 +50,13 @@ class Canary:
             yield f"it ended: {self._task.exception()!r}"
         span_s = time.monotonic() - since_s
         wanted = span_s / PACE_S * share
-        found = sum(1 for at in reversed(self._acked) if at >= since_s)
+        found = self.acked_since(since_s)
         if span_s > 1 and found < wanted:
             yield f"{found} messages were acked in {span_s:.1f} s, less than {share:g} of its pace"
+
+    def acked_since(self, since_s: float) -> int:
+        """How many messages were acked since then."""
+        return len(self._acked) - bisect.bisect_left(self._acked, since_s)
 
     async def _run(self) -> None:
         async with aiohttp.ClientSession() as session:

@@ -105,6 +105,10 @@ class World:
             for _, writer in made:
                 writer.transport.abort()
 
+    def named(self, kind: str) -> dict[str, tuple[str, int]]:
+        """The addresses of all brokers, or of all bookies."""
+        return {one.name: _address(one.address) for one in self.cluster.cluster.of_kind(kind)}
+
     # ---- processes
 
     def rss(self) -> dict[str, int]:

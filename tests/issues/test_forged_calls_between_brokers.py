@@ -107,8 +107,8 @@ def test_calls_from_broker_to_broker_say_that_they_are() -> None:
 
 
 @pytest.mark.parametrize("route", INNER, ids=lambda route: f"{route.method} {route.path}")
-async def test_nobody_else_has_a_broker_let_go(brokers: HttpCluster, route: Any) -> None:
-    path = route.path.format(namespace="public", topic="flights")
+async def test_nobody_else_may_make_them(brokers: HttpCluster, route: Any) -> None:
+    path = route.path.format(namespace="public", topic="flights", partition=0)
     first, _ = preferred(brokers)
     for headers in ({}, {FORWARDED_HEADER: first}, call_of(BrokerProof(KEY), first)):
         answer = await brokers.apis[first].call(route.method, path, headers=headers)

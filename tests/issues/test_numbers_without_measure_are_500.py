@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker_http.fake_broker import running
+from broker.broker_proof import BrokerProof
+from tests.unit.broker_http.fake_broker import CALL_KEY, running
 
 TOPIC = "/v1/topics/public/one"
 LEDGER = {"id": 7, "messages": 3, "bytes": 90, "first_ms": 1, "last_ms": 2}
@@ -47,7 +48,10 @@ async def test_refused_with_what_was_wrong(method: str, path: str, body: dict[st
         if path != TOPIC:
             assert (await one.api.put(TOPIC)).status == 201
             assert (await one.api.put(f"{TOPIC}/subscriptions/s")).status == 201
-        answer = await one.api.call(method, path, json=body)
+        headers: dict[str, str] = {}
+        if path.endswith("/splice"):  # between brokers only
+            BrokerProof(CALL_KEY).enter(headers, "b7", "b0", method, path)
+        answer = await one.api.call(method, path, json=body, headers=headers)
         assert answer.status in (400, 422), answer
         assert answer.json()["detail"]
 

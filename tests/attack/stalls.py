@@ -1,0 +1,108 @@
+"""`python -m tests.attack.stalls NAME=HOST:PORT …`: how long each process's loop stands still.
+
+A process of its own, for the one that attacks is busy. It asks each process something trivial over
+one connection again and again, and writes a line for each answer that took longer than
+`STALL_S`: when it came (CLOCK_MONOTONIC), who, how long, and how late this process itself was at
+most meanwhile, so that a machine without time for anybody is told from a loop that stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from protocol.frames import read_request
+
+STALL_S = 0.25
+PAUSE_S = 0.05
+HTTP = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+FRAME = read_request(2**62, 0, 0, b"")
+
+
+class Stall(NamedTuple):
+    """A process that answered late."""
+
+    at_s: float
+    who: str
+    seconds: float
+    own_seconds: float
+
+    def __str__(self) -> str:
+        own = f" (the one who asked was late by {self.own_seconds:.2f} s itself)"
+        return f"{self.who} stood still for {self.seconds:.2f} s" + own * (self.own_seconds > 0.05)
+
+
+class Stalls:
+    """The process that asks, and what it has found so far."""
+
+    def __init__(self, processes: Mapping[str, tuple[str, int]], path: Path) -> None:
+        names = [f"{name}={host}:{port}" for name, (host, port) in processes.items()]
+        self._path = path
+        with path.open("wb") as found:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.attack.stalls", *names], stdout=found
+            )
+
+    def since(self, at_s: float) -> Iterator[Stall]:
+        """All that ended after then."""
+        for line in self._path.read_text().splitlines():
+            stall = Stall(*json.loads(line))
+            if stall.at_s >= at_s:
+                yield stall
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class _Own:
+    """How late this process itself is."""
+
+    late_s = 0.0
+
+    async def run(self) -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(PAUSE_S / 5)
+            self.late_s = max(self.late_s, time.monotonic() - began - PAUSE_S / 5)
+
+
+async def _ask(who: str, host: str, port: int, own: _Own) -> None:
+    question = HTTP if who.startswith("broker") else FRAME
+    while True:
+        with contextlib.suppress(OSError, EOFError):
+            reader, writer = await asyncio.open_connection(host, port)
+            while True:
+                own.late_s, began = 0.0, time.monotonic()
+                writer.write(question)
+                if not await reader.read(1 << 16):
+                    break
+                now = time.monotonic()
+                if now - began > STALL_S:
+                    late = Stall(now, who, round(now - began, 3), round(own.late_s, 3))
+                    print(json.dumps(late), flush=True)
+                await asyncio.sleep(PAUSE_S)
+            writer.close()
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _run(names: list[str]) -> None:
+    own = _Own()
+    asks = []
+    for name in names:
+        who, _, address = name.partition("=")
+        host, _, port = address.rpartition(":")
+        asks.append(_ask(who, host, int(port), own))
+    await asyncio.gather(own.run(), *asks)
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(sys.argv[1:]))
