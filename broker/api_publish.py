@@ -74,6 +74,7 @@ async def _publish_one_batch(
     """The short way of the usual case: one record batch, stored as it came."""
     refuse_producer_headers(call)
     refuse_unsupported(header)
+    await _prove(call, body, body)
     count = header.record_count
     published = await partition.publish(body, expected_offset=expected_offset(call), checked=True)
     piece = Piece(number, 0)
@@ -200,8 +201,20 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
         raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
     for header, _ in batches:
         refuse_unsupported(header)
-    for header, view in batches:
-        publishing.add_batch(bytes(view), header.record_count)
+    whole = [(bytes(view), header.record_count) for header, view in batches]
+    for batch, _ in whole:
+        await _prove(call, body, batch)
+    for batch, count in whole:
+        publishing.add_batch(batch, count)
+
+
+async def _prove(call: Call, body: bytes, batch: bytes) -> None:
+    """What the batch says of itself holds. Raises `InvalidBatch`, `Overloaded`."""
+
+    async def hold(size: int) -> None:
+        await call.hold(len(body) + size)
+
+    await call.services.proofs.prove(batch, hold)
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:

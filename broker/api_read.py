@@ -35,12 +35,13 @@ from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner, topic_o
 from broker.types import MessageId, PartitionName, StoredBatch, TopicName
 from protocol.batch import InvalidBatch
 from protocol.compression import UnsupportedCompression
-from protocol.records import read_gapped_records, read_records
+from protocol.records import record_bytes
+from protocol.windows import BatchWindows
 
+RENDERED_TOGETHER = 2000
+"""Records looked at for JSON before others get their turn on the loop."""
 POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
 ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
-RENDERED_TOGETHER = 2000
-"""Messages made into JSON before others get their turn on the loop."""
 
 
 async def read(call: Call) -> web.StreamResponse:
@@ -71,7 +72,7 @@ async def read(call: Call) -> web.StreamResponse:
             return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
         if kind == RECORD_BATCH:
             return _as_batches(call, batches, following)
-        messages = await _open(name.partition, offset, batches, limit)
+        messages = await _open(call, name.partition, offset, batches, limit)
         if messages[-1].offset + 1 < batches[-1].next_offset:
             following = messages[-1].offset + 1
         call.services.metrics.messages_read.inc(len(messages))
@@ -212,34 +213,60 @@ def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
     )
 
 
-async def _open(
-    number: int, offset: int, batches: list[StoredBatch], limit: int
-) -> list[MessageOut]:
-    """The messages from `offset` on, at most `limit`."""
-    found: list[MessageOut] = []
-    rendered = 0
-    for batch in batches:
+class _Page:
+    """The messages of an answer: at most `limit`, and none more once they have `room` bytes."""
+
+    def __init__(self, number: int, limit: int, room: int) -> None:
+        self.messages: list[MessageOut] = []
+        self._number = number
+        self._limit = limit
+        self._room = room
+        self._rendered = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing goes in any more."""
+        return self._room <= 0 or len(self.messages) == self._limit
+
+    async def take(self, batch: StoredBatch, windows: BatchWindows, offset: int) -> None:
+        """Add the messages of this batch from `offset` on. Raises `InvalidBatch`."""
         skip = offset - batch.base_offset
         # In a batch of a compacted view a record's offset is not told by its position.
-        opened = read_gapped_records if isinstance(batch, CompactedBatch) else read_records
-        try:
-            for index, record in enumerate(opened(batch.data)):
+        gaps = isinstance(batch, CompactedBatch)
+        for first, records in windows.following(0 if gaps else max(0, skip), gaps=gaps):
+            for index, record in enumerate(records, first):
                 delta = record.offset_delta
                 if delta < skip:
                     continue
-                if len(found) == limit:
-                    return found
+                if self.is_full:
+                    return
                 at = MessageId(batch.ledger_id, batch.entry_id, index)
-                found.append(message_out(number, batch.base_offset + delta, at, record))
+                found = message_out(self._number, batch.base_offset + delta, at, record)
+                self.messages.append(found)
+                self._room -= record_bytes(record.key, record.value, record.headers)
+            self._rendered += len(records)
+            if self._rendered > RENDERED_TOGETHER:
+                self._rendered = 0
+                await asyncio.sleep(0)
+
+
+async def _open(
+    call: Call, number: int, offset: int, batches: list[StoredBatch], limit: int
+) -> list[MessageOut]:
+    """The messages from `offset` on."""
+    page = _Page(number, limit, call.services.config.read_bytes_max)
+    for batch in batches:
+        try:
+            async with call.services.broker.open_batches.opened(batch) as windows:
+                await page.take(batch, windows, offset)
         except (InvalidBatch, UnsupportedCompression) as error:
-            if found:
-                return found  # the next read begins at the batch, and says what is wrong with it
+            if page.messages:
+                break  # the next read begins at the batch, and says what is wrong with it
             raise _cannot_open(batch, error) from None
+        if page.is_full:
+            break
         offset = batch.next_offset
-        if len(found) - rendered > RENDERED_TOGETHER:
-            rendered = len(found)
-            await asyncio.sleep(0)
-    return found
+    return page.messages
 
 
 def _cannot_open(batch: StoredBatch, error: Exception) -> Problem:

@@ -27,6 +27,7 @@ from broker.leftovers import Leftovers
 from broker.log_reader import ReadAheadBudget
 from broker.members import Members, decode_broker, encode_broker
 from broker.metrics import Duties
+from broker.open_batches import OpenBatches
 from broker.ownership import Owners
 from broker.partition import Partition
 from broker.surroundings import Surroundings
@@ -95,12 +96,15 @@ class Broker:
             ClockLimits(config.clock_tolerance_ms, config.clock_quarantine_ms),
             config.clock_beat_ms,
         )
+        self.open_batches = OpenBatches(config.opened_bytes_max)
+        """For whoever wants single messages."""
         self._around = Surroundings(
             config=config,
             ledgers=ledgers,
             topics=records,
             tail_cache=TailCache(config.tail_cache_bytes_max),
             read_ahead=ReadAheadBudget(config.read_ahead_bytes_max),
+            open_batches=self.open_batches,
             clock=clock,
             deletion_time=self.deletion_time,
             subscription_info=lambda name, sub: self._topics.subscription(name.topic_name, sub),

@@ -24,6 +24,7 @@ from broker.partition_record import PartitionRecordKeeper
 from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
+from ledger.open_batch import Opening
 from ledger.reader import LedgerReader
 from ledger.time_search import offset_as_new_as
 from metadata.store import MetadataUnavailable, SessionExpired
@@ -31,7 +32,6 @@ from metadata.topics import CompactedLedger, CompactionRecord
 from protocol.batch import InvalidBatch
 from protocol.codes import NoSuchEntry, OctavoError
 from protocol.compression import UnsupportedCompression
-from protocol.records import Record, read_gapped_records
 
 T = TypeVar("T")
 _READERS_MAX = 8
@@ -64,9 +64,10 @@ class CompactedLog:
         ledgers: LedgerClient,
         record: PartitionRecordKeeper,
         log: PartitionLog,
+        opening: Opening,
     ) -> None:
         self._log = log
-        self._view = CompactedReader(name, ledgers, record)
+        self._view = CompactedReader(name, ledgers, record, opening)
 
     async def close(self, error: NotOwner) -> None:
         """Nothing is read here any more."""
@@ -129,9 +130,14 @@ class CompactedReader:
     """Reads the view that the partition's record names."""
 
     def __init__(
-        self, name: PartitionName, ledgers: LedgerClient, record: PartitionRecordKeeper
+        self,
+        name: PartitionName,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        opening: Opening,
     ) -> None:
         self._name = name
+        self._opening = opening
         self._ledgers = ledgers
         self._record = record
         self._loop = asyncio.get_running_loop()
@@ -224,7 +230,7 @@ class CompactedReader:
             if message_id.entry_id <= reader.last_add_confirmed:
                 batch = await self._batch(ledger, message_id.entry_id)
                 if message_id.index < batch.header.record_count:
-                    return batch.base_offset + _records(batch)[message_id.index].offset_delta
+                    return batch.base_offset + await self._delta(batch, message_id.index)
             raise MessageNotFound(f"{self._name} has no message {message_id}")
 
         return await self._in_view(find)
@@ -242,14 +248,25 @@ class CompactedReader:
                     continue
                 reader = await self._reader(ledger)
                 found = await offset_as_new_as(
-                    reader, time_ms, reader.last_add_confirmed, times.disorder_ms,
-                    read_gapped_records,
+                    reader, time_ms, reader.last_add_confirmed, times.disorder_ms, self._opening,
+                    gaps=True,
                 )  # fmt: skip
                 if found is not None:
                     return ledger.first_offset + found
             return None
 
         return await self._in_view(find)
+
+    async def _delta(self, batch: CompactedBatch, index: int) -> int:
+        try:
+            async with self._opening(batch.data) as windows:
+                first, records = windows.gapped_window(index)
+                return records[index - first].offset_delta
+        except (InvalidBatch, UnsupportedCompression) as error:
+            raise CompactedViewUnreadable(
+                f"entry {batch.entry_id} of ledger {batch.ledger_id}, of the compacted view, "
+                f"cannot be opened: {error}"
+            ) from error
 
     async def _times_of(self, ledger: CompactedLedger) -> Contents:
         found = self._times.get(ledger.ledger_id)
@@ -357,13 +374,3 @@ async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -
         else:
             low = middle + 1
     return low
-
-
-def _records(batch: CompactedBatch) -> list[Record]:
-    try:
-        return list(read_gapped_records(batch.data))
-    except (InvalidBatch, UnsupportedCompression) as error:
-        raise CompactedViewUnreadable(
-            f"entry {batch.entry_id} of ledger {batch.ledger_id}, of the compacted view, cannot be "
-            f"opened: {error}"
-        ) from error

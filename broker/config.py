@@ -73,6 +73,9 @@ class BrokerConfig:
     """The newest batches of all partitions, for tailing readers."""
     read_ahead_bytes_max: int = 32 * MIB
     """What all partitions together keep of older batches read ahead of their readers."""
+    opened_bytes_max: int = 32 * MIB
+    """Batches of all partitions kept unpacked for readers of single messages; beside them one that
+    is being opened (at most 64 MiB)."""
     producers_max: int = 10_000
     """Producers remembered per partition; the one silent for longest is forgotten first."""
     leased_messages_max: int = 50_000
@@ -130,6 +133,7 @@ _POSITIVE = (
     "clock_quarantine_ms",
     "tail_cache_bytes_max",
     "read_ahead_bytes_max",
+    "opened_bytes_max",
     "producers_max",
     "leased_messages_max",
     "delayed_messages_max",

@@ -233,14 +233,12 @@ class Dispatcher:
     def give_back(self, found: HandOut) -> None:
         """It could not be read, or nobody waits for it: it does not count as a delivery."""
         self._reads -= 1
-        for offset in found.offsets:
-            if self.holds(offset, found.number):
-                self._release(offset)
-                if self._attempts[offset] == 1:
-                    del self._attempts[offset]
-                else:
-                    self._attempts[offset] -= 1
-                heapq.heappush(self._ready, offset)
+        self._take_back(found, 0)
+
+    def shorten(self, found: HandOut, count: int) -> HandOut:
+        """Only the first `count` go to their consumer: it is as if the others never had."""
+        self._take_back(found, count)
+        return found._replace(offsets=found.offsets[:count])
 
     def extend(self, offsets: Iterable[int], now_ms: int) -> None:
         """Begin the ack timeout of these leased messages anew; their ack ids stay good."""
@@ -327,6 +325,16 @@ class Dispatcher:
         lease.left -= 1
         lease.consumer.leased -= 1
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
+
+    def _take_back(self, found: HandOut, start: int) -> None:
+        for offset in found.offsets[start:]:
+            if self.holds(offset, found.number):
+                self._release(offset)
+                if self._attempts[offset] == 1:
+                    del self._attempts[offset]
+                else:
+                    self._attempts[offset] -= 1
+                heapq.heappush(self._ready, offset)
 
     def _forget_idle(self) -> None:
         idle = min(

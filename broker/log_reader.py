@@ -23,6 +23,7 @@ from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from ledger.offloaded import OffloadedReader, open_offloaded
+from ledger.open_batch import Opening
 from ledger.reader import LedgerReader
 from ledger.time_search import offset_as_new_as
 from metadata.offloads import is_only_copy
@@ -71,6 +72,7 @@ class LogReader:
         index: EntryIndex,
         budget: ReadAheadBudget,
         last_entry: Callable[[int], int],
+        opening: Opening,
     ) -> None:
         self._name = name
         self._ledgers = ledgers
@@ -78,6 +80,7 @@ class LogReader:
         self._index = index
         self._budget = budget
         self._last_entry = last_entry
+        self._opening = opening
         self._readers = OpenReaders[AnyReader](_READERS_MAX)
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
@@ -131,7 +134,7 @@ class LogReader:
         async def search(reader: AnyReader) -> int | None:
             if last > reader.last_add_confirmed:
                 await self._catch_up(reader, last)
-            return await offset_as_new_as(reader, time_ms, last, link.disorder_ms)
+            return await offset_as_new_as(reader, time_ms, last, link.disorder_ms, self._opening)
 
         found = await self._where_it_lies(link, await self._reader(link), search)
         return None if found is None else link.base_offset + found

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 
 import structlog
 
@@ -25,6 +26,7 @@ from broker.errors import (
     PartitionUnavailable,
     TopicNotFound,
 )
+from broker.open_batches import ReadableBatch
 from broker.opening import Opened, PartitionOpener
 from broker.partition_log import PartitionLog
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper
@@ -56,7 +58,6 @@ from protocol.batch import (
     read_header,
 )
 from protocol.codes import OctavoError
-from protocol.records import Record
 
 _log = structlog.get_logger()
 
@@ -84,9 +85,12 @@ class Partition:
         timeout_ms = around.config.open_timeout_ms
         self._record = PartitionRecordKeeper(around.topics, name, timeout_ms, incarnation)
         self._log = PartitionLog(
-            name, around.ledgers, self._record, around.tail_cache, around.read_ahead
+            name, around.ledgers, self._record, around.tail_cache, around.read_ahead,
+            around.open_batches.opening,
+        )  # fmt: skip
+        self._compacted = CompactedLog(
+            name, around.ledgers, self._record, self._log, around.open_batches.opening
         )
-        self._compacted = CompactedLog(name, around.ledgers, self._record, self._log)
         self._opener = PartitionOpener(
             name, around.config, around.ledgers, self._record, self._log.reader, settings,
             around.clock, around.spawn,
@@ -252,9 +256,9 @@ class Partition:
         self._check_open()
         return await self._subscriptions.get(name)
 
-    def records_of(self, batch: StoredBatch) -> Sequence[Record]:
-        """The batch, opened. For subscriptions."""
-        return self._log.records_of(batch)
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
+        """The batch, opened, for as long as the block lasts. For subscriptions."""
+        return self._around.open_batches.readable(batch)
 
     async def persist(self, op: Op) -> None:
         """Return when a change of cursors is durable. For subscriptions."""

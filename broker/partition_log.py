@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import replace
 
 from broker.cache import PartitionTail, TailCache
@@ -23,14 +21,10 @@ from broker.publisher import Publisher
 from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
+from ledger.open_batch import Opening
 from metadata.compactions import compacted_ledgers
 from metadata.offloads import is_only_copy
 from metadata.topics import PartitionLedger
-from protocol.batch import InvalidBatch
-from protocol.compression import UnsupportedCompression
-from protocol.records import Record, read_records
-
-_OPENED_BATCHES_MAX = 16
 
 
 class PartitionLog:
@@ -43,6 +37,7 @@ class PartitionLog:
         record: PartitionRecordKeeper,
         cache: TailCache,
         budget: ReadAheadBudget,
+        opening: Opening,
     ) -> None:
         self._name = name
         self._record = record
@@ -50,11 +45,12 @@ class PartitionLog:
         self._loop = asyncio.get_running_loop()
         self.index = EntryIndex()
         self.tail: PartitionTail = cache.partition()
-        self.reader = LogReader(name, ledgers, record, self.index, budget, self._last_entry)
+        self.reader = LogReader(
+            name, ledgers, record, self.index, budget, self._last_entry, opening
+        )
         self.times = LedgerTimes(self.reader)
         self._publisher: Publisher | None = None
         self._growth: dict[asyncio.Future[None], None] = {}
-        self._opened: OrderedDict[int, Sequence[Record]] = OrderedDict()
         self._closed: NotOwner | None = None
         self._leaving = 0
 
@@ -100,7 +96,6 @@ class PartitionLog:
         self._closed = error
         self.grown()
         self.tail.clear()
-        self._opened.clear()
         await self.reader.close()
 
     async def read(
@@ -169,27 +164,6 @@ class PartitionLog:
                     "go by the message's offset"
                 ) from error
             raise
-
-    def records_of(self, batch: StoredBatch) -> Sequence[Record]:
-        """The batch, opened; the newest few stay open, as consumers take a batch in parts.
-
-        A batch whose records cannot be read (its checksum holds: its producer made it so) must not
-        stop a subscription: each of its messages is delivered empty, with a header that says why.
-        """
-        records = self._opened.get(batch.base_offset)
-        if records is None:
-            count = batch.header.record_count
-            try:
-                records = list(read_records(batch.data))
-                if len(records) != count:
-                    raise InvalidBatch(f"{count} records are announced, {len(records)} are there")
-            except (InvalidBatch, UnsupportedCompression) as error:
-                why = (("octavo-error", str(error).encode()),)
-                records = [Record(None, None, why, 0, delta) for delta in range(count)]
-            self._opened[batch.base_offset] = records
-            if len(self._opened) > _OPENED_BATCHES_MAX:
-                self._opened.popitem(last=False)
-        return records
 
     def _check(self, offset: int) -> None:
         if self._closed is not None:

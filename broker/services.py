@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from broker.batch_proofs import BatchProofs
 from broker.broker import Broker
 from broker.broker_proof import BrokerProof
 from broker.held_bytes import HeldBytes
@@ -34,6 +35,7 @@ class Services:
     config: HttpConfig
     metrics: Metrics
     held: HeldBytes
+    proofs: BatchProofs = field(default_factory=BatchProofs)
     peers: Peers
     proof: BrokerProof
     clock: Callable[[], int]

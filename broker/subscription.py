@@ -14,6 +14,7 @@ from typing import Protocol
 
 from broker.config import BrokerConfig
 from broker.cursor import Cursor, Range, ranges_of
+from broker.delivering import DeliveringLog, delivered
 from broker.dispatch import Dispatcher, HandOut
 from broker.errors import (
     CumulativeAckNotAllowed,
@@ -28,16 +29,11 @@ from broker.types import (
     AckId,
     ConsumerStats,
     Delivery,
-    MessageId,
     Nack,
-    PartitionName,
-    StoredBatch,
     SubscriptionInfo,
     SubscriptionStats,
 )
-from protocol.records import Record
 
-_READ_BYTES = 1024 * 1024
 _MESSAGES_MAX = 10_000
 """One receive gives no more, whatever it asks for."""
 _STALE_SHOWN = 10
@@ -45,14 +41,8 @@ _ANSWERS_REMEMBERED = 256
 """Of so many consumers the last hand-out is known, should its answer get lost."""
 
 
-class SubscribedLog(Protocol):
+class SubscribedLog(DeliveringLog, Protocol):
     """What a subscription needs of its partition."""
-
-    name: PartitionName
-
-    @property
-    def lease_epoch(self) -> int:
-        """Counts the take-overs, elsewhere in each incarnation of the topic."""
 
     @property
     def earliest_offset(self) -> int:
@@ -65,12 +55,6 @@ class SubscribedLog(Protocol):
     @property
     def next_offset(self) -> int:
         """The confirmed end."""
-
-    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Batches from the one that contains `offset`."""
-
-    def records_of(self, batch: StoredBatch) -> Sequence[Record]:
-        """The batch, opened."""
 
     async def persist(self, op: Op) -> None:
         """Return when the operation is durable."""
@@ -313,7 +297,9 @@ class Subscription:
     async def _deliver(self, found: HandOut) -> list[Delivery]:
         self._dispatcher.reading(found)
         try:
-            deliveries = await self._open(found)
+            deliveries = await delivered(self._log, found)
+            if len(deliveries) < len(found.offsets):
+                found = self._shorten(found, len(deliveries))
             self._dispatcher.begin(found, self._now_ms())
             return deliveries
         except BaseException:
@@ -322,34 +308,14 @@ class Subscription:
             self.wake()
             raise
 
-    async def _open(self, found: HandOut) -> list[Delivery]:
-        offsets, counts = found.offsets, found.counts
-        front, back = f"{self._log.name.partition}-", f"-{self._log.lease_epoch}-{found.number}"
-        deliveries: list[Delivery] = []
-        at = 0
-        while at < len(offsets):
-            wanted = offsets[-1] - offsets[at] + 1
-            batches = await self._log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
-            for batch in batches:
-                base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
-                end = batch.next_offset
-                if offsets[at] >= end:
-                    continue  # redeliveries lie far apart: only what is wanted is opened
-                records = self._log.records_of(batch)
-                while at < len(offsets) and (offset := offsets[at]) < end:
-                    deliveries.append(
-                        Delivery(
-                            f"{front}{offset}{back}",
-                            offset,
-                            MessageId(ledger_id, entry_id, offset - base),
-                            records[offset - base],
-                            counts.get(offset, 1),
-                        )
-                    )
-                    at += 1
-                if at == len(offsets):
-                    break
-        return deliveries
+    def _shorten(self, found: HandOut, count: int) -> HandOut:
+        """What did not fit is there for whoever asks next, and no part of this answer."""
+        shorter = self._dispatcher.shorten(found, count)
+        for consumer, (request, answered) in self._answered.items():
+            if answered.number == found.number:
+                self._answered[consumer] = (request, shorter)
+        self.wake()
+        return shorter
 
     def _check_up_to(self, up_to: int) -> None:
         if self.info.settings.type != "exclusive":

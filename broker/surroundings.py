@@ -10,6 +10,7 @@ from broker.cache import TailCache
 from broker.config import BrokerConfig
 from broker.deletion_clock import DeletionTime
 from broker.log_reader import ReadAheadBudget
+from broker.open_batches import OpenBatches
 from broker.types import PartitionName, SubscriptionInfo
 from ledger.ledgers import LedgerClient
 from metadata.topics import TopicStore
@@ -25,6 +26,7 @@ class Surroundings:
     topics: TopicStore
     tail_cache: TailCache
     read_ahead: ReadAheadBudget
+    open_batches: OpenBatches
     clock: Callable[[], int]
     """Of this machine: nothing may be deleted by it."""
     deletion_time: Callable[[], DeletionTime | None]

@@ -7,13 +7,13 @@ newest timestamp that their headers name (`EntrySource.as_new_as`); here the rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
 
 from ledger.entry_source import DISORDER_UNKNOWN, EntrySource
+from ledger.open_batch import TURN_WINDOWS, Opening
 from protocol.batch import InvalidBatch, read_header
 from protocol.compression import UnsupportedCompression
 from protocol.entry import Buffer
-from protocol.records import Record, read_records
 
 
 async def offset_as_new_as(
@@ -21,18 +21,20 @@ async def offset_as_new_as(
     time_ms: int,
     last: int,
     disorder_ms: int,
-    records_of: Callable[[Buffer], Iterable[Record]] = read_records,
+    opening: Opening,
+    *,
+    gaps: bool = False,
 ) -> int | None:
     """The offset, relative to the ledger, of its first record with this timestamp or a newer one.
 
     `last` is the last entry that may be read, `disorder_ms` the ledger's (`PartitionLedger`).
-    None: all are older. A batch that cannot be opened counts as its header says. Raises what the
-    source raises.
+    `gaps`: of a compacted view, whose records say their offsets themselves. None: all are older. A
+    batch that cannot be opened counts as its header says. Raises what the source raises.
     """
     start = 0
     while (entry := await source.as_new_as(time_ms, start, last, disorder_ms)) is not None:
         header = read_header(entry.payload)
-        delta = _first_delta(entry.payload, time_ms, records_of)
+        delta = await _first_delta(entry.payload, time_ms, opening, gaps)
         if delta is not None:
             return header.base_offset + delta
         # Its header lied. What is behind it is read in turn, not sought by halving every time.
@@ -40,11 +42,15 @@ async def offset_as_new_as(
     return None
 
 
-def _first_delta(
-    batch: Buffer, time_ms: int, records_of: Callable[[Buffer], Iterable[Record]]
-) -> int | None:
+async def _first_delta(batch: Buffer, time_ms: int, opening: Opening, gaps: bool) -> int | None:
     try:
-        newer = (one.offset_delta for one in records_of(batch) if one.timestamp_ms >= time_ms)
-        return next(newer, None)
+        async with opening(batch) as windows:
+            for turn, (_, records) in enumerate(windows.following(0, gaps=gaps), 1):
+                for record in records:
+                    if record.timestamp_ms >= time_ms:
+                        return record.offset_delta
+                if not turn % TURN_WINDOWS:
+                    await asyncio.sleep(0)
     except (InvalidBatch, UnsupportedCompression):
         return 0
+    return None

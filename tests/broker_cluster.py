@@ -20,7 +20,7 @@ from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.opening import open_store
 from metadata.store import MetadataStore
-from protocol.records import Record, build_batch
+from protocol.records import Record, build_batch, read_records
 from tests.ledger_cluster import QUICK, Cluster, running_cluster
 
 SESSION_TIMEOUT_MS = 2_000
@@ -217,7 +217,7 @@ async def values(partition: Partition, start: int = 0) -> list[str]:
     offset = start
     while offset < partition.next_offset:
         for stored in await partition.read(offset, bytes_max=100_000, count_max=10_000):
-            records = partition.records_of(stored)
+            records = list(read_records(stored.data))
             assert stored.base_offset <= offset < stored.next_offset
             found += [(r.value or b"").decode() for r in records[offset - stored.base_offset :]]
             offset = stored.next_offset

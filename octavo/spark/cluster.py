@@ -24,6 +24,7 @@ from ledger.entry_source import DISORDER_UNKNOWN
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
 from ledger.offloaded import OffloadedReader, open_offloaded
+from ledger.open_batch import opening
 from ledger.options import LedgerOptions
 from ledger.reader import LedgerReader
 from ledger.time_search import offset_as_new_as
@@ -278,7 +279,7 @@ class Cluster:
                 continue
             reader = await self.reader(span.ledger_id, span.offload)
             last = await reader.refresh()
-            found = await offset_as_new_as(reader, time_ms, last, span.disorder_ms)
+            found = await offset_as_new_as(reader, time_ms, last, span.disorder_ms, opening)
             if found is not None:
                 # Behind the end of the view are messages that came after it was made.
                 return span.base + found if span.base + found < span.end else None

@@ -9,6 +9,7 @@ seeds 2064 and 2748): a subscription did not drain.
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ import pytest
 from broker.config import BrokerConfig
 from broker.cursor import Cursor
 from broker.errors import SubscriptionBusy
+from broker.open_batches import OpenBatches, ReadableBatch
 from broker.subscription import Subscription
 from broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
 from protocol.batch import read_header
-from protocol.records import Record, build_batch, read_records
+from protocol.records import Record, build_batch
 
 ACK_TIMEOUT_MS = 40
 
@@ -39,8 +41,8 @@ class SlowLog:
         await asyncio.sleep(3 * ACK_TIMEOUT_MS / 1000)
         return [StoredBatch(0, 7, 0, read_header(self.data), self.data)]
 
-    def records_of(self, batch: StoredBatch) -> list[Record]:
-        return list(read_records(batch.data))
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
+        return OpenBatches(0).readable(batch)
 
     async def persist(self, op: Any) -> None:
         pass

@@ -13,6 +13,7 @@ from broker.chain import Chain
 from broker.entry_index import EntryIndex
 from broker.log_reader import LogReader, ReadAheadBudget
 from broker.types import PartitionName
+from ledger.open_batch import opening
 from metadata.topics import PartitionLedger
 
 
@@ -35,7 +36,7 @@ async def test_the_end_of_a_ledger_that_was_closed_meanwhile() -> None:
     written = {1: 7}
     reader = LogReader(
         PartitionName("public", "t", 0), ledgers, record, EntryIndex(), ReadAheadBudget(1),
-        lambda ledger_id: written.get(ledger_id, -1),
+        lambda ledger_id: written.get(ledger_id, -1), opening,
     )  # fmt: skip
     link = record.chain.find(0)
     assert await reader._last_entry_of(link) == 7

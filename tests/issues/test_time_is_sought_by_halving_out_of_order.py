@@ -21,6 +21,7 @@ from broker.partition import Partition
 from ledger.entry_source import DISORDER_UNKNOWN, EntrySource
 from ledger.offload_format import GROUP_ENTRIES_MAX, About, ObjectFile, ObjectWriter
 from ledger.offloaded import OffloadedReader
+from ledger.open_batch import opening
 from ledger.time_search import offset_as_new_as
 from octavo.spark.cluster import connected
 from protocol.batch import HEADER, read_header, with_base_offset
@@ -83,7 +84,9 @@ async def test_the_first_offset_that_is_as_new(batches: list[list[int]], time_ms
     expected = model(batches, time_ms)
     last = len(entries) - 1
     for disorder_ms in (DISORDER_UNKNOWN, contents_of(entries).disorder_ms):
-        assert await offset_as_new_as(Ledger(entries), time_ms, last, disorder_ms) == expected
+        assert (
+            await offset_as_new_as(Ledger(entries), time_ms, last, disorder_ms, opening) == expected
+        )
 
 
 @given(times.filter(bool), st.integers(-2, 62))
@@ -98,7 +101,7 @@ async def test_an_object_gives_the_same_answer(batches: list[list[int]], time_ms
     assert len(entries) < GROUP_ENTRIES_MAX
     file = ObjectFile(sink, "object", facts.bytes, facts.footer_crc)
     reader = OffloadedReader(1, "object", file)
-    found = await offset_as_new_as(reader, time_ms, len(entries) - 1, DISORDER_UNKNOWN)
+    found = await offset_as_new_as(reader, time_ms, len(entries) - 1, DISORDER_UNKNOWN, opening)
     assert found == model(batches, time_ms)
 
 
@@ -111,7 +114,7 @@ async def test_a_header_that_lies_misleads_nobody_for_long() -> None:
         payload=HEADER.pack(*lie) + bytes(entries[1].payload)[HEADER.size :]
     )
     for disorder_ms in (DISORDER_UNKNOWN, contents_of(entries).disorder_ms):
-        assert await offset_as_new_as(Ledger(entries), 400, 3, disorder_ms) == 3
+        assert await offset_as_new_as(Ledger(entries), 400, 3, disorder_ms, opening) == 3
 
 
 async def test_little_disorder_costs_little() -> None:
@@ -123,7 +126,7 @@ async def test_little_disorder_costs_little() -> None:
     assert 0 < disorder_ms < 500
     for time_ms in rng.sample(range(500_000), 50):
         ledger = Ledger(entries)
-        found = await offset_as_new_as(ledger, time_ms, len(entries) - 1, disorder_ms)
+        found = await offset_as_new_as(ledger, time_ms, len(entries) - 1, disorder_ms, opening)
         assert found == model(batches, time_ms)
         assert ledger.reads < 40, f"time {time_ms}"
 

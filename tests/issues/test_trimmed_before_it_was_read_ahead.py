@@ -24,7 +24,13 @@ async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
     record: Any = SimpleNamespace(chain=Chain(tuple(links)))
     unused: Any = None
     reader = LogReader(
-        PartitionName("public", "t", 0), unused, record, unused, ReadAheadBudget(1 << 30), unused
+        PartitionName("public", "t", 0),
+        unused,
+        record,
+        unused,
+        ReadAheadBudget(1 << 30),
+        unused,
+        unused,
     )
     reader._read_ahead(5)
     record.chain = Chain(tuple(links[1:]), trimmed_to=10)

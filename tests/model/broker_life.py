@@ -19,6 +19,7 @@ from broker.cache import TailCache
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
 from broker.log_reader import ReadAheadBudget
+from broker.open_batches import OpenBatches
 from broker.partition import Partition
 from broker.surroundings import Surroundings
 from broker.types import PartitionName, Published, TopicSettings
@@ -154,7 +155,8 @@ class Life:
         config = BrokerConfig()
         return Surroundings(
             config, _Ledgers(self), _Topics(self), TailCache(1 << 20),  # type: ignore[arg-type]
-            ReadAheadBudget(0), lambda: 0, lambda: None, None, lambda: self.name, spawn,  # type: ignore[arg-type]
+            ReadAheadBudget(0), OpenBatches(0), lambda: 0, lambda: None, None,  # type: ignore[arg-type]
+            lambda: self.name, spawn,
             TransactionStore(None),  # type: ignore[arg-type]
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ from broker.partition import Partition
 from broker.types import Published, SubscriptionSettings, TopicName, TopicSettings
 from metadata.store import SessionState
 from metadata.topic_records import TopicRecord, decode_record
-from protocol.records import Record, build_batch
+from protocol.records import Record, build_batch, read_records
 from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.metadata_tree import Change
 from tests.sim.recreate_audit import RecreateAudit
@@ -259,7 +259,6 @@ async def _values(partition: Partition) -> list[str]:
     offset, end = 0, partition.next_offset
     while offset < end:
         for stored in await partition.read(offset, bytes_max=10_000, count_max=100):
-            records = partition.records_of(stored)
-            found += [(one.value or b"").decode() for one in records]
+            found += [(one.value or b"").decode() for one in read_records(stored.data)]
             offset = stored.next_offset
     return found

@@ -82,7 +82,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "broker.opening:_ATTEMPTS_MAX": (1, 2),
     "broker.ownership:_LOOKUPS_AT_ONCE": (1, 2),
     "broker.ownership:_OPENINGS_AT_ONCE": (1, 2),
-    "broker.partition_log:_OPENED_BATCHES_MAX": (1, 2),
+    "ledger.open_batch:SMALL_BYTES": (0, 100),
     "broker.partition_record:_RETRY_DELAY_S": (0.001, 0.5),
     "broker.publisher:_LAST_ANSWERS_S": (0.001, 0.1),
     "broker.publisher:_WAITING_FACTOR": (1, 2),
@@ -91,7 +91,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "broker.state_format:SNAPSHOT_ENTRY_BYTES": (1, 200),
     "broker.state_log:_WAITING_MAX": (2, 10),
     "broker.subscription:_MESSAGES_MAX": (1, 3),
-    "broker.subscription:_READ_BYTES": (1, 300),
+    "broker.delivering:_READ_BYTES": (1, 300),
     "broker.timekeeper:_STALE_BEATS": (1, 2),
     "broker.topics:_CHANGES_TRIED_MAX": (1, 2),
     "broker.topics:_CHANGE_WAIT_S": (0.3, 2.0),
@@ -142,6 +142,11 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "broker.leftovers:_SUSPECTS_MAX": (3, 10),
     "broker.balance:_PAUSE_S_MAX": (0.05, 2.0),
     "broker.lookups:_ASKED_EVERY_S": (0.01, 0.1),
+    "broker.delivering:_GIVEN_BYTES_MAX": (1, 100),
+    "ledger.open_batch:TURN_WINDOWS": (1, 2),
+    "protocol.windows:WINDOW_RECORDS": (1, 3),
+    "protocol.windows:WINDOW_BYTES": (1, 100),
+    "protocol.windows:STEP_RECORDS": (1, 2),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "broker.cursor:_CHUNK_SHIFT": {
@@ -151,6 +156,9 @@ TOGETHER: Mapping[str, Mapping[str, Any]] = {
 }
 """What follows from another."""
 IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
+    "ledger.open_batch:TURN_WINDOWS": ("broker.delivering", "ledger.time_search"),
+    "protocol.windows:WINDOW_RECORDS": ("broker.open_batches",),
+    "protocol.windows:STEP_RECORDS": ("broker.batch_proofs",),
     "bookie.pressure:MODEST_BYTES": ("bookie.connection",),
     "octavo.pipeline.offload_rules:OFFLOADS_MAX": ("octavo.pipeline.offload",),
 }

@@ -31,7 +31,8 @@ KEPT: Mapping[str, str] = {
         metadata.store:ANY_VERSION metadata.topic_records:FORMAT_VERSION
         metadata.transactions:ABSENT octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST
         octavo.spark.options:LATEST octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
-        octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES
+        octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES protocol.windows:_RECORD_BODY_BYTES_MIN
+        protocol.windows:_VARINT_BYTES_MAX
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         broker.dedup:BATCHES_REMEMBERED broker.dispatch:CONSUMERS_MAX broker.payloads:HEADERS_MAX
@@ -46,6 +47,7 @@ KEPT: Mapping[str, str] = {
     "an estimate of memory, or a share of it: it is added up, and decides nothing by itself": """
         bookie.budget:_CHUNK_SHARE bookie.read_cache:_RUN_OVERHEAD_BYTES
         bookie.write_cache:_RUN_OVERHEAD_BYTES broker.cache:_OVERHEAD_BYTES
+        broker.open_batches:OVERHEAD_BYTES
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
         bookie.collector_status:_ROUNDS_KEPT bookie.connection:_LOGGED_REFUSALS_MAX
@@ -75,6 +77,7 @@ KEPT: Mapping[str, str] = {
     """,
     "HTTP and sockets are outside of the simulator": """
         bookie.admin:* broker.api_cluster:* broker.api_deliveries:* broker.api_publish:*
+        broker.batch_proofs:*
         broker.api_read:* broker.api_subscriptions:* broker.api_topics:* broker.api_transactions:*
         broker.held_bytes:* broker.http_config:* broker.http_connections:* broker.in_use:*
         broker.inflating:*

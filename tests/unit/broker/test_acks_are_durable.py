@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from broker.config import BrokerConfig
 from broker.cursor import Cursor
 from broker.errors import AckOutcomeUnknown, NotOwner, StaleLease, SubscriptionNotFound
+from broker.open_batches import OpenBatches, ReadableBatch
 from broker.partition_record import OwnershipLost
 from broker.state_format import Op, cursor_op, snapshot
 from broker.subscription import Subscription
@@ -25,7 +27,7 @@ from ledger.errors import BookieUnavailable, OutcomeUnknown
 from metadata.store import MetadataUnavailable
 from metadata.topics import PartitionRecord
 from protocol.batch import read_header, with_base_offset
-from protocol.records import Record, build_batch, read_records
+from protocol.records import Record, build_batch
 from tests.issues.memory_state_ledgers import (
     NAME,
     MemoryLedgers,
@@ -105,8 +107,8 @@ class Log:
         data = with_base_offset(build_batch([Record(None, b"x")]), offset)
         return [StoredBatch(offset, 1, offset, read_header(data), bytes(data))]
 
-    def records_of(self, batch: Any) -> list[Record]:
-        return list(read_records(batch.data))
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
+        return OpenBatches(0).readable(batch)
 
 
 class Owner:

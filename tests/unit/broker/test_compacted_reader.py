@@ -16,6 +16,7 @@ from broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
 from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.entry_source import EntrySource
 from ledger.errors import LedgerNotFound
+from ledger.open_batch import opening
 from metadata.store import MetadataUnavailable
 from metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
 from protocol.batch import read_header, with_base_offset
@@ -120,7 +121,7 @@ def world() -> World:
 async def reader(world: World) -> CompactedReader:
     ledgers: Any = SimpleNamespace(open=world.open_ledger)
     record: Any = world
-    return CompactedReader(PartitionName("public", "t", 0), ledgers, record)
+    return CompactedReader(PartitionName("public", "t", 0), ledgers, record, opening)
 
 
 async def read(
@@ -296,7 +297,9 @@ async def test_views_come_and_go_between_pages(world: World, seed: int) -> None:
     log = Log("".join(rng.choice("abcdefgh") for _ in range(40)))
     ledgers: Any = SimpleNamespace(open=world.open_ledger)
     record: Any = world
-    compacted = CompactedLog(PartitionName("public", "t", 0), ledgers, record, cast(Any, log))
+    compacted = CompactedLog(
+        PartitionName("public", "t", 0), ledgers, record, cast(Any, log), opening
+    )
 
     def compact() -> None:
         horizon = rng.randrange(len(log.keys) + 1)

@@ -21,6 +21,7 @@ from broker.config import BrokerConfig
 from broker.deletion_clock import DeletionTime
 from broker.http_config import HttpConfig
 from broker.metrics import Duties
+from broker.open_batches import OpenBatches
 from broker.server import BrokerServer
 from broker.transactions import Committed, Offer, Splice
 from broker.types import (
@@ -383,6 +384,7 @@ class FakeBroker:
         self.url = ""
         self.closed = False
         self.transactions = FakeTransactions()
+        self.open_batches = OpenBatches(0)
         self.balance = SimpleNamespace(to_move=dict[PartitionName, str])
         self.forgotten: list[TopicName] = []
         self.tell_peer: Any = None

@@ -15,8 +15,8 @@ from tests.sim.thresholds_kept import KEPT
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PARTS = ("bookie", "broker", "ledger", "metadata", "octavo/spark", "octavo/client")
-_MORE = ("octavo/pipeline/offload_rules.py",)
-"""Steps of jobs that run in the simulator."""
+_MORE = ("octavo/pipeline/offload_rules.py", "protocol/windows.py")
+"""Steps of jobs that run in the simulator; how much of a batch is looked at in a step."""
 MODULES = [
     *(path for part in PARTS for path in sorted((ROOT / part).glob("*.py"))),
     *(ROOT / one for one in _MORE),

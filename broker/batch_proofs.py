@@ -1,0 +1,75 @@
+"""What a packed batch says of itself is proved before it is stored.
+
+Its records are unpacked, within a bound, and each is taken apart: they are as many as the header
+says, numbered one after the other, and nothing else is there. So a batch that was accepted can be
+read as single messages, and sixty bytes cannot stand for a million. Kafka's brokers do the same.
+A batch that is not packed is not looked into: its count is bounded by its bytes, and walking over
+them costs as much as all the rest of a publish; where its records are damaged, readers are told.
+
+Small batches are proved at once. Of the others one is in memory at a time, counted as a body of
+whoever sent it, unpacked in a thread and taken apart in steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from broker.errors import Overloaded
+from ledger.open_batch import unpacked, unpacked_if_small, walked
+from protocol.batch import HEADER_BYTES
+from protocol.compression import Compression
+from protocol.limits import RECORDS_BYTES_MAX
+from protocol.windows import STEP_RECORDS, BatchWindows, packing_of
+
+TURN_WAIT_S = 10.0
+"""How long a large batch waits for those before it until its sender is told to come back."""
+
+
+class BatchProofs:
+    """The proofs of one broker."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def prove(self, batch: bytes, hold: Callable[[int], Awaitable[None]]) -> None:
+        """Return when this whole batch is known to hold what its header says.
+
+        `hold`: called with the bytes that are in memory beside the batch, at last with 0. Raises
+        `InvalidBatch`, `UnsupportedCompression`, `Overloaded`.
+        """
+        header, kind = packing_of(batch)
+        if kind is Compression.NONE:
+            return
+        packed = batch[HEADER_BYTES:]
+        small = unpacked_if_small(kind, packed)
+        if small is not None:
+            await _prove(BatchWindows(header, small))
+            return
+        await self._take_turn()
+        try:
+            await hold(RECORDS_BYTES_MAX)
+            await _prove(BatchWindows(header, await unpacked(kind, packed)))
+        finally:
+            self._turn.release()
+            await hold(0)
+
+    async def _take_turn(self) -> None:
+        try:
+            async with asyncio.timeout(TURN_WAIT_S):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Overloaded(
+                f"this broker proves large packed batches one after the other, and this one waited "
+                f"{TURN_WAIT_S:g} s for its turn: come back in a moment, or send smaller ones"
+            ) from None
+
+
+async def _prove(windows: BatchWindows) -> None:
+    await walked(windows)
+    proved = 0
+    for number in range(windows.windows):
+        proved += windows.prove(number)
+        if proved > STEP_RECORDS:
+            proved = 0
+            await asyncio.sleep(0)

@@ -1,0 +1,245 @@
+"""The records of one batch, some of them at a time. Pure.
+
+Five megabytes may hold a million records, and as objects these take a hundred times as much. So a
+batch is opened in two steps. First, without making an object, it is walked over from record to
+record: then it is known that it holds as many as it says and nothing else, and where every so many
+of them begin. Afterwards any window of a few records is taken apart by itself. Both go on in small
+steps, between which the caller may let others have their turn.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from protocol.batch import (
+    ATTRIBUTE_COMPRESSION,
+    HEADER,
+    HEADER_BYTES,
+    BatchHeader,
+    InvalidBatch,
+    read_header,
+)
+from protocol.compression import Compression, compression_of
+from protocol.entry import Buffer
+from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX, RECORD_HEADERS_MAX
+from protocol.records import Record
+
+WINDOW_RECORDS = 128
+"""Records taken apart together: a tenth of a millisecond."""
+WINDOW_BYTES = 2 * RECORD_HEADERS_MAX
+"""The same in bytes, unless one record alone has more."""
+STEP_RECORDS = 2048
+"""Records walked over in one step: less than half a millisecond."""
+_RECORD_BODY_BYTES_MIN = 6
+"""A record without key, value and headers, behind the byte that says its length."""
+_VARINT_BYTES_MAX = 5
+_DAMAGED = (CorruptRecordException, ValueError, IndexError, OverflowError)
+_offset = attrgetter("offset")
+
+
+def packing_of(batch: Buffer) -> tuple[BatchHeader, Compression]:
+    """Header and compression of one whole batch.
+
+    Raises `InvalidBatch` when it is not whole, `UnsupportedCompression`.
+    """
+    header = read_header(batch)
+    if header.total_bytes != len(batch):
+        raise InvalidBatch(
+            f"record batch claims {header.total_bytes} bytes, {len(batch)} were given"
+        )
+    return header, compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
+
+
+class BatchWindows:
+    """Call `step` until it says False; then `window` gives the records around one of them."""
+
+    __slots__ = ("_data", "_firsts", "_index", "_position", "_starts", "header")
+
+    def __init__(self, header: BatchHeader, data: bytes, start: int = 0) -> None:
+        """`data`, from `start` on: the records, unpacked."""
+        self.header = header
+        self._data = data
+        self._firsts = array("I", [0])
+        """Of each window the number of its first record …"""
+        self._starts = array("I", [start])
+        """… and where that begins."""
+        self._index = 0
+        self._position = start
+
+    @property
+    def held_bytes(self) -> int:
+        """What this holds in memory; windows that were given out are not kept."""
+        return len(self._data) + len(self._firsts) * 2 * self._firsts.itemsize
+
+    def step(self) -> bool:
+        """Walk over some more records; False when that was the last of them.
+
+        Raises `InvalidBatch` when the records do not fill the batch.
+        """
+        data, end = self._data, len(self._data)
+        index, position = self._index, self._position
+        stop = min(self.header.record_count, index + STEP_RECORDS)
+        # A window ends before the record that would make it too long.
+        full_at = self._firsts[-1] + WINDOW_RECORDS
+        full_bytes = self._starts[-1] + WINDOW_BYTES
+        try:
+            while index < stop:
+                start = position
+                size = data[position]
+                position += 1
+                if size > 0x7F:
+                    size, position = _varint(data, start)
+                if size & 1 or size < 2 * _RECORD_BODY_BYTES_MIN:
+                    raise self._damaged(index, "its length is too small for a record")
+                position += size >> 1
+                if index == full_at or (position > full_bytes and index > self._firsts[-1]):
+                    self._firsts.append(index)
+                    self._starts.append(start)
+                    full_at, full_bytes = index + WINDOW_RECORDS, start + WINDOW_BYTES
+                index += 1
+        except IndexError:
+            raise self._damaged(index, "the batch ends before it") from None
+        if position > end:
+            raise self._damaged(index - 1, "the batch ends within it")
+        self._index, self._position = index, position
+        if index < self.header.record_count:
+            return True
+        if position != end:
+            raise InvalidBatch(
+                f"record batch counts {index} records; {end - position} bytes follow the last one"
+            )
+        return False
+
+    def span(self, index: int) -> range:
+        """The numbers of the records in the window that holds the record `index`."""
+        at = bisect_right(self._firsts, index) - 1
+        return range(self._firsts[at], self._last(at))
+
+    def window(self, index: int) -> tuple[int, list[Record]]:
+        """The records of the window that holds the record `index`, and the number of the first.
+
+        A record's `offset_delta` is its number. Raises `InvalidBatch` when one of them is damaged.
+        """
+        at = bisect_right(self._firsts, index) - 1
+        first = self._firsts[at]
+        try:
+            found = [
+                Record(one.key, one.value, one.headers, one.timestamp, number)
+                for number, one in enumerate(self._opened(at), first)
+            ]
+        except _DAMAGED as error:
+            raise self._damaged(first, f"it, or one soon behind it: {error}") from error
+        return first, found
+
+    def gapped_window(self, index: int) -> tuple[int, list[Record]]:
+        """The same of a batch of a compacted view: `offset_delta` is what each record says."""
+        first, found = self.window(index)
+        deltas = self._deltas(bisect_right(self._firsts, index) - 1)
+        return first, [
+            one._replace(offset_delta=delta) for one, delta in zip(found, deltas, strict=True)
+        ]
+
+    def following(self, index: int, *, gaps: bool = False) -> Iterator[tuple[int, list[Record]]]:
+        """Window by window, from the one that holds the record `index` on: see `window`.
+
+        `gaps`: see `gapped_window`; the offset deltas must ascend to what the header says.
+        """
+        last = -1
+        while index < self.header.record_count:
+            first, found = self.gapped_window(index) if gaps else self.window(index)
+            for number, record in enumerate(found, first) if gaps else ():
+                if not last < record.offset_delta <= self.header.last_offset_delta:
+                    raise self._damaged(
+                        number, f"an offset delta of {record.offset_delta} follows {last}"
+                    )
+                last = record.offset_delta
+            yield first, found
+            index = first + len(found)
+
+    @property
+    def windows(self) -> int:
+        """How many there are."""
+        return len(self._firsts)
+
+    def prove(self, number: int) -> int:
+        """Take window `number` apart, to see that it can be; how many records it has.
+
+        Raises `InvalidBatch`, also when the records are not numbered one after the other, and when
+        one is longer than a batch may be that is not packed.
+        """
+        first, after = self._firsts[number], self._last(number)
+        size = self._end(number) - self._starts[number]
+        if size > ENTRY_PAYLOAD_BYTES_MAX:
+            raise self._damaged(
+                first, f"it has {size} bytes; the most is {ENTRY_PAYLOAD_BYTES_MAX}"
+            )
+        try:
+            deltas = self._deltas(number)
+        except _DAMAGED as error:
+            raise self._damaged(first, f"it, or one soon behind it: {error}") from error
+        if deltas != list(range(first, after)):
+            raise self._damaged(first, "offset deltas do not count up by one")
+        return after - first
+
+    def _deltas(self, number: int) -> list[int]:
+        return list(map(_offset, self._opened(number)))
+
+    def _last(self, number: int) -> int:
+        after = number + 1
+        return self._firsts[after] if after < len(self._firsts) else self.header.record_count
+
+    def _end(self, number: int) -> int:
+        after = number + 1
+        return self._starts[after] if after < len(self._starts) else len(self._data)
+
+    def _opened(self, number: int) -> DefaultRecordBatch:
+        start, end = self._starts[number], self._end(number)
+        if end - start > WINDOW_BYTES:
+            self._check_headers(self._firsts[number], start)
+        plain = self.header._replace(
+            base_offset=0,
+            batch_length=HEADER_BYTES - 12 + end - start,
+            attributes=self.header.attributes & ~ATTRIBUTE_COMPRESSION,
+            record_count=self._last(number) - self._firsts[number],
+        )
+        return DefaultRecordBatch(HEADER.pack(*plain) + self._data[start:end])
+
+    def _check_headers(self, index: int, position: int) -> None:
+        """A long record is a window of its own; each header would be three objects."""
+        data = self._data
+        try:
+            _, position = _varint(data, position)
+            position += 1
+            _, position = _varint(data, position)  # time
+            _, position = _varint(data, position)  # offset
+            for _ in ("key", "value"):
+                size, position = _varint(data, position)
+                position += 0 if size & 1 else size >> 1
+            count = _varint(data, position)[0] >> 1
+        except IndexError:
+            raise self._damaged(index, "the batch ends within it") from None
+        if count > RECORD_HEADERS_MAX:
+            raise self._damaged(index, f"it has {count} headers; the most is {RECORD_HEADERS_MAX}")
+
+    def _damaged(self, index: int, why: str) -> InvalidBatch:
+        return InvalidBatch(f"record {index} of {self.header.record_count}: {why}")
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """The unsigned number at `position` (twice the length; odd: below zero), and what follows."""
+    found = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found, position
+        shift += 7
+        if shift >= 7 * 2 * _VARINT_BYTES_MAX:
+            raise IndexError("a number without end")
