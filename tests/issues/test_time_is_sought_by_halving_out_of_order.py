@@ -32,7 +32,7 @@ from tests.broker_cluster import BrokerCluster, make_topic, owned, running_broke
 
 TIMES = (100, 10, 110, 20, 120, 30)
 times = st.lists(
-    st.lists(st.integers(-1, 60) | st.just(10**13), min_size=1, max_size=4), max_size=14
+    st.lists(st.integers(0, 60) | st.just(10**13), min_size=1, max_size=4), max_size=14
 )
 
 
