@@ -1,0 +1,111 @@
+"""docs/limits.md has every bound that is a setting or that the HTTP API meets, with its default."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bookie.config import BookieConfig
+from broker.config import BrokerConfig
+from broker.http_config import HttpConfig
+from ledger.options import LedgerOptions
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "limits.md"
+SETTINGS: dict[str, Any] = {
+    "http": HttpConfig,
+    "broker": BrokerConfig,
+    "bookie": BookieConfig,
+    "ledger": LedgerOptions,
+}
+INSIDE = {
+    "broker.reopen_delay_ms_max",
+    "broker.chores:PAUSE_S_MAX",
+    "broker.proxy:PAUSE_S_MAX",
+    "broker.call:OFFSET_MAX",
+    "protocol.limits:LONG_POLL_MS_MAX",
+}
+"""Pauses between attempts, and names for bounds that stand on the page under another."""
+
+
+class Row(NamedTuple):
+    name: str
+    default: str
+    of: str
+    at: str
+    test: str
+
+
+def rows() -> list[Row]:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    return [Row(*(cell.strip() for cell in line.strip("|").split(" | "))) for line in lines]
+
+
+def name_of(row: Row) -> str:
+    return row.name.strip("`")
+
+
+def value_of(name: str) -> Any:
+    module, colon, constant = name.partition(":")
+    if colon:
+        return getattr(importlib.import_module(module), constant)
+    section, _, setting = name.partition(".")
+    return {field.name: field.default for field in dataclasses.fields(SETTINGS[section])}[setting]
+
+
+def shown(name: str, value: float) -> str:
+    """A bound as the page has it."""
+    small = name.lower()
+    if "bytes" in small:
+        for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+            if value % size == 0:
+                return f"{int(value) // size} {unit}"
+        return f"{int(value):,} bytes"
+    unit = " ms" if "_ms" in small else " s" if "_s_" in small else ""
+    return f"{int(value):,}{unit}"
+
+
+def bounds() -> set[str]:
+    """Settings that are bounds, of the wire and of what HTTP and its brokers refuse."""
+    found = {
+        f"{section}.{field.name}"
+        for section, kind in SETTINGS.items()
+        for field in dataclasses.fields(kind)
+        if field.name.endswith("_max")
+    }
+    for path in (*sorted((ROOT / "broker").glob("*.py")), ROOT / "protocol" / "limits.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(path.read_text()).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if isinstance(target, ast.Name) and re.fullmatch(r"[A-Z][A-Z_]*_MAX", target.id):
+                found.add(f"{module}:{target.id}")
+    return found
+
+
+def test_every_bound_is_on_the_page_once() -> None:
+    named = [name_of(row) for row in rows()]
+    assert sorted(named) == sorted(set(named))
+    assert bounds() - INSIDE <= set(named), "write a row for each of these in docs/limits.md"
+    assert not INSIDE & set(named)
+
+
+def test_the_defaults_are_those_of_the_code() -> None:
+    for row in rows():
+        name = name_of(row)
+        assert row.default == shown(name, value_of(name)), name
+
+
+def test_each_row_says_what_happens_and_names_a_test_that_is_there() -> None:
+    without = 0
+    for row in rows():
+        assert row.of, row
+        assert row.at, row
+        if row.test == "–":
+            without += 1
+            continue
+        assert (ROOT / "tests" / row.test.strip("`")).is_file(), row
+    assert without <= 12, "a bound without a test: write one"
