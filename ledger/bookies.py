@@ -9,6 +9,9 @@ changed hands pass for the bookie that made the promises (BookKeeper #4812).
 Lanes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds must
 never be confused with a writer's adds or a reader's plain reads of the same entries, so they have
 connections of their own.
+
+Bookies go for good, one by one over a long life. What is kept of one that is not registered goes
+once nobody listens to it or talks to it; whoever turns to it again gets a new object.
 """
 
 from __future__ import annotations
@@ -86,12 +89,18 @@ class Bookie:
         return info is not None and not info.incarnation
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is known here that a new object would not know."""
+        return not (self.connection or self._listeners or self._connecting or self._reconnecting)
+
+    @property
     def is_connecting(self) -> bool:
         """Whether a connection is being made."""
         return self._connecting is not None
 
     def listen(self, listener: BookieListener) -> None:
         """Tell `listener` from now on; connect if need be."""
+        assert self._pool.get(self.bookie_id, self.lane) is self, "to be had anew for each listener"
         self._listeners[listener] = None
         if self.connection is None and self._reconnecting is None:
             self._reconnecting = self._pool.spawn(self._keep_connected())
@@ -102,6 +111,7 @@ class Bookie:
     def unlisten(self, listener: BookieListener) -> None:
         """Tell it no more."""
         self._listeners.pop(listener, None)
+        self._pool.let_go(self)
 
     async def connected(self) -> BookieConnection:
         """The connection, made if need be. Raises `BookieUnavailable`."""
@@ -109,6 +119,8 @@ class Bookie:
             return self.connection
         if self._pool.closed:
             raise BookieUnavailable(self.bookie_id, CLOSING)
+        if (current := self._pool.get(self.bookie_id, self.lane)) is not self:
+            return await current.connected()  # we were let go while somebody paused
         if self._connecting is None:
             self._connecting = self._pool.spawn(self._connect())
             self._connecting.add_done_callback(self._connect_done)
@@ -123,6 +135,7 @@ class Bookie:
         self._connecting = None
         if not task.cancelled():
             task.exception()  # retrieved: whoever awaited it has it
+        self._pool.let_go(self)
 
     async def _connect(self) -> BookieConnection:
         try:
@@ -200,6 +213,7 @@ class Bookie:
                     pause_ms = min(pause_ms * 2, self._options.reconnect_ms_max)
         finally:
             self._reconnecting = None
+            self._pool.let_go(self)
 
     def _tell_down(self, error: BookieUnavailable) -> None:
         for listener in tuple(self._listeners):
@@ -222,6 +236,7 @@ class Bookie:
         self._tell_down(error)
         if self._listeners and self._reconnecting is None and not self._pool.closed:
             self._reconnecting = self._pool.spawn(self._keep_connected())
+        self._pool.let_go(self)
 
 
 class Bookies:
@@ -274,6 +289,13 @@ class Bookies:
             bookie = self._bookies[bookie_id, lane] = Bookie(bookie_id, self, lane)
         return bookie
 
+    def let_go(self, bookie: Bookie) -> None:
+        """Keep it no longer, if it is not registered and nobody has to do with it."""
+        key = (bookie.bookie_id, bookie.lane)
+        gone = bookie.bookie_id not in self._infos and bookie.is_idle and not self.closed
+        if gone and self._bookies.get(key) is bookie:
+            del self._bookies[key]
+
     # ------------------------------------------------------------------ who is there
 
     @property
@@ -309,8 +331,15 @@ class Bookies:
         return lambda: self._on_change.pop(listener, None)
 
     async def all_known(self, enough: int) -> set[str]:
-        """Every bookie of the cluster, also if down; those seen so far, if they are `enough`."""
-        return set(self._known) if len(self._known) >= enough else await self._registry.known()
+        """Every bookie of the cluster, also if down; those that are up, if they are `enough`.
+
+        What was forgotten by its operator is no longer known here either.
+        """
+        if len(self._infos) < enough:
+            known = await self._registry.known() | self._infos.keys()
+            self._known = {one: info for one, info in self._known.items() if one in known}
+            return known
+        return set(self._known)
 
     async def reload(self) -> None:
         """Read the registrations now. Raises `MetadataUnavailable`."""
@@ -343,6 +372,8 @@ class Bookies:
         self._infos = infos
         self._known.update(infos)
         if changed:
+            for bookie in tuple(self._bookies.values()):
+                self.let_go(bookie)
             for listener in tuple(self._on_change):
                 listener()
 
