@@ -13,6 +13,11 @@ itself where the metadata store has a clock that agrees. Where it has none (one 
 embedded store), nothing tells a machine that was switched off for a week from a clock that is a
 week ahead: a person confirms the time.
 
+A ledger is dated when it is found closed, for messages that do not say how old they are. A date
+must not be behind: what was dated by a clock that was is old at once when it is right again. So it
+is the highest time that was ever counted, and counted on; a clock that stays behind lowers the time
+to delete by, and not this one. A person may lower both.
+
 Safe as long as one of wall clock and store clock is not ahead, or time once counted right.
 """
 
@@ -43,6 +48,9 @@ class DeletionTime(NamedTuple):
     doubt: str
     late_ms: int
     """How far behind the clocks' claim it is."""
+    date_ms: int
+    """What a ledger that is found closed now is dated by: never before the truth, if time was once
+    counted right."""
 
 
 _WANDERING = 100
@@ -50,16 +58,23 @@ _WANDERING = 100
 
 
 class DeletionClock:
-    """Counts. `known_ms`: the time that was safe when it was last written down, if ever."""
+    """Counts. `known_ms`: the time that was safe when it was last written down, if ever.
 
-    def __init__(self, limits: ClockLimits, known_ms: int | None = None) -> None:
+    `highest_ms`: what ledgers were dated by then.
+    """
+
+    def __init__(
+        self, limits: ClockLimits, known_ms: int | None = None, highest_ms: int = 0
+    ) -> None:
         self._limits = limits
+        self._highest_ms = max(highest_ms, known_ms or 0)
         self._counted_ms = known_ms
         self._steady_ms: int | None = None
         self._allowance_ms = float(limits.tolerance_ms)
         """What the claim may still gain on the count at once; it grows back slowly."""
         self._claimed_since_ms: int | None = None
         self._claimed_gap_ms = 0
+        self._passed_ms = 0
 
     @property
     def has_begun(self) -> bool:
@@ -68,9 +83,12 @@ class DeletionClock:
 
     def confirm(self, now_ms: int) -> None:
         """Somebody who knows says what time it is."""
-        self._counted_ms = now_ms
-        self._claimed_since_ms = None
-        self._allowance_ms = self._limits.tolerance_ms
+        self._believe(now_ms)
+        self._highest_ms = now_ms
+
+    def date_from(self, highest_ms: int) -> None:
+        """Another broker has counted so far."""
+        self._highest_ms = max(self._highest_ms, highest_ms)
 
     def observe(self, reading: Reading) -> DeletionTime:
         """Look at the clocks; now and then, at the latest when the time is wanted."""
@@ -83,19 +101,34 @@ class DeletionClock:
         if self._counted_ms is None:
             self._counted_ms = claimed_ms
         self._counted_ms += passed_ms
+        self._highest_ms += passed_ms
+        self._passed_ms = passed_ms
         self._allowance_ms = min(tolerance_ms, self._allowance_ms + passed_ms / _WANDERING)
         gap_ms = claimed_ms - self._counted_ms
         if -tolerance_ms <= gap_ms <= self._allowance_ms:
             self._allowance_ms -= max(0, gap_ms)
             self._take(claimed_ms)
-            return DeletionTime(claimed_ms, _apart(reading) if apart else "", 0)
+            return self._found(claimed_ms, _apart(reading) if apart else "", 0)
         witnessed = reading.store_ms is not None and not apart
         if self._outlasts(gap_ms, reading.steady_ms, may=witnessed or gap_ms < 0):
-            self.confirm(claimed_ms)
-            return DeletionTime(claimed_ms, _apart(reading) if apart else "", 0)
+            self._believe(claimed_ms)
+            return self._found(claimed_ms, _apart(reading) if apart else "", 0)
         now_ms = min(claimed_ms, self._counted_ms)
         doubt = _apart(reading) if apart else _off(gap_ms, witnessed)
-        return DeletionTime(now_ms, doubt, max(0, gap_ms))
+        return self._found(now_ms, doubt, max(0, gap_ms))
+
+    def _found(self, now_ms: int, doubt: str, late_ms: int) -> DeletionTime:
+        ahead_ms = self._highest_ms - now_ms
+        if ahead_ms < 0:
+            self._highest_ms = now_ms
+        elif not doubt and ahead_ms <= self._limits.tolerance_ms:
+            # What a steady clock gains must not add up; a clock that is set back, bit by bit, must.
+            self._highest_ms -= min(ahead_ms, self._passed_ms // _WANDERING)
+        return DeletionTime(now_ms, doubt, late_ms, self._highest_ms)
+
+    def _believe(self, now_ms: int) -> None:
+        self._take(now_ms)
+        self._allowance_ms = self._limits.tolerance_ms
 
     def _take(self, now_ms: int) -> None:
         self._counted_ms = now_ms

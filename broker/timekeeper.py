@@ -65,7 +65,12 @@ class Timekeeper:
     async def confirm(self) -> None:
         """This broker's wall clock is right: all brokers are told. Raises what the store does."""
         written = await self._store.write(
-            lambda known: replace(known, time_ms=self._wall(), confirmed=known.confirmed + 1)
+            lambda known: replace(
+                known,
+                time_ms=self._wall(),
+                highest_ms=self._wall(),
+                confirmed=known.confirmed + 1,
+            )
         )
         self._learn(written.record)
 
@@ -89,7 +94,7 @@ class Timekeeper:
             found = self.now()
             if found is None or found.doubt:
                 return known
-            return replace(known, time_ms=found.now_ms)
+            return replace(known, time_ms=found.now_ms, highest_ms=found.date_ms)
 
         record, store_ms = await self._store.write(counted)
         if store_ms is not None:
@@ -98,7 +103,9 @@ class Timekeeper:
 
     def _learn(self, record: ClockRecord) -> None:
         if self._clock is None:
-            self._clock = DeletionClock(self._limits, record.time_ms or None)
+            self._clock = DeletionClock(self._limits, record.time_ms or None, record.highest_ms)
         elif record.confirmed > self._confirmed:
             self._clock.confirm(record.time_ms)
+        else:
+            self._clock.date_from(record.highest_ms)
         self._confirmed = max(self._confirmed, record.confirmed)

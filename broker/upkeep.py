@@ -127,7 +127,7 @@ class Upkeep:
         age_ms = None if time is None else settings.retention_ms
         policy = RetentionPolicy(age_ms, settings.retention_bytes)
         if age_ms is not None and time is not None and not time.doubt:
-            await self._date(now_ms)
+            await self._date(time.date_ms)
         before = self._record.chain
         unknown = before.to_measure(policy, now_ms, open_bytes)
         if unknown is not None and self._measuring is None:

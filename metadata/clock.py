@@ -1,6 +1,6 @@
 """The record of the time that was known last, and what time the metadata store says it is.
 
-    /octavo/clock   time_ms, confirmed
+    /octavo/clock   time_ms, highest_ms, confirmed
 
 Written by each broker once a minute: when the store changed it last, by a clock of the store's own,
 is a second witness beside the writer's clock (broker/timekeeper.py).
@@ -23,10 +23,12 @@ CLOCK_PATH = "/octavo/clock"
 class ClockRecord:
     """`time_ms`: the time that was safe to delete by when it was written, 0 when it never was.
 
-    `confirmed` counts how often a person has said what time it is.
+    `highest_ms`: what ledgers were dated by then, 0 in records of older versions. `confirmed`
+    counts how often a person has said what time it is.
     """
 
     time_ms: int = 0
+    highest_ms: int = 0
     confirmed: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -124,6 +124,31 @@ async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
         assert partition.earliest_offset == 2
 
 
+async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path) -> None:
+    """It says of no time, and was dated by a clock 8 days behind: it went when that was right."""
+    async with running_brokers(tmp_path) as brokers:
+        broker, partition = await filled(brokers, 0)
+        brokers.clock.now_ms -= 8 * DAY_MS
+
+        def believed() -> bool:
+            time = broker.deletion_time()
+            return time is not None and not time.doubt
+
+        assert not believed()
+        await until(believed, "it has stayed so for long enough")
+        await partition.publish(batch(1, time_ms=-1))
+        await until(lambda: len(partition._record.chain.links) > 2, "a roll-over")
+        await partition.upkeep()
+        brokers.clock.now_ms += 8 * DAY_MS
+        await broker.confirm_clock()
+        await partition.upkeep()
+        assert partition.earliest_offset == 0
+        brokers.clock.now_ms += 8 * DAY_MS
+        await broker.confirm_clock()
+        await partition.upkeep()
+        assert partition.earliest_offset == 2
+
+
 def test_a_doubted_time_dates_nothing() -> None:
     """Pure: what says of no time ages from the time that was written down, and by no other."""
     chain = Chain().appending(1).closing_last(Contents(1, 1, -1, -1), 5).appending(2)

@@ -37,7 +37,7 @@ MUTANTS = (
             Edit(
                 "broker.timekeeper:Timekeeper.now",
                 "found = self._clock.observe(reading)",
-                'found = DeletionTime(self._wall(), "", 0)',
+                'found = DeletionTime(self._wall(), "", 0, self._wall())',
             ),
         ),
         profile="topic",

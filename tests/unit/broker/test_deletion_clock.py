@@ -43,7 +43,7 @@ class Machine:
 @pytest.mark.parametrize("has_store", [True, False])
 def test_clocks_that_agree_are_gone_by(has_store: bool) -> None:
     machine = Machine(has_store=has_store)
-    assert machine.after(3 * DAY) == DeletionTime(machine.true_ms, "", 0)
+    assert machine.after(3 * DAY) == DeletionTime(machine.true_ms, "", 0, machine.true_ms)
 
 
 @pytest.mark.parametrize("has_store", [True, False])
@@ -58,7 +58,7 @@ def test_a_clock_that_is_wrong_for_a_while(has_store: bool, wrong_ms: int, for_m
     assert found.doubt
     machine.wall_off = 0
     found = machine.after(20 * MINUTE)
-    assert found == DeletionTime(machine.true_ms, "", 0), "it goes on by itself"
+    assert found == DeletionTime(machine.true_ms, "", 0, machine.true_ms), "it goes on by itself"
 
 
 def test_one_clock_ahead_for_ever_deletes_by_the_other() -> None:
@@ -79,13 +79,13 @@ def test_one_machine_that_was_off_waits_for_a_person() -> None:
     assert found.late_ms == 7 * DAY
     assert "POST /v1/cluster/clock" in found.doubt
     machine.clock.confirm(machine.true_ms)
-    assert machine.after(HOUR) == DeletionTime(machine.true_ms, "", 0)
+    assert machine.after(HOUR) == DeletionTime(machine.true_ms, "", 0, machine.true_ms)
 
 
 def test_a_cluster_that_was_off_goes_on_when_two_clocks_agree() -> None:
     machine = Machine(DeletionClock(LIMITS, START - 7 * DAY))
     assert machine.after(5 * MINUTE).late_ms == 7 * DAY
-    assert machine.after(6 * MINUTE) == DeletionTime(machine.true_ms, "", 0)
+    assert machine.after(6 * MINUTE) == DeletionTime(machine.true_ms, "", 0, machine.true_ms)
 
 
 def test_both_clocks_set_at_once_are_not_believed_at_once() -> None:
@@ -95,7 +95,7 @@ def test_both_clocks_set_at_once_are_not_believed_at_once() -> None:
     machine.wall_off = machine.store_off = 8 * DAY
     assert machine.after(9 * MINUTE).now_ms == machine.true_ms
     machine.wall_off = machine.store_off = 0
-    assert machine.after(MINUTE) == DeletionTime(machine.true_ms, "", 0)
+    assert machine.after(MINUTE) == DeletionTime(machine.true_ms, "", 0, machine.true_ms)
 
 
 def test_a_clock_that_runs_too_fast_gains_little() -> None:
@@ -142,6 +142,43 @@ def test_alone_it_is_never_ahead_by_more_than_it_may_wander(story: list[tuple[in
 
 
 @given(steps, st.booleans())
+def test_no_date_is_behind_once_time_was_counted_right(
+    story: list[tuple[int, int]], has_store: bool
+) -> None:
+    """Whatever one clock does, also for good: what is dated by it is not old when it is right."""
+    machine = Machine(has_store=has_store)
+    machine.after(0)
+    for ms, off in story:
+        machine.wall_off = off
+        found = machine.after(ms)
+        assert found.date_ms >= machine.true_ms - machine.passed_ms / 100
+        assert found.date_ms >= found.now_ms
+
+
+def test_a_clock_that_is_behind_for_days_lowers_no_date() -> None:
+    machine = Machine(has_store=False)
+    machine.after(HOUR)
+    machine.wall_off = -8 * DAY
+    found = machine.after(2 * DAY)
+    assert not found.doubt
+    assert found.now_ms == machine.true_ms - 8 * DAY
+    assert found.date_ms == machine.true_ms
+    after = DeletionClock(LIMITS, found.now_ms, found.date_ms)  # another process goes on
+    assert after.observe(Reading(0, found.now_ms, None)).date_ms == machine.true_ms
+    after.date_from(machine.true_ms + HOUR)  # another broker has counted further
+    assert after.observe(Reading(0, found.now_ms, None)).date_ms == machine.true_ms + HOUR
+    after.confirm(found.now_ms)  # a person knows better
+    assert after.observe(Reading(0, found.now_ms, None)).date_ms == found.now_ms
+
+
+def test_a_steady_clock_that_gains_does_not_add_up() -> None:
+    clock = DeletionClock(LIMITS)
+    for minute in range(100_000):
+        found = clock.observe(Reading(minute * (MINUTE + 30), START + minute * MINUTE, None))
+        assert found.date_ms - found.now_ms <= 30
+
+
+@given(steps, st.booleans())
 def test_it_ends_by_itself_where_there_are_two(
     story: list[tuple[int, int]], store_is_right: bool
 ) -> None:
@@ -153,4 +190,4 @@ def test_it_ends_by_itself_where_there_are_two(
             machine.store_off = off
         machine.after(ms)
     machine.wall_off = machine.store_off = 0
-    assert machine.after(21 * MINUTE) == DeletionTime(machine.true_ms, "", 0)
+    assert machine.after(21 * MINUTE) == DeletionTime(machine.true_ms, "", 0, machine.true_ms)

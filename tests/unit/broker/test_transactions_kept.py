@@ -60,7 +60,7 @@ async def test_it_is_kept_from_its_last_use(seed: int) -> None:
     unused: Any = None
     now_ms = used_ms = 1_700_000_000_000
     transactions = Transactions(
-        store, unused, unused, lambda: now_ms, lambda: DeletionTime(now_ms, "", 0)
+        store, unused, unused, lambda: now_ms, lambda: DeletionTime(now_ms, "", 0, now_ms)
     )
     batch, used = -1, False
     for _ in range(60):

@@ -529,7 +529,7 @@ class FakeBroker:
         ]
 
     def deletion_time(self) -> DeletionTime | None:
-        return DeletionTime(NOW_MS, "", 0)
+        return DeletionTime(NOW_MS, "", 0, NOW_MS)
 
     async def confirm_clock(self) -> DeletionTime | None:
         return self.deletion_time()
