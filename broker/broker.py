@@ -24,12 +24,12 @@ from broker.deletion import Deletions
 from broker.deletion_clock import ClockLimits, DeletionTime
 from broker.errors import TopicChanged, TopicNotFound
 from broker.leftovers import Leftovers
-from broker.log_reader import ReadAheadBudget
 from broker.members import Members, decode_broker, encode_broker
 from broker.metrics import Duties
 from broker.open_batches import OpenBatches
 from broker.ownership import Owners
 from broker.partition import Partition
+from broker.read_ahead import ReadAheadBudget
 from broker.surroundings import Surroundings
 from broker.timekeeper import Timekeeper
 from broker.topics import Topics

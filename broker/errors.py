@@ -219,6 +219,20 @@ class PartitionUnavailable(BrokerError):
     retryable = True
 
 
+class PartitionDamaged(PartitionUnavailable):
+    """What is stored has a gap, or is forged, in all its copies; nothing is passed over (503).
+
+    The message names partition, ledger, entry, and the offsets that were expected and found.
+    """
+
+    name = "partition-damaged"
+    retryable = False
+
+    def __init__(self, message: str, entry_id: int) -> None:
+        super().__init__(message)
+        self.entry_id = entry_id
+
+
 class PartitionUnopenable(PartitionUnavailable):
     """Its topic asks for more bookies than the cluster has, up or down (503, for good)."""
 

@@ -10,17 +10,25 @@ bytes read ahead over all partitions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from broker.chain import Contents
 from broker.entry_index import EntryIndex
-from broker.errors import MessageNotFound, OffsetTrimmed, PartitionUnavailable
+from broker.errors import (
+    MessageNotFound,
+    OffsetTrimmed,
+    PartitionDamaged,
+    PartitionUnavailable,
+)
 from broker.open_readers import OpenReaders
 from broker.partition_record import PartitionRecordKeeper
+from broker.read_ahead import ReadAheadBudget
 from broker.types import MessageId, PartitionName, StoredBatch
-from ledger.errors import LedgerNotFound
+from ledger.continuity import Continuity
+from ledger.errors import LedgerDamaged, LedgerNotFound
 from ledger.ledgers import LedgerClient
 from ledger.offloaded import OffloadedReader, open_offloaded
 from ledger.open_batch import Opening
@@ -28,8 +36,9 @@ from ledger.reader import LedgerReader
 from ledger.time_search import offset_as_new_as
 from metadata.offloads import is_only_copy
 from metadata.topics import PartitionLedger
-from protocol.batch import BatchHeader, read_header, with_base_offset
+from protocol.batch import BatchHeader, with_base_offset
 from protocol.codes import NoSuchEntry
+from protocol.entry import Entry
 
 T = TypeVar("T")
 AnyReader = LedgerReader | OffloadedReader
@@ -41,24 +50,6 @@ _STREAMS_MAX = 8
 _HINTS_MAX = 128
 _INTERPOLATIONS_MAX = 3
 _CONFIRM_WAIT_S = 5.0
-
-
-class ReadAheadBudget:
-    """Bytes that all partitions together may hold read ahead."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._left = bytes_max
-
-    def take(self, amount: int) -> bool:
-        """True when there was room."""
-        if amount > self._left:
-            return False
-        self._left -= amount
-        return True
-
-    def give_back(self, amount: int) -> None:
-        """What `take` has given."""
-        self._left += amount
 
 
 class LogReader:
@@ -119,7 +110,8 @@ class LogReader:
         """The batch that a message id names. Raises `MessageNotFound`."""
         link = self._record.chain.link_of(message_id.ledger_id)
         if link is not None and message_id.entry_id <= await self._last_entry_of(link):
-            batches = await self._entries(link, message_id.entry_id, message_id.entry_id)
+            entry_id = message_id.entry_id
+            batches = await self._undamaged(link, lambda: self._entries(link, entry_id, entry_id))
             if message_id.index < batches[0].header.record_count:
                 return batches[0]
         raise MessageNotFound(f"{self._name} has no message {message_id}")
@@ -143,21 +135,25 @@ class LogReader:
         """What a closed ledger holds, by the headers of all its batches: it is read whole."""
 
         async def read(reader: AnyReader) -> Contents:
-            found = Contents()
+            found, order = Contents(), self._order(link, reader)
             async for entry in reader.entries(0, reader.last_add_confirmed):
-                found = found.plus(read_header(entry.payload), len(entry.payload))
+                found = found.plus(order.follow(entry), len(entry.payload))
             return found
 
-        return await self._where_it_lies(link, await self._closed_reader(link), read)
+        return await self._undamaged(link, lambda: self._of_closed(link, read))
 
     async def header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
-        """The header of one entry, as it is stored: its base offset is relative to the ledger."""
+        """The header of one entry, as it is stored: its base offset is relative to the ledger.
+
+        For whoever does not know yet how many messages the ledger holds.
+        """
 
         async def read(reader: AnyReader) -> BatchHeader:
-            (entry,) = await reader.read(entry_id, entry_id)
-            return read_header(entry.payload)
+            order = Continuity(link.ledger_id, base_offset=link.base_offset)
+            entries = await reader.read(max(0, entry_id - 1), entry_id)
+            return [order.follow(entry) for entry in entries][-1]
 
-        return await self._where_it_lies(link, await self._closed_reader(link), read)
+        return await self._undamaged(link, lambda: self._of_closed(link, read))
 
     async def headers_from(
         self, link: PartitionLedger, first_entry: int
@@ -168,10 +164,14 @@ class LogReader:
             return []
 
         async def read(reader: AnyReader) -> list[tuple[int, BatchHeader]]:
+            order = self._order(link, reader)
             entries = reader.entries(first_entry, last)
-            return [(entry.entry_id, read_header(entry.payload)) async for entry in entries]
+            return [(entry.entry_id, order.follow(entry)) async for entry in entries]
 
-        return await self._where_it_lies(link, await self._reader(link), read)
+        async def attempt() -> list[tuple[int, BatchHeader]]:
+            return await self._where_it_lies(link, await self._reader(link), read)
+
+        return await self._undamaged(link, attempt)
 
     async def entry_of(self, link: PartitionLedger, offset: int) -> int:
         """The entry of this ledger that contains the absolute `offset`."""
@@ -195,14 +195,14 @@ class LogReader:
                 guess = low + (high - low + 1) * (relative - low_offset) // span
                 guess = min(max(guess, low + 1), high)
             tries += 1
-            batch = (await self._entries(link, guess, guess))[0]
-            start = batch.base_offset - link.base_offset
+            header = await self._one_header(link, guess)
+            start = header.base_offset
             self._index.note(link.ledger_id, start, guess)
             if start > relative:
                 high, high_offset = guess - 1, start
             else:
                 low, low_offset = guess, start
-                if relative < start + batch.header.record_count:
+                if relative < start + header.record_count:
                     break
         return low
 
@@ -251,16 +251,44 @@ class LogReader:
             raise self._trimmed(offset)
         link = self._record.chain.find(offset)
         try:
-            first = await self.entry_of(link, offset)
-            last = await self._last_entry_of(link)
-            mean = await self._mean_entry_bytes(link)
-            wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
-            batches = await self._entries(link, first, min(last, first + wanted - 1))
+            batches = await self._run_undamaged(link, offset, bytes_wanted)
         except LedgerNotFound as error:
             if offset >= self._record.chain.earliest_offset:
                 raise
             raise self._trimmed(offset) from error
         self._hint(batches[-1].next_offset, link.ledger_id, batches[-1].entry_id + 1)
+        return batches
+
+    async def _run_undamaged(
+        self, link: PartitionLedger, offset: int, bytes_wanted: int
+    ) -> list[StoredBatch]:
+        try:
+            return await self._undamaged(link, lambda: self._run(link, offset, bytes_wanted))
+        except PartitionDamaged as error:
+            # What comes before is good; but an entry that says too much shows at the one behind it.
+            with contextlib.suppress(LedgerDamaged):
+                front = await self._run(link, offset, bytes_wanted, error.entry_id - 1)
+                if front:
+                    return front
+            raise
+
+    async def _run(
+        self, link: PartitionLedger, offset: int, bytes_wanted: int, before: int | None = None
+    ) -> list[StoredBatch]:
+        hint = self._hints.get(offset)
+        first = await self.entry_of(link, offset)
+        last = await self._last_entry_of(link) if before is None else before - 1
+        if first > last:
+            return []
+        mean = await self._mean_entry_bytes(link)
+        wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
+        # What a hint names begins where the batch before it ended.
+        starts = offset if hint == (link.ledger_id, first) else None
+        batches = await self._entries(link, first, min(last, first + wanted - 1), starts)
+        if not batches[0].base_offset <= offset < batches[0].next_offset:
+            held = f"{batches[0].base_offset} to {batches[0].next_offset - 1}"
+            why = f"holds offsets {held}; expected is one that holds {offset}"
+            raise LedgerDamaged(link.ledger_id, first, why)
         return batches
 
     def _trimmed(self, offset: int) -> OffsetTrimmed:
@@ -276,19 +304,69 @@ class LogReader:
 
     # Ledgers
 
-    async def _entries(self, link: PartitionLedger, first: int, last: int) -> list[StoredBatch]:
-        reader = await self._reader(link)
-        if last > reader.last_add_confirmed:
-            await self._catch_up(reader, last)
-        entries = await self._where_it_lies(link, reader, lambda one: one.read(first, last))
+    async def _one_header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
+        """As it is stored, for a search: whether it is right, whoever reads there looks at."""
+        (entry,) = await self._read(link, entry_id, entry_id)
+        return Continuity(link.ledger_id).checked(entry)
+
+    async def _entries(
+        self, link: PartitionLedger, first: int, last: int, starts: int | None = None
+    ) -> list[StoredBatch]:
+        """Batches that follow from one another. `starts`: the offset of the first one, if known;
+        else the one before it is read as well. Raises `LedgerDamaged`."""
+        known = starts is not None or first == 0
+        entries = await self._read(link, first if known else first - 1, last)
+        order = self._order(link, await self._reader(link), starts)
         found = []
         for entry in entries:
-            header = read_header(entry.payload)
+            header = order.follow(entry)
+            if entry.entry_id < first:
+                continue
             base = link.base_offset + header.base_offset
             served = header._replace(base_offset=base, partition_leader_epoch=0)
             data = with_base_offset(entry.payload, base)
             found.append(StoredBatch(base, link.ledger_id, entry.entry_id, served, data))
         return found
+
+    async def _read(self, link: PartitionLedger, first: int, last: int) -> list[Entry]:
+        reader = await self._reader(link)
+        if last > reader.last_add_confirmed:
+            await self._catch_up(reader, last)
+        return await self._where_it_lies(link, reader, lambda one: one.read(first, last))
+
+    def _order(
+        self, link: PartitionLedger, reader: AnyReader, starts: int | None = None
+    ) -> Continuity:
+        closed = link.count is not None and reader.is_closed
+        return Continuity(
+            link.ledger_id,
+            base_offset=link.base_offset,
+            expected=None if starts is None else starts - link.base_offset,
+            count=link.count,
+            last_entry=reader.last_add_confirmed if closed else None,
+        )
+
+    async def _undamaged(self, link: PartitionLedger, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` finds, at another copy when the entries of one do not follow.
+
+        Raises `PartitionDamaged` when they follow in none.
+        """
+        tried = 0
+        while True:
+            try:
+                return await read()
+            except LedgerDamaged as damage:
+                tried += 1
+                self.forget(link.ledger_id)  # what was learned of it may come from there
+                reader = await self._reader(link)
+                if isinstance(reader, OffloadedReader) or tried >= reader.copies:
+                    raise PartitionDamaged(f"{self._name}: {damage}", damage.entry_id) from damage
+                reader.turn_away(damage.entry_id, damage)
+
+    async def _of_closed(
+        self, link: PartitionLedger, read: Callable[[AnyReader], Awaitable[T]]
+    ) -> T:
+        return await self._where_it_lies(link, await self._closed_reader(link), read)
 
     async def _where_it_lies(
         self, link: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]

@@ -14,10 +14,11 @@ from broker.cache import PartitionTail, TailCache
 from broker.chain import is_measured, measured
 from broker.entry_index import EntryIndex
 from broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
-from broker.log_reader import LogReader, ReadAheadBudget
+from broker.log_reader import LogReader
 from broker.measuring import LedgerTimes
 from broker.partition_record import PartitionRecordKeeper
 from broker.publisher import Publisher
+from broker.read_ahead import ReadAheadBudget
 from broker.types import MessageId, PartitionName, StoredBatch
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient

@@ -166,6 +166,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     ledger_errors.ClientClosed: 503,
     ledger_errors.OffloadUnavailable: 503,
     ledger_errors.OffloadDamaged: 503,
+    ledger_errors.LedgerDamaged: 503,
     # What nobody knows
     broker_errors.PublishOutcomeUnknown: 504,
     broker_errors.AckOutcomeUnknown: 504,

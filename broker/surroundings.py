@@ -9,8 +9,8 @@ from typing import Any
 from broker.cache import TailCache
 from broker.config import BrokerConfig
 from broker.deletion_clock import DeletionTime
-from broker.log_reader import ReadAheadBudget
 from broker.open_batches import OpenBatches
+from broker.read_ahead import ReadAheadBudget
 from broker.types import PartitionName, SubscriptionInfo
 from ledger.ledgers import LedgerClient
 from metadata.topics import TopicStore

@@ -110,6 +110,18 @@ class ReadFailed(LedgerError):
         self.answers = dict(answers)
 
 
+class LedgerDamaged(LedgerError):
+    """An entry that does not follow from the one before it: forged, or something is missing."""
+
+    name = "ledger-damaged"
+    scope = Scope.LEDGER
+
+    def __init__(self, ledger_id: int, entry_id: int, what: str) -> None:
+        super().__init__(f"ledger {ledger_id} is damaged: entry {entry_id} {what}")
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+
 class BeyondLastConfirmed(LedgerError):
     """A read above the last confirmed entry that the reader knows of."""
 

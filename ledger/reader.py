@@ -125,6 +125,21 @@ class LedgerReader(EntrySource):
         finally:
             ahead.cancel()
 
+    @property
+    def copies(self) -> int:
+        """How many copies of an entry may be asked for it."""
+        return self._quorum.write_quorum
+
+    def turn_away(self, entry_id: int, damage: OctavoError) -> None:
+        """What was read last is damaged in a way that its checksum does not tell.
+
+        The replica that was asked first is reported, and from now on another one is.
+        """
+        bookies = self._metadata.fragment_of(entry_id).bookies
+        self._report(bookies[self._sticky % len(bookies)], damage)
+        self._sticky += 1
+        self._tail = None
+
     async def close(self) -> None:
         """Follow no more. The ledger itself is not touched."""
         self._stop_watching()
@@ -254,7 +269,7 @@ class LedgerReader(EntrySource):
         else:
             answer(ProtocolError(f"bookie {bookie_id}: an empty batch"), None)
 
-    def _report(self, bookie_id: str, damage: DigestMismatch) -> None:
+    def _report(self, bookie_id: str, damage: OctavoError) -> None:
         self.damaged_replicas += 1
         log.warning("replica_damaged", bookie=bookie_id, reason=str(damage))
 

@@ -20,6 +20,7 @@ import aiohttp
 import structlog
 
 from broker.members import decode_broker
+from ledger.continuity import Continuity
 from ledger.entry_source import DISORDER_UNKNOWN
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
@@ -312,7 +313,8 @@ class Cluster:
     async def entries(self, piece: Piece) -> AsyncGenerator[list[Entry]]:
         """The entries that hold the piece, about a megabyte at a time, the next under way.
 
-        Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`.
+        Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`; `LedgerDamaged` where one entry does
+        not follow from the one before it.
         """
         reader = await self.reader(piece.ledger_id, piece.offload)
         last = await reader.refresh()
@@ -328,8 +330,12 @@ class Cluster:
                     f"ends before offset {piece.start}"
                 )
             first = found
+        # A compacted view has gaps, by its nature.
+        order = None if piece.compacted else Continuity(piece.ledger_id, base_offset=piece.base)
         async with contextlib.aclosing(reader.batches(first, last)) as batches:
             async for batch in batches:
+                if order is not None:
+                    order.follow_all(batch, from_or_before=start)
                 yield batch
                 header = read_header(batch[-1].payload)
                 if piece.base + header.next_offset >= piece.end:

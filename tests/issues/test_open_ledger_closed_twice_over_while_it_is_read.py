@@ -11,7 +11,8 @@ from typing import Any
 
 from broker.chain import Chain
 from broker.entry_index import EntryIndex
-from broker.log_reader import LogReader, ReadAheadBudget
+from broker.log_reader import LogReader
+from broker.read_ahead import ReadAheadBudget
 from broker.types import PartitionName
 from ledger.open_batch import opening
 from metadata.topics import PartitionLedger

@@ -14,7 +14,8 @@ import pytest
 
 from broker.chain import Chain
 from broker.errors import OffsetTrimmed
-from broker.log_reader import LogReader, ReadAheadBudget
+from broker.log_reader import LogReader
+from broker.read_ahead import ReadAheadBudget
 from broker.types import PartitionName
 from metadata.topics import PartitionLedger
 

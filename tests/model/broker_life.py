@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from broker.cache import TailCache
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
-from broker.log_reader import ReadAheadBudget
 from broker.open_batches import OpenBatches
 from broker.partition import Partition
+from broker.read_ahead import ReadAheadBudget
 from broker.surroundings import Surroundings
 from broker.types import PartitionName, Published, TopicSettings
 from ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown

@@ -316,4 +316,34 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "follows-by-its-own-word",
+        "a batch is believed where it says it begins",
+        """Each entry has a checksum, and the index found the right one. A gap, or an entry that
+        somebody forged, is passed over in silence.""",
+        "S9 (none skipped)",
+        "issues/test_forged_entries_skip_offsets.py",
+        (
+            Edit(
+                "ledger.continuity:Continuity.follow",
+                "if expected is not None and start != expected:",
+                "if expected is not None and start < expected:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "one-copy-asked-again",
+        "a copy that does not follow is reported, and asked again",
+        """Who asked for the same entries once more would get them from another replica, one thinks;
+        but readers stay with the one that answered.""",
+        "S8 (one bad copy of three)",
+        "issues/test_forged_entries_skip_offsets.py",
+        (
+            Edit(
+                "ledger.reader:LedgerReader.turn_away",
+                "    self._sticky += 1\n",
+                "",
+            ),
+        ),
+    ),
 )
