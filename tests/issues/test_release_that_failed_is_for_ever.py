@@ -8,14 +8,18 @@ simulator, seed 20017 of the profile `both`: replies of the metadata store were 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from broker.broker import Broker
 from broker.errors import PartitionMoving
+from broker.types import PartitionName
 from metadata.election import Ownership
-from metadata.store import MetadataUnavailable
+from metadata.store import MetadataUnavailable, RecordNotFound
+from metadata.topics import owner_path
 from tests.broker_cluster import (
     BrokerCluster,
     batch,
@@ -33,13 +37,10 @@ async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
         yield cluster
 
 
-async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+async def lost_and_not_released(
+    broker: Broker, name: PartitionName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = await brokers.start("A")
-    name = await make_topic(one.broker)
-    partition = await owned(one.broker, name)
-    await partition.publish(batch(2, tag="a"))
+    """The broker serves the partition no more; its record stands, and it does not know that."""
     asked: list[str] = []
 
     async def fail(ownership: Ownership, path: str) -> None:
@@ -50,15 +51,45 @@ async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(Ownership, "release", fail)
-        partition.abandon("somebody else is said to write it")
+        (await broker.partition(name)).abandon("somebody else is said to write it")
         await until(lambda: bool(asked), "the broker tried to release its claim")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
+    alone: bool, brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it is not preferred: whoever is sees that it is owned, and sends all to it."""
+    one = await brokers.start("A")
+    name = await make_topic(one.broker)
+    partition = await owned(one.broker, name)
+    await partition.publish(batch(2, tag="a"))
+    if not alone:
+        members = one.broker._members
+        await brokers.start("B")
+        await until(lambda: len(members.live) == 2, "A knows of B")
+        monkeypatch.setattr(members, "preferred", lambda *_: (members.live["B"],))
+    await lost_and_not_released(one.broker, name, monkeypatch)
     async with asyncio.timeout(10):
         while True:
-            try:
-                assert (await one.broker.owner_of(name)).local
-                break
-            except PartitionMoving:
-                await asyncio.sleep(0.01)
+            with contextlib.suppress(PartitionMoving):
+                if (await one.broker.owner_of(name)).local:
+                    break
+            await asyncio.sleep(0.01)
     again = await one.broker.partition(name)
     assert (await again.publish(batch(1, tag="b"))).first_offset == 2
     assert await values(again) == ["a-0", "a-1", "b-0"]
+
+
+async def test_a_topic_is_deleted_though_a_claim_of_it_could_not_be_released(
+    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever deletes waits until nobody holds a claim; this one is released when it is told."""
+    one = await brokers.start("A")
+    name = await make_topic(one.broker)
+    await owned(one.broker, name)
+    await lost_and_not_released(one.broker, name, monkeypatch)
+    async with asyncio.timeout(10):
+        await one.broker.delete_topic(name.topic_name)
+    with pytest.raises(RecordNotFound):
+        await one.store.get(owner_path(*name))

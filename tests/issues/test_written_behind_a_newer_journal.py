@@ -11,30 +11,43 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.disk import DiskError
+from bookie.disk import DiskError, DiskFull
 from bookie.journal import JournalWriter
 from bookie.journal_reader import JournalReader
 from tests.sim.disk import SimDisk
 from tests.sim.disk_handle import SimHandle
 
 
+@pytest.mark.parametrize("full", [False, True])
 def test_nothing_is_written_into_a_journal_file_that_has_a_successor(
-    monkeypatch: pytest.MonkeyPatch,
+    full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`full`: the disk has no room for the new name's folder, and may have taken it all the same.
+
+    A full disk is else no reason to fail: what fits goes into the old file's margin.
+    """
     disk = SimDisk()
     disk.make_directory("/j")
     writer = JournalWriter(disk, "/j", file_bytes_max=1000, preallocate_bytes=1000, sync=True)
     writer.open(1)
     writer.write([b"a" * 600], 600)
-    really_open = SimHandle.open
+    really_open, really_rename = SimHandle.open, SimHandle.rename
 
     def too_many_open_files(self: SimHandle, path: str, **how: bool) -> object:
         if path.endswith("2.journal"):
             raise DiskError(f"open {path}: too many open files")
         return really_open(self, path, **how)
 
+    def no_room(self: SimHandle, old: str, new: str) -> None:
+        if new.endswith("2.journal"):
+            really_rename(self, old, new)
+            raise DiskFull(f"rename {old} to {new}: no room")
+
     with monkeypatch.context() as patch:
-        patch.setattr(SimHandle, "open", too_many_open_files)
+        if full:
+            patch.setattr(SimHandle, "rename", no_room)
+        else:
+            patch.setattr(SimHandle, "open", too_many_open_files)
         with pytest.raises(DiskError):
             writer.write([b"b" * 600], 600)
         with pytest.raises(DiskError):

@@ -151,4 +151,58 @@ MUTANTS = (
         ),
         "copies",
     ),
+    Mutant(
+        "tail-loses-its-place",
+        0,
+        "cache.py",
+        "the tail of a partition finds other batches than were asked for once it was shortened",
+        """Two lists of equal length are cut together; one of the two lines looks like a repeat.
+        Offsets then stand beside batches of other offsets.""",
+        "S9, X9",
+        "reads at the tail, where little is kept before the lists are cut",
+        (
+            Edit(
+                "broker.cache:PartitionTail.evict_oldest",
+                "        del self._bases[: self._start]\n",
+                "",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "spliced-each-time-it-is-asked",
+        0,
+        "splicing.py",
+        "a partition that has its part of a batch takes it in again when it is asked again",
+        """Whoever did not hear the answer asks again. The edit looks only whether the partition has
+        a part in the batch, not whether it has taken it in.""",
+        "X2",
+        "a commit whose answer is lost",
+        (
+            Edit(
+                "broker.splicing:Splicer._plan",
+                "if part is None or rules.is_spliced("
+                "self._record.value.transactions, mark, batch):",
+                "if part is None:",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "sent-from-what-was-let-go",
+        0,
+        "sender.py",
+        "a bookie that fell behind is sent what the writer has let go",
+        """What it does not owe any more may be gone. The line that passes over it looks redundant:
+        whoever was sent everything never needs it.""",
+        "S8",
+        "a bookie that is slow, or comes back, in a ledger of several bookies",
+        (
+            Edit(
+                "ledger.sender:Sender._due",
+                "    self._next = max(self._next, owed)\n",
+                "",
+            ),
+        ),
+    ),
 )

@@ -283,4 +283,96 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "behind-the-end-of-a-journal",
+        "on a full disk a group goes behind the end of a journal file that has a successor",
+        """With no room for a new file the old one goes on in its margin. Not when the new one may
+        have its name: a replay then finds a file without an end before another one, and calls it
+        damage.""",
+        "P40, P7",
+        "issues/test_written_behind_a_newer_journal.py",
+        (
+            Edit(
+                "bookie.journal:JournalWriter.write",
+                "            if self._next_has_its_name:\n"
+                "                raise  # the END of the old file may be all that a replay looks "
+                "for there\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "id-of-a-dropped-log",
+        "an entry log gets the id of one that was dropped at the start",
+        """A similar name: the newest log, not the newest there ever was. Until the journal is
+        replayed the index may name records of the dropped one: other entries lie there now.""",
+        "S4, P41",
+        "unit/bookie/test_entry_log.py",
+        (
+            Edit(
+                "bookie.entry_log:EntryLogs.roll",
+                "log_id = self._last_id + 1",
+                "log_id = self._current_id + 1",
+            ),
+        ),
+    ),
+    TestedBug(
+        "log-older-than-the-mark",
+        "after a lost disk the next entry log is older than the one that the mark names",
+        """All behind the mark is cut at the next start; by then it may be all that there is.""",
+        "P38",
+        "unit/bookie/test_entry_log.py",
+        (
+            Edit(
+                "bookie.entry_log:EntryLogs.cut_abandoned",
+                "        self._last_id = max(self._last_id, mark[0])\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "unsure-deletion-compacted",
+        "a log goes whose ledger is deleted in memory and not surely on the disk",
+        """After a crash the ledger is there again, and its entries are not. The edit takes the one
+        fate for the other.""",
+        "P44, P38",
+        "unit/bookie/test_compaction.py",
+        (
+            Edit(
+                "bookie.compaction:Compactor._of_live_ledgers",
+                "        if fate is Fate.UNSURE:\n"
+                '            raise Kept(f"ledger {ledger_id} is not surely deleted yet")\n',
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "folder-of-another-life",
+        "a bookie starts with a folder that an earlier life of it has stamped",
+        """It says the bookie's own name. What it holds is of before the loss that was accepted:
+        too old to be served.""",
+        "P42",
+        "cluster/test_wiped_bookie.py",
+        (
+            Edit(
+                "bookie.cookies:check_cookies",
+                "if cookie != recorded:",
+                "if cookie.bookie_id != recorded.bookie_id:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "anybodys-folder-stamped",
+        "a folder that is not empty and has no cookie is taken for a lost one",
+        """Nobody knows whose data it holds. The edit asks only at the second attempt.""",
+        "P42",
+        "unit/bookie/test_limbo.py",
+        (
+            Edit(
+                "bookie.cookies:lost_folders",
+                "if folder in with_data:",
+                "if folder in with_data and begun:",
+            ),
+        ),
+    ),
 )

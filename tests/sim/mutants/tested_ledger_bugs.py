@@ -340,4 +340,80 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "damaged-copies-copied",
+        "of what a source gives, all is copied when the front of it holds",
+        """Each entry is checked; the edit hands on the answer as it came. A damaged entry becomes
+        a copy, and the record names it as a good one.""",
+        "P53, P41",
+        "unit/ledger/test_copying.py",
+        (
+            Edit(
+                "ledger.copying:Copying._take", "answer(None, found[:good])", "answer(None, found)"
+            ),
+        ),
+    ),
+    TestedBug(
+        "refused-copy-counts",
+        "a copy that the bookie refused counts as stored",
+        """Each has an answer, so nothing is owed any more. That one of the answers was an error is
+        kept beside it, and forgotten by the edit.""",
+        "P53",
+        "unit/ledger/test_copying.py",
+        (
+            Edit(
+                "ledger.copying:_Answers.settled",
+                "    if self._error is not None:\n        raise self._error\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "gaps-count-as-sound",
+        "a bookie serves all between its first sound entry and its last one",
+        """Stretches are joined when they follow one another. Without that question every stretch
+        is joined to the one before, and what is damaged between them is not fetched.""",
+        "P42, P53",
+        "unit/ledger/test_copying.py",
+        (
+            Edit(
+                "ledger.copying:Copying.sound",
+                "if found and found[-1][1] == first - 1:",
+                "if found:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "limbo-taken-for-a-failure",
+        "a recovery writes nothing back to a bookie in limbo",
+        """It is fenced and answers, only what it knows counts for nothing. The edit treats it as
+        one that failed: where there is no other bookie, the ledger cannot be recovered.""",
+        "S8 (P35)",
+        "unit/ledger/test_recovery.py",
+        (
+            Edit(
+                "ledger.recovery:Recovery._fence",
+                "failed = self._core.fence_unknown if unknown else self._core.fence_failed",
+                "failed = self._core.fence_failed",
+            ),
+        ),
+    ),
+    TestedBug(
+        "busy-taken-for-a-failure",
+        "a bookie that is busy counts as one that cannot tell",
+        """Recovery is due when bookies have most to do. The edit takes "ask again" for an answer:
+        with two busy bookies a ledger cannot be recovered.""",
+        "S8 (P35)",
+        "cluster/test_ledger_edges.py",
+        (
+            Edit(
+                "ledger.recovery:Recovery._ask",
+                "        if isinstance(error, TooManyRequests) and self._loop.time() < until:\n"
+                "            self._loop.call_later("
+                "_BUSY_PAUSE_S, self._with, bookie, send, done)\n"
+                "        elif error is not None:",
+                "        if error is not None:",
+            ),
+        ),
+    ),
 )

@@ -167,4 +167,37 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "own-record-taken-for-anothers",
+        "a broker does not serve what its own left-over record says that it serves",
+        """Who is preferred is asked, and not whose record stands. The others send everybody to the
+        broker that the record names, and this one sends them on: nobody serves the partition for
+        as long as its session lives.""",
+        "S8",
+        "issues/test_release_that_failed_is_for_ever.py",
+        (
+            Edit(
+                "broker.ownership:Owners.owner_of",
+                "ours = owner is not None or preferred.broker_id == self._members.own.broker_id",
+                "ours = preferred.broker_id == self._members.own.broker_id",
+            ),
+        ),
+    ),
+    TestedBug(
+        "forgotten-claim-not-released",
+        "a record of ours that we do not know to be ours is not given up",
+        """A release that failed has forgotten the claim; releasing it again does nothing. Two lines
+        that look like a repeat claim it first. Without them a topic cannot be deleted for as long
+        as the session lives.""",
+        "S8",
+        "issues/test_release_that_failed_is_for_ever.py",
+        (
+            Edit(
+                "broker.ownership:Owners._release_noted",
+                "        if claim and await self._ownership.owner(path) == self._value:\n"
+                "            await self._ownership.claim(path, self._value)\n",
+                "",
+            ),
+        ),
+    ),
 )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
 
 from bookie.compaction import Cleared
-from bookie.disk import DiskError, SyncFailed
+from bookie.disk import DiskError, DiskFull, SyncFailed
 from bookie.entry_log import EntryLogs
 from bookie.entry_log_format import encode_map
 from bookie.index import MemoryIndex
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger
+from protocol.codes import Code, NoSuchEntry, NoSuchLedger, ReadOnly
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import CONFIG, Bench, abandon, entry_bytes
 
@@ -125,6 +125,25 @@ async def test_a_log_of_an_unknown_ledger_stays(bench: Bench) -> None:
     done = await bench.storage.compactor.clear(1, copy=True)
     assert not done.removed
     assert done.reason == "ledger 2 has entries in it, and nothing is known of it"
+
+
+async def test_a_log_of_a_ledger_that_is_not_surely_deleted_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash brings the ledger back, and its entries have to be there."""
+    held = await fill(bench)
+
+    def no_room(_: object, __: int, done: Callable[[BaseException], None]) -> None:
+        asyncio.get_running_loop().call_soon(done, DiskFull("no room"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.storage._journals.of(1), "append", no_room)
+        with pytest.raises(ReadOnly):
+            await bench.storage.delete_ledger(1)
+    done = await bench.storage.compactor.clear(1, copy=True)
+    assert done.reason == "ledger 1 is not surely deleted yet"
+    await bench.crash()
+    await check(bench, held)
 
 
 @pytest.mark.parametrize("what", ["header", "record header", "frames", "map", "footer", "cut"])

@@ -108,6 +108,35 @@ def test_after_a_restart_the_old_log_is_cut_and_never_appended_to() -> None:
     assert again.ledgers_of(1) == {1: 6 * 164}
 
 
+def test_no_id_is_used_twice() -> None:
+    """Until the journal is replayed the index may name records of a log that was dropped."""
+    disk = MemoryDisk()
+    logs = opened(disk)
+    (first,) = logs.append([log_run(1, 0)])
+    end = first.offset + first.length
+    for number in range(3):
+        logs.roll()
+        logs.append([log_run(1, 3 + 3 * number)])
+    logs.sync()
+    again = EntryLogs(disk, ["/a", "/b"], 4000)
+    again.open()
+    again.cut_abandoned((1, end), journaled=True)
+    assert again.log_ids == [1]
+    assert again.append([log_run(1, 3)])[0].log_id == 5
+
+
+def test_after_a_lost_log_the_next_one_is_newer_than_the_mark() -> None:
+    """The next mark would name an older log than this one does: all behind it would be cut."""
+    disk = MemoryDisk()
+    logs = opened(disk)
+    logs.append([log_run(1, 0)])
+    logs.sync()
+    again = EntryLogs(disk, ["/a", "/b"], 4000)
+    again.open()
+    again.cut_abandoned((7, 1000), journaled=False, missing=True)
+    assert again.append([log_run(1, 3)])[0].log_id == 8
+
+
 def test_a_log_that_the_mark_names_must_be_there() -> None:
     with pytest.raises(EntryLogMissing, match=file_name(3)):
         EntryLogs(MemoryDisk(), ["/a"], 4000).cut_abandoned((3, 100), journaled=True)

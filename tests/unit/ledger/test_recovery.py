@@ -1,0 +1,95 @@
+"""What each answer of a bookie means to a recovery: a denial, a fence, or nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledger.errors import BookieUnavailable
+from ledger.options import LedgerOptions
+from ledger.recovery import Recovery
+from protocol.codes import (
+    BookieIOError,
+    DigestMismatch,
+    NoSuchEntry,
+    NoSuchLedger,
+    OctavoError,
+    Unauthorized,
+    UnknownState,
+)
+
+NOTHING = (BookieIOError("disk"), BookieUnavailable("a", "down"), DigestMismatch("damaged"))
+
+
+class Core:
+    """Notes what it is told of, and wants nothing."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def told(*_: object) -> list[Any]:
+            self.told.append(name)
+            return []
+
+        return told
+
+
+async def recovery_told(answer: object) -> tuple[Recovery, Core]:
+    """Bookie a is one of ours, b is none."""
+    bookies = SimpleNamespace(get=lambda name, _: SimpleNamespace(is_ours=name == "a"))
+    client: Any = SimpleNamespace(options=LedgerOptions(), bookies=bookies)
+    recovery, core = Recovery(client, 7, b""), Core()
+    patched: Any = recovery
+    patched._core = core
+    patched._ask = lambda bookie_id, entry_id, done: done(answer)
+    return recovery, core
+
+
+@pytest.mark.parametrize(
+    ("answer", "means"),
+    [
+        ((5, 4), "fenced"),
+        (NoSuchEntry("none"), "fenced"),
+        (NoSuchLedger("none"), "fenced"),
+        (UnknownState("in limbo"), "fence_unknown"),
+        (Unauthorized("another key"), "squatted"),
+        *((error, "fence_failed") for error in NOTHING),
+    ],
+)
+async def test_what_the_answer_to_a_fence_means(answer: object, means: str) -> None:
+    """One in limbo is fenced and takes what is written back; one that failed is replaced."""
+    recovery, core = await recovery_told(answer)
+    async with asyncio.timeout(10):
+        await recovery._fence("a")
+    assert core.told == [means]
+
+
+@pytest.mark.parametrize(
+    ("answer", "means"),
+    [
+        ((b"entry", 5), "entry_found"),
+        (NoSuchEntry("none"), "entry_absent"),
+        (NoSuchLedger("none"), "entry_absent"),
+        (Unauthorized("another key"), "entry_absent"),
+        *((error, "entry_unknown") for error in (*NOTHING, UnknownState("in limbo"))),
+    ],
+)
+async def test_what_the_answer_to_a_read_means(
+    answer: tuple[bytes, int] | OctavoError, means: str
+) -> None:
+    recovery, core = await recovery_told(answer)
+    recovery._read(3, "a")
+    assert core.told == [means]
+
+
+async def test_of_a_foreign_bookie_a_wrong_key_says_nothing() -> None:
+    """Ours says so when that key is durable; of others nobody knows."""
+    recovery, core = await recovery_told(Unauthorized("another key"))
+    async with asyncio.timeout(10):
+        await recovery._fence("b")
+    recovery._read(3, "b")
+    assert core.told == ["fence_failed", "entry_unknown"]
