@@ -416,4 +416,23 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "refused-during-a-pause",
+        "what a busy bookie refuses during the pause that it was given is not sent again",
+        """A pause under way looks like a reason to return first. What was refused is kept by
+        nobody then: the bookie counts as silent, and is replaced.""",
+        "S8, copies",
+        "unit/ledger/test_sender.py",
+        (
+            Edit(
+                "ledger.sender:Sender.busy",
+                "    self._again.append((first, last))\n"
+                "    self._again = _merged(self._again)\n"
+                "    if self._pause is not None:\n        return\n",
+                "    if self._pause is not None:\n        return\n"
+                "    self._again.append((first, last))\n"
+                "    self._again = _merged(self._again)\n",
+            ),
+        ),
+    ),
 )

@@ -1,0 +1,78 @@
+"""What a bookie refused because it was busy goes to it again, all of it, after a pause."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from ledger.options import LedgerOptions
+from ledger.pending import Pending
+from ledger.sender import Sender
+from ledger.writing import Writing
+from protocol.entry import HEADER, Buffer
+from protocol.frames import ADD_PREFIX_BYTES
+from tests.ledger_world import new_ledger
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+
+PAYLOAD = b"x" * 40_000
+"""Frames of so much are sent in two parts, header and payload."""
+
+
+class Connection:
+    """Takes everything, and notes which entries."""
+
+    writable = True
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def attach(self, *_: object) -> None:
+        pass
+
+    def send_adds(self, frames: Sequence[Buffer], _: int) -> None:
+        for front in frames[::2]:
+            header = bytes(front)[ADD_PREFIX_BYTES : ADD_PREFIX_BYTES + HEADER.size]
+            self.sent.append(HEADER.unpack(header)[1])
+
+
+class Bookie:
+    """Connected."""
+
+    bookie_id = "a"
+
+    def __init__(self) -> None:
+        self.connection = Connection()
+
+
+def test_what_is_refused_during_a_pause_is_sent_again_as_well() -> None:
+    """Nobody else sends it: the bookie would count as silent, and be replaced."""
+
+    async def story() -> None:
+        core = Writing(new_ledger(), 0)
+        pending = Pending(core.metadata, core.quorum)
+        bookie, sink = Bookie(), Any
+        sender = Sender(sink, core, pending, 0, bookie, LedgerOptions())  # type: ignore[arg-type]
+        sender.attach(0.0)
+        start = 0
+        payloads = [PAYLOAD] * 6
+        while start < len(payloads):
+            chunk, stop = pending.encode(payloads, start, core.lac)
+            core.push(stop - start)
+            start = stop
+            sender.push(chunk, pending.frames(chunk), 0.0)
+        sent = bookie.connection.sent
+        assert sent == [0, 1, 2, 3, 4, 5]
+        sender.busy(0.0, 1, 2)
+        sender.busy(0.0, 4, 4)
+        assert sent == [0, 1, 2, 3, 4, 5], "not before a pause"
+        await asyncio.sleep(60.0)
+        assert sent == [0, 1, 2, 3, 4, 5, 1, 2, 4]
+
+    loop = SimLoop(1, trace=Trace())
+    try:
+        loop.run_until_complete(story())
+        assert loop.errors == []
+    finally:
+        loop.close()
