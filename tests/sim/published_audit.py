@@ -47,6 +47,8 @@ class PublishedAudit:
         self.fails = fail
         self._batches: dict[tuple[str, int], PublishedBatch] = {}
         self._records: dict[str, TransactionRecord] = {}
+        self._committed: dict[str, int] = {}
+        """The newest batch of each, also of those whose record was forgotten since."""
         self._stored: set[str] = set()
         """Values whose share was answered as stored."""
 
@@ -74,9 +76,9 @@ class PublishedAudit:
 
     def told(self, batch: PublishedBatch) -> None:
         """A driver was told that it is committed, by it or before."""
-        record = self._records.get(batch.query, TransactionRecord())
-        if record.batch < batch.number:
-            self.fails(f"X10 {batch} was answered, its record is at {record.batch}")
+        committed = self._committed.get(batch.query, -1)
+        if committed < batch.number:
+            self.fails(f"X10 {batch} was answered, its record is at {committed}")
         for name, values in batch.values.items():
             self._topics.logs[name].acked(values, -1, duplicate=False)
 
@@ -90,7 +92,12 @@ class PublishedAudit:
     def changed(self, change: Change) -> None:
         """For the observers of the metadata store."""
         name = change.path.removeprefix(TRANSACTIONS_ROOT + "/")
-        if change.value is None or not any(query == name for query, _ in self._batches):
+        if not any(query == name for query, _ in self._batches):
+            return
+        if change.value is None:
+            gone = self._records.pop(name, TransactionRecord())
+            if not gone.complete:
+                self.fails(f"X10 the record of {name} went before batch {gone.batch} was whole")
             return
         new = decode_record(TransactionRecord, change.path, change.value)
         old = self._records.get(name, TransactionRecord())
@@ -98,6 +105,7 @@ class PublishedAudit:
         if new.batch == old.batch:
             return
         self._trace.probe("published.record")
+        self._committed[name] = max(new.batch, self._committed.get(name, -1))
         batch = self._batches.get((name, new.batch))
         if batch is None or new.batch != old.begun or old.begun <= old.batch:
             self.fails(f"X10 {name} is committed at {new.batch}, begun was {old.begun}")

@@ -32,27 +32,46 @@ attempts = st.lists(
 
 @given(attempts)
 def test_against_a_dict(tries: list[tuple[int, int, int, int]]) -> None:
+    against_a_dict(tries, None)
+
+
+@given(attempts, st.integers(LAST - 40, LAST + 1))
+def test_against_a_dict_where_sequences_wrap(
+    tries: list[tuple[int, int, int, int]], at: int
+) -> None:
+    against_a_dict(tries, at)
+
+
+def against_a_dict(tries: list[tuple[int, int, int, int]], at: int | None) -> None:
+    """The dict counts on where sequences wrap. `at`: how many messages there were before."""
     table = ProducerTable(10)
     stored: dict[tuple[int, int, int], int] = {}
     epochs: dict[int, int] = {}
     following: dict[int, int] = {}
     end = 0
+    for producer in () if at is None else (1, 2, 3):
+        known = Remembered(at - 20, at - 1, end)
+        table.restore(ProducerState(producer, 0, (known,)))
+        stored.update({(producer, 0, at - 20 + i): end + i for i in range(20)})
+        epochs[producer], following[producer] = 0, at
+        end += 20
     for producer, epoch, distance, count in tries:
         fresh = epoch > epochs.get(producer, -1)
         expected = 0 if fresh else following[producer]
         first = max(0, expected + distance)
         wanted = [(producer, epoch, first + i) for i in range(count)]
+        sent = first % SEQUENCE_MODULUS
         if epoch < epochs.get(producer, -1):
             with pytest.raises(StaleProducerEpoch):
-                table.check(producer, epoch, first, count)
+                table.check(producer, epoch, sent, count)
         elif first == expected:
-            assert table.check(producer, epoch, first, count) is None
-            table.accept(producer, epoch, first, count, end)
+            assert table.check(producer, epoch, sent, count) is None
+            table.accept(producer, epoch, sent, count, end)
             stored.update({key: end + i for i, key in enumerate(wanted)})
             epochs[producer], following[producer] = epoch, first + count
             end += count + 2  # other producers' messages lie between
         elif not fresh and all(key in stored for key in wanted):
-            found = table.check(producer, epoch, first, count)
+            found = table.check(producer, epoch, sent, count)
             assert found is not None
             if found.first_offset >= 0:
                 places = (stored[wanted[0]], stored[wanted[-1]])
@@ -60,8 +79,8 @@ def test_against_a_dict(tries: list[tuple[int, int, int, int]]) -> None:
             assert found.stored_from >= stored[wanted[-1]]
         else:
             with pytest.raises(SequenceGap) as gap:
-                table.check(producer, epoch, first, count)
-            assert gap.value.expected == expected
+                table.check(producer, epoch, sent, count)
+            assert gap.value.expected == expected % SEQUENCE_MODULUS
 
 
 def filled(batches: int, size: int = 10) -> ProducerTable:

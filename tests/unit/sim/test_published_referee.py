@@ -30,7 +30,12 @@ class Story:
         self.audit.planned(self.batch)
 
     def record(self, **fields: Any) -> None:
-        value = encode_record(TransactionRecord(**fields))
+        self._changed(encode_record(TransactionRecord(**fields)))
+
+    def forgotten(self) -> None:
+        self._changed(None)
+
+    def _changed(self, value: bytes | None) -> None:
         change: Any = SimpleNamespace(path=f"{TRANSACTIONS_ROOT}/q", value=value)
         self.audit.changed(change)
 
@@ -61,6 +66,26 @@ def test_a_true_story(story: Story) -> None:
     story.audit.check_whole()
     assert story.failures == []
     assert all(message.acked for log in story.logs.values() for message in log.sent.values())
+
+
+def test_forgotten_and_used_again(story: Story) -> None:
+    story.whole()
+    story.forgotten()
+    assert not story.audit.is_begun(story.batch)
+    story.record(begun=-1, since_ms=7)
+    story.audit.told(story.batch)  # by its own first commit, with a late answer
+    assert story.failures == []
+    story.record(begun=-1, since_ms=7, batch=0)
+    assert "X10 q is committed at 0, begun was -1" in story.failures[0]
+
+
+def test_forgotten_before_it_was_whole(story: Story) -> None:
+    story.record(begun=0)
+    story.stored(A, "a1", "a2", at=0)
+    story.stored(B, "b1", at=3)
+    story.record(begun=0, batch=0, complete=False)
+    story.forgotten()
+    assert story.failures == ["X10 the record of q went before batch 0 was whole"]
 
 
 def test_committed_without_a_share(story: Story) -> None:

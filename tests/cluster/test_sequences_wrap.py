@@ -1,0 +1,90 @@
+"""A producer's sequences wrap at 2³¹, over real brokers: client, batches, NDJSON, take-over.
+
+Nobody publishes two thousand million messages in a test, so both sides are told that they have.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import pytest
+
+from broker.dedup import SEQUENCE_MODULUS, ProducerState, Remembered
+from broker.types import PartitionName
+from octavo import AsyncClient
+from octavo.client.producer import Producer
+from tests.http_cluster import HttpCluster, running_brokers
+
+NAME = PartitionName("public", "t", 0)
+PRODUCER_ID = 7
+BEFORE = SEQUENCE_MODULUS - 90
+
+
+def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
+    """Some publishes happen and their answers get lost."""
+    once: Any = client.transport._once
+    lost: list[str] = []
+
+    async def some(url: str, method: str, path: str, *rest: Any) -> Any:
+        answer = await once(url, method, path, *rest)
+        if method == "POST" and rng.random() < 0.3:
+            lost.append(path)
+            raise aiohttp.ServerDisconnectedError
+        return answer
+
+    client.transport._once = some  # type: ignore[method-assign]
+    return lost
+
+
+async def published_before(cluster: HttpCluster) -> str:
+    """The owner; it believes that so many messages of the producer are stored."""
+    owner = await cluster.owner_of("/v1/topics/public/t/partitions/0")
+    partition = await cluster.nodes[owner].broker.partition(NAME)
+    publisher = partition._publisher
+    assert publisher is not None
+    for table in (publisher._producers, publisher.stored_producers):
+        table.restore(ProducerState(PRODUCER_ID, 0, (Remembered(BEFORE - 1, BEFORE - 1, -1),)))
+    return owner
+
+
+def going_on(producer: Producer) -> None:
+    producer._lanes[0]._sequence = BEFORE
+
+
+@pytest.mark.parametrize("encoding", ["batch", "ndjson"])
+async def test_each_message_once_over_the_end_of_the_numbers(
+    tmp_path: Path, encoding: Literal["batch", "ndjson"]
+) -> None:
+    async with running_brokers(tmp_path) as cluster:
+        urls = [api.url for api in cluster.apis.values()]
+        async with AsyncClient(urls, rng=random.Random(3)) as client:
+            await client.create_topic("t")
+            owner = await published_before(cluster)
+            lost = lose_answers(client, random.Random(5))
+            producer = await client.producer(
+                "t", producer_id=PRODUCER_ID, encoding=encoding, batch_bytes=300, linger_ms=0
+            )
+            going_on(producer)
+            for number in range(100):
+                await producer.send(f"{number:03d}")
+            await producer.flush()
+            assert producer._lanes[0]._sequence == 10
+            await cluster.stop_broker(owner)  # who takes over knows what the ledgers say
+            for number in range(100, 200):
+                await producer.send(f"{number:03d}")
+            await producer.close()
+            assert lost
+            stored = [f"{number:03d}" for number in range(200)]
+            assert [message.text() async for message in client.messages("t")] == stored
+            again = await client.producer(
+                "t", producer_id=PRODUCER_ID, encoding=encoding, batch_bytes=450, linger_ms=0
+            )
+            going_on(again)
+            receipts = [await again.send(text) for text in [*stored, "more"]]
+            await again.close()
+            places = [await receipt for receipt in receipts]
+            assert all(one.duplicate for one in places[:-1])
+            assert [message.text() async for message in client.messages("t")] == [*stored, "more"]

@@ -1,0 +1,102 @@
+"""Spark's columns have the bytes that were published, whatever they are.
+
+Spark reads batches as they lie at the bookies, so nothing parses a value on the way; that it stays
+so is held here, with the values that JSON would change (`issues/test_bytes_changed_by_json`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from octavo import Client
+from octavo.client.types import Message
+from tests.issues.test_bytes_changed_by_json import CHANGED
+from tests.spark.published import seen_by_readers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)  # the first query of a session starts Python workers
+
+Told = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def drawn(rng: random.Random) -> bytes | None:
+    """A value or a key: none, bytes, text of any planes, or a text of JSON written in some way."""
+    kind = rng.randrange(5)
+    if kind == 0:
+        return rng.choice(CHANGED)
+    if kind == 1:
+        return rng.randbytes(rng.choice([0, 1, 3, 40, 2_000]))
+    if kind == 2:
+        return "".join(chr(rng.choice([0, 9, 0x7F, 0xE9, 0x2028, 0x1F600])) for _ in "abc").encode()
+    value = {"n": rng.choice([1.0, -0.0, 10**30, 1e-7]), "t": rng.choice(["é", "/", "\u2028"])}
+    written = json.dumps(value, ensure_ascii=kind == 3, indent=rng.choice([None, 1]))
+    return rng.choice(["", " ", "\ufeff"]).encode() + written.encode() + rng.choice([b"", b"\r\n"])
+
+
+def messages(rng: random.Random) -> list[Told]:
+    values = [*CHANGED, *(bytes([one]) for one in range(256)), *(drawn(rng) for _ in range(300))]
+    return [
+        (
+            drawn(rng) if rng.random() < 0.5 else None,
+            value,
+            tuple((rng.choice(["", "a", "é"]), drawn(rng)) for _ in range(rng.randrange(3))),
+        )
+        for value in values
+    ]
+
+
+def told(found: Any) -> Told:
+    """Of a row, or of a message of the client."""
+    if isinstance(found, Message):
+        return found.key, found.value, found.headers
+    key, value = (None if one is None else bytes(one) for one in (found.key, found.value))
+    headers = [(one.key, one.value) for one in found.headers or ()]
+    return key, value, tuple((k, None if v is None else bytes(v)) for k, v in headers)
+
+
+@pytest.mark.parametrize("commit", ["splice", "producer"])
+def test_what_was_published_is_read_and_written_byte_for_byte(
+    spark: SparkSession, service: str, tmp_path: Path, commit: str
+) -> None:
+    seed = int(os.environ.get("OCTAVO_SEED", random.randrange(10**6)))
+    sent = messages(random.Random(seed))
+    source, target = f"bytes-{commit}", f"bytes-back-{commit}"
+    with Client(service) as client:
+        client.create_topic(source)
+        client.create_topic(target)
+        with (
+            seen_by_readers(service, source, len(sent)),
+            client.producer(source, batch_bytes=2_000) as producer,
+        ):
+            for key, value, headers in sent:
+                producer.send(value, key=key, headers=headers, partition=0)
+        frame = (
+            spark.read.format("octavo")
+            .options(service=service, subscribe=source, includeHeaders=True)
+            .load()
+        )
+        rows = sorted(frame.collect(), key=lambda row: row.offset)
+        assert [told(row) for row in rows] == sent, f"OCTAVO_SEED={seed}"
+        query = (
+            spark.readStream.format("octavo")
+            .options(service=service, subscribe=source, includeHeaders=True)
+            .option("startingOffsets", "earliest")
+            .load()
+            .select("key", "value", "headers")
+            .writeStream.format("octavo")
+            .options(service=service, topic=target, commit=commit)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        written = [told(message) for message in client.messages(target)]
+    assert sorted(written, key=repr) == sorted(sent, key=repr), f"OCTAVO_SEED={seed}"
