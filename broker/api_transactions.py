@@ -15,10 +15,14 @@ from broker.errors import PartitionNotFound, TopicNotFound, TransactionNotFound
 from broker.partition import Partition
 from broker.problems import Problem
 from broker.proxy import ask_partition, at_owner
-from broker.transactions import Offer, Splice
+from broker.transaction import Caller, digest_of
+from broker.transaction_checks import Offer
+from broker.transactions import Splice
 from broker.types import PartitionName, TopicName, checked_name
 from metadata.transactions import PrivateLedger, TransactionRecord
 
+TOKEN_HEADER = "Transaction-Token"
+TOKEN_BYTES_MAX = 200
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
 """Partitions of a batch that its writer publishes: the record is bounded by ZooKeeper's 1 MB."""
@@ -27,6 +31,7 @@ ABORTED_LEDGERS_MAX = 10_000
 LEDGERS_MAX = 4_000
 """Ledgers of one part: a partition holds no more that came whole."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
+After = Annotated[int, msgspec.Meta(ge=-1, le=OFFSET_MAX)]
 Stamp = Annotated[int, msgspec.Meta(ge=-OFFSET_MAX, le=OFFSET_MAX)]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFound}
@@ -63,10 +68,14 @@ class PartBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a commit. `published`: by the writer itself, which has begun the batch."""
+    """The body of a commit. `published`: by the writer itself, which has begun the batch.
+
+    `after`: the batch before, where numbers have gaps or the id may be forgotten.
+    """
 
     parts: list[PartBody]
     published: bool = False
+    after: After | None = None
 
 
 class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,9 +87,10 @@ class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a begin."""
+    """The body of a begin. `after`: as in a commit."""
 
     parts: Annotated[list[ShareBody], msgspec.Meta(max_length=SHARES_MAX)]
+    after: After | None = None
 
 
 class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -115,7 +125,12 @@ async def commit(call: Call) -> web.StreamResponse:
         )
     offers = [part.offer() for part in body.parts]
     done = await call.services.broker.transactions.commit(
-        name, batch, offers, _splicing(call), published=body.published
+        name,
+        batch,
+        offers,
+        _splicing(call),
+        published=body.published,
+        caller=_caller(call, batch, body.after),
     )
     shown = _show(name, done.record, done.offsets)
     return call.reply({**shown, "complete": True, "repeated": done.repeated})
@@ -126,11 +141,13 @@ async def begin(call: Call) -> web.StreamResponse:
     name, batch = _transaction(call), _batch(call)
     body = await call.read_json(BeginBody)
     content = {
-        str(TopicName.parse(one.topic).partition(one.partition)): one.content for one in body.parts
+        TopicName.parse(one.topic).partition(one.partition): one.content for one in body.parts
     }
     if len(content) < len(body.parts):
         raise Problem(422, "invalid-body", "a partition stands twice in the batch")
-    is_new = await call.services.broker.transactions.begin(name, batch, content, _splicing(call))
+    is_new = await call.services.broker.transactions.begin(
+        name, batch, content, _splicing(call), _caller(call, batch, body.after)
+    )
     return call.reply({"transaction": name, "batch": batch, "repeated": not is_new})
 
 
@@ -156,7 +173,9 @@ async def abort(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/abort`."""
     name, batch = _transaction(call), _batch(call)
     body = await call.read_json(AbortBody)
-    deleted = await call.services.broker.transactions.abort(name, batch, body.ledgers)
+    deleted = await call.services.broker.transactions.abort(
+        name, batch, body.ledgers, _caller(call, batch, None)
+    )
     return call.reply({"ledgers": deleted})
 
 
@@ -182,6 +201,22 @@ def _batch(call: Call) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= OFFSET_MAX):
         raise bad_parameter("batch", text, f"a whole number from 0 to {OFFSET_MAX}")
     return int(text)
+
+
+def _caller(call: Call, batch: int, after: int | None) -> Caller:
+    """Who asks. Raises a `Problem` for a token that is none and for an order that is none."""
+    token = call.headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
+    if len(token) > TOKEN_BYTES_MAX:
+        raise Problem(
+            400,
+            "invalid-header",
+            f"{TOKEN_HEADER} has {len(token)} bytes; at most {TOKEN_BYTES_MAX}",
+        )
+    if after is not None and after >= batch:
+        raise Problem(
+            422, "invalid-body", f"batch {batch} cannot come after batch {after}: numbers ascend"
+        )
+    return Caller(digest_of(token), after)
 
 
 def _show(

@@ -319,6 +319,22 @@ class BatchBegun(BrokerError):
     name = "batch-begun"
 
 
+class BatchOutOfOrder(BrokerError):
+    """Not the batch that follows the newest committed one, which would be `expected` (409)."""
+
+    name = "batch-out-of-order"
+
+    def __init__(self, message: str, expected: int) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
+class ForeignTransaction(BrokerError):
+    """The id is bound to a token that the caller has not given (403)."""
+
+    name = "foreign-transaction"
+
+
 class TooManyLedgers(BrokerError):
     """A partition's record, or a transaction's, would grow too long (409)."""
 

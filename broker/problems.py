@@ -123,9 +123,11 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.StaleLease: 409,
     broker_errors.TransactionAborted: 409,
     broker_errors.BatchBegun: 409,
+    broker_errors.BatchOutOfOrder: 409,
     broker_errors.TooManyLedgers: 409,
     broker_errors.LedgerInUse: 409,
     broker_errors.StaleProducerEpoch: 403,
+    broker_errors.ForeignTransaction: 403,
     broker_errors.OffsetMismatch: 412,
     codes.Unauthorized: 403,
     codes.Fenced: 409,
@@ -216,6 +218,8 @@ def _translate(error: OctavoError) -> Problem:
         headers["Next-Offset"] = str(error.next_offset)
     elif isinstance(error, broker_errors.StaleLease):
         extra["stale"] = list(error.stale)
+    elif isinstance(error, broker_errors.BatchOutOfOrder):
+        extra["expected_batch"] = error.expected
     elif isinstance(error, broker_errors.LedgerInUse):
         extra["owner"] = error.owner
     elif isinstance(error, broker_errors.TooManyRecoveries):

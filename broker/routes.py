@@ -291,6 +291,10 @@ _SUBSCRIPTIONS = (
 )  # fmt: skip
 
 _BATCH = "/v1/transactions/{transaction}/batches/{batch}"
+_OF_BATCH = (
+    *in_path("transaction", "batch"),
+    header("Transaction-Token", "known to the id's owner alone; the first one given binds the id"),
+)
 _TRANSACTIONS = (
     Route(
         method="POST", path=_BATCH + "/commit", handler=api_transactions.commit,
@@ -299,11 +303,11 @@ _TRANSACTIONS = (
         description=(
             "For writers that put record batches into ledgers of their own, straight at the "
             "bookies. A batch that is not newer than the newest committed one is a repeat and "
-            "changes nothing, so the call is safe to make again. The answer comes when every "
-            "partition has its part."
+            "changes nothing, so the call is safe to make again; a newer one has to be the next. "
+            "The answer comes when every partition has its part."
         ),
-        parameters=in_path("transaction", "batch"), body=json("TransactionParts", {"parts": []}),
-        answers=(ok("All of it is visible", "Transaction"),), problems=(404, 409, 415, 422),
+        parameters=_OF_BATCH, body=json("TransactionParts", {"parts": []}),
+        answers=(ok("All of it is visible", "Transaction"),), problems=(403, 404, 409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/begin", handler=api_transactions.begin,
@@ -314,15 +318,16 @@ _TRANSACTIONS = (
             "partition, between this call and a commit with `published`. A repeat must have the "
             "same content. `repeated`: the batch was committed before, and is not to be published."
         ),
-        parameters=in_path("transaction", "batch"), body=json("PublishedParts", {"parts": []}),
-        answers=(ok("It may be published", "TransactionTurn"),), problems=(409, 415, 422),
+        parameters=_OF_BATCH, body=json("PublishedParts", {"parts": []}),
+        answers=(ok("It may be published", "TransactionTurn"),),
+        problems=(403, 404, 409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/abort", handler=api_transactions.abort,
         name="abort_transaction", tag="transactions",
         summary="Give up ledgers of a batch; those that no partition has are deleted",
-        parameters=in_path("transaction", "batch"), body=json("GivenUp", {"ledgers": []}),
-        answers=(ok("What was deleted", "GivenUp"),), problems=(409, 415, 422),
+        parameters=_OF_BATCH, body=json("GivenUp", {"ledgers": []}),
+        answers=(ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
     ),
     Route(
         method="POST", path=TOPIC + "/partitions/{partition}/splice",

@@ -21,6 +21,11 @@ SIZE = {
     "type": ["integer", "string", "null"],
 }
 TEXT = {"type": "string"}
+_AFTER = {
+    "type": ["integer", "null"],
+    "minimum": -1,
+    "description": "the batch before, of a writer whose numbers have gaps or whose id may be new",
+}
 
 
 def ref(name: str) -> dict[str, Any]:
@@ -330,6 +335,7 @@ SCHEMAS: dict[str, Any] = {
         {
             "parts": _list(ref("TransactionPart")),
             "published": {"type": "boolean", "description": "by the caller, which has begun it"},
+            "after": _AFTER,
         },
         "parts",
         closed=True,
@@ -350,7 +356,8 @@ SCHEMAS: dict[str, Any] = {
                     "topic", "partition", "content",
                     closed=True,
                 )
-            )
+            ),
+            "after": _AFTER,
         },
         "parts",
         closed=True,

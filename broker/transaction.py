@@ -48,6 +48,13 @@ its share when it was published. It is once, for a repeat begins with the same c
 not published at all. No other batch may begin or be committed while one is begun and not committed,
 nor may that one be committed by ledgers: some of it may be visible already.
 
+**Whose, and in order.** A repeat is answered as done, whatever it holds; so whoever commits under
+another's id, or a number far ahead by mistake, would have all batches of the id up to there dropped
+in silence. The first batch that comes with a token binds the id to it, and from then on callers
+without it are refused. A batch follows the newest committed one by one; a writer whose numbers have
+gaps, or go on from an id that was forgotten, says which batch was the last before (`after`). Ids of
+older versions are bound to nothing until their writer gives a token.
+
 **Consequences.** Cursors count offsets, which stay dense: they need nothing. The producers' table
 is untouched: private ledgers have no sequences, so a take-over does not scan them (`spliced`).
 """
@@ -55,10 +62,12 @@ is untouched: private ledgers have no sequences, so a take-over does not scan th
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from broker.errors import BatchBegun, TransactionAborted
+from broker.errors import BatchBegun, BatchOutOfOrder, ForeignTransaction, TransactionAborted
 from metadata.transactions import TransactionPart, TransactionRecord
 
 KIND = b"transaction"
@@ -85,6 +94,47 @@ class Standing(enum.Enum):
     NEW = "new"
 
 
+class Caller(NamedTuple):
+    """Who asks. `digest` is of its token; `after` is the batch before this one, if it says."""
+
+    digest: str = ""
+    after: int | None = None
+
+
+def digest_of(token: bytes) -> str:
+    """What is kept of a token; "" when there is none."""
+    return hashlib.sha256(token).hexdigest() if token else ""
+
+
+def check_caller(record: TransactionRecord, caller: Caller) -> None:
+    """Raises `ForeignTransaction`."""
+    if record.token_digest not in ("", caller.digest):
+        raise ForeignTransaction(
+            "this id is bound to the token that its first batch came with, and the call has "
+            f"{'another one' if caller.digest else 'none'}: take an id of your own"
+        )
+
+
+def check_order(record: TransactionRecord, batch: int, after: int | None) -> None:
+    """Whether `batch` is next, or was before. Raises `BatchOutOfOrder`."""
+    expected = record.batch + 1
+    if batch <= expected or batch == record.begun:
+        return
+    if after is None:
+        raise BatchOutOfOrder(
+            f"batch {batch} is not the next one, which is {expected}; a writer that means it says "
+            f"after: {record.batch}, the newest that is committed",
+            expected,
+        )
+    # An id that was forgotten looks like a new one, and its writer knows better.
+    if record.batch not in (after, -1):
+        raise BatchOutOfOrder(
+            f"batch {batch} is to follow batch {after}, but the newest that is committed is "
+            f"{record.batch}",
+            expected,
+        )
+
+
 def standing(record: TransactionRecord, batch: int) -> Standing:
     """Where `batch` stands against the newest one that is committed."""
     if batch <= record.batch:
@@ -98,7 +148,11 @@ def ledger_ids(parts: Iterable[TransactionPart]) -> list[int]:
 
 
 def beginning(
-    record: TransactionRecord, batch: int, content: Mapping[str, str], now_ms: int
+    record: TransactionRecord,
+    batch: int,
+    content: Mapping[str, str],
+    now_ms: int,
+    digest: str = "",
 ) -> TransactionRecord | None:
     """The record that notes a new batch of a writer that publishes it; None when it has it.
 
@@ -112,6 +166,7 @@ def beginning(
             content=content,
             since_ms=record.since_ms or now_ms,
             changed_ms=now_ms,
+            token_digest=record.token_digest or digest,
         )
     _check_begun(record, batch)
     if record.content != content:
@@ -134,6 +189,7 @@ def committing(
     now_ms: int,
     *,
     published: bool = False,
+    digest: str = "",
 ) -> TransactionRecord:
     """The record that commits a new batch; `published`: its writer has done that, and began it.
 
@@ -162,6 +218,7 @@ def committing(
         since_ms=record.since_ms or now_ms,
         changed_ms=now_ms,
         refused={ledger: of for ledger, of in record.refused.items() if of > batch},
+        token_digest=record.token_digest or digest,
     )
 
 

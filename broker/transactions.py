@@ -16,27 +16,25 @@ import structlog
 from broker import transaction as rules
 from broker.deletion_clock import DeletionTime
 from broker.errors import (
-    InvalidTransaction,
     PartitionNotFound,
     SpliceUnfinished,
-    TooManyLedgers,
     TopicNotFound,
 )
 from broker.partition import Partition
 from broker.state_log import delete_quietly
+from broker.transaction import Caller
+from broker.transaction_checks import Checks, Offer, check_owner
 from broker.types import PartitionName
 from ledger.errors import LedgerNotFound
 from ledger.ledgers import LedgerClient
-from metadata.ledgers import LedgerMetadata, LedgerState
+from metadata.ledgers import LedgerMetadata
 from metadata.store import RecordExists, RecordNotFound, VersionConflict
-from metadata.topics import PartitionRecord, TopicRecord, TopicStore
+from metadata.topics import TopicStore
 from metadata.transactions import (
-    PrivateLedger,
     TransactionPart,
     TransactionRecord,
     TransactionStore,
 )
-from protocol.batch import read_header
 from protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -51,14 +49,8 @@ is taken for new."""
 
 Splice = Callable[[PartitionName, str, int], Awaitable[int | None]]
 """Ask a partition's owner for `Partition.splice`. Raises `TopicNotFound` when it is deleted."""
+ANYBODY = Caller()
 _LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
-
-
-class Offer(NamedTuple):
-    """What somebody wants to add to one partition."""
-
-    name: PartitionName
-    ledgers: tuple[PrivateLedger, ...]
 
 
 class Committed(NamedTuple):
@@ -81,8 +73,8 @@ class Transactions:
         deletion_time: Callable[[], DeletionTime | None],
     ) -> None:
         self._store = store
-        self._records = records
         self._ledgers = ledgers
+        self._checks = Checks(records, ledgers)
         self._clock = clock
         self._deletion_time = deletion_time
         self._unfinished: dict[str, tuple[int, float]] = {}
@@ -100,22 +92,25 @@ class Transactions:
         splice: Splice,
         *,
         published: bool = False,
+        caller: Caller = ANYBODY,
     ) -> Committed:
         """Make a batch part of its partitions, all or nothing; returns when all is visible.
 
         `published`: the writer began this batch and has published it by itself, without ledgers.
         Raises `InvalidTransaction`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
-        `TransactionAborted`, `BatchBegun`: nothing is committed; and `SpliceUnfinished`: it is, ask
-        again.
+        `TransactionAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignTransaction`: nothing is
+        committed; and `SpliceUnfinished`: it is, ask again.
         """
         parts: tuple[TransactionPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
-            record, version, offsets = await self._at_turn(transaction, batch, splice)
+            record, version, offsets = await self._at_turn(transaction, batch, splice, caller)
             if offsets is not None:
                 return Committed(record, True, offsets)
             if parts is None:
-                parts = await self._checked(transaction, batch, offers)
-            wanted = rules.committing(record, batch, parts, self._clock(), published=published)
+                parts = await self._checks.parts(transaction, batch, offers, _AT_ONCE)
+            wanted = rules.committing(
+                record, batch, parts, self._clock(), published=published, digest=caller.digest
+            )
             try:
                 await self._store.write(transaction, wanted, version)
             except _LOST_RACE:
@@ -125,19 +120,28 @@ class Transactions:
         raise _crowded(transaction)
 
     async def begin(
-        self, transaction: str, batch: int, content: Mapping[str, str], splice: Splice
+        self,
+        transaction: str,
+        batch: int,
+        content: Mapping[PartitionName, str],
+        splice: Splice,
+        caller: Caller = ANYBODY,
     ) -> bool:
         """Note that the caller publishes this batch, and what; False when it is committed already.
 
-        Raises `BatchBegun`, `SpliceUnfinished`.
+        Raises `BatchBegun`, `BatchOutOfOrder`, `ForeignTransaction`, `TopicNotFound`,
+        `PartitionNotFound`, `SpliceUnfinished`.
         """
+        words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
-            record, version, offsets = await self._at_turn(transaction, batch, splice)
+            record, version, offsets = await self._at_turn(transaction, batch, splice, caller)
             if offsets is not None:
                 return False
-            wanted = rules.beginning(record, batch, content, self._clock())
+            wanted = rules.beginning(record, batch, words, self._clock(), caller.digest)
             try:
                 if wanted is not None:
+                    # What cannot be published is never finished, and blocks the id.
+                    await self._checks.exist(content)
                     await self._store.write(transaction, wanted, version)
             except _LOST_RACE:
                 continue
@@ -145,12 +149,15 @@ class Transactions:
         raise _crowded(transaction)
 
     async def _at_turn(
-        self, transaction: str, batch: int, splice: Splice
+        self, transaction: str, batch: int, splice: Splice, caller: Caller
     ) -> tuple[TransactionRecord, int, dict[PartitionName, int | None] | None]:
         """The record and its version when what is before `batch` is complete; its offsets, as far
-        as known, when it was committed before, and is complete too. Raises `SpliceUnfinished`."""
+        as known, when it was committed before, and is complete too. Raises `SpliceUnfinished`,
+        `BatchOutOfOrder`, `ForeignTransaction`."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(transaction)
+            rules.check_caller(record, caller)
+            rules.check_order(record, batch, caller.after)
             found = rules.standing(record, batch)
             if found is rules.Standing.NEW:
                 return record, version, None
@@ -159,15 +166,22 @@ class Transactions:
                 return record, version, offsets
         raise _crowded(transaction)
 
-    async def abort(self, transaction: str, batch: int, ledgers: Iterable[int]) -> list[int]:
-        """Give up private ledgers of this batch; those that no partition has are deleted."""
+    async def abort(
+        self, transaction: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
+    ) -> list[int]:
+        """Give up private ledgers of this batch; those that no partition has are deleted.
+
+        Binds no id: orphans are given up by others. Raises `ForeignTransaction`,
+        `InvalidTransaction`, `TransactionAborted`.
+        """
+        rules.check_caller(await self.newest(transaction), caller)
         own = []
         for ledger_id in dict.fromkeys(ledgers):
             try:
                 found = await self._ledgers.metadata(ledger_id)
             except LedgerNotFound:
                 continue
-            _check_owner(found, transaction, batch)
+            check_owner(found, transaction, batch)
             own.append(found)
         ids = [one.ledger_id for one in own]
         record = await self._change(
@@ -281,7 +295,7 @@ class Transactions:
         that are committed must not go for that.
         """
         await self._store.sync()
-        topic = await self._topic(part.namespace, part.topic)
+        topic = await self._checks.topic(part.namespace, part.topic)
         if topic is not None and part.is_of(topic):
             raise error
         _log.info("part_void", partition=str(_name(part)))
@@ -291,108 +305,8 @@ class Transactions:
     async def _is_done(
         self, transaction: str, record: TransactionRecord, part: TransactionPart
     ) -> bool:
-        marks = (await self._partition_record(_name(part))).transactions
+        marks = (await self._checks.partition_record(_name(part))).transactions
         return rules.is_spliced(marks, rules.mark_of(transaction, record), record.batch)
-
-    async def _topic(self, namespace: str, topic: str) -> TopicRecord | None:
-        """As it stands in the store: what a watch keeps in memory may be a deleted namesake."""
-        try:
-            record, _ = await self._records.read_topic(namespace, topic)
-        except RecordNotFound:
-            return None
-        return None if record.deleting else record
-
-    async def _partition_record(self, name: PartitionName) -> PartitionRecord:
-        try:
-            return (await self._records.read_partition(*name))[0]
-        except RecordNotFound:
-            return PartitionRecord()
-
-    # Checking
-
-    async def _checked(
-        self, transaction: str, batch: int, offers: Sequence[Offer]
-    ) -> tuple[TransactionPart, ...]:
-        """The parts as the record will hold them."""
-        ids = [ledger.ledger_id for offer in offers for ledger in offer.ledgers]
-        names = [offer.name for offer in offers]
-        if len(set(ids)) < len(ids) or len(set(names)) < len(names):
-            raise InvalidTransaction("a ledger, or a partition, stands twice in the transaction")
-        if len(ids) > rules.LEDGERS_MAX:
-            raise TooManyLedgers(
-                f"{len(ids)} ledgers in one transaction; at most {rules.LEDGERS_MAX}: write with "
-                "fewer tasks (coalesce), or in smaller batches"
-            )
-        turn = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(offer: Offer) -> TransactionPart:
-            topic, there = await self._check_partition(offer)
-            for ledger in offer.ledgers:
-                async with turn:
-                    await self._check_ledger(transaction, batch, offer.name, ledger)
-                if ledger.ledger_id in there:
-                    # Of a batch that is remembered this is a repeat and never gets here.
-                    raise InvalidTransaction(
-                        f"{offer.name} has ledger {ledger.ledger_id} already: the batch was "
-                        "committed, and its transaction forgotten since"
-                    )
-            return TransactionPart(
-                *offer.name, topic.created_ms, offer.ledgers, topic_incarnation=topic.identity
-            )
-
-        return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
-
-    async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
-        """The topic, and the partition's ledgers.
-
-        The store was synced when the transaction was read.
-        """
-        name = offer.name.topic_name
-        topic = await self._topic(*name)
-        if topic is None:
-            raise TopicNotFound(f"there is no topic {name}; PUT /v1/topics/{name} makes it")
-        if not 0 <= offer.name.partition < topic.settings.partitions:
-            raise PartitionNotFound(
-                f"topic {name} has partitions 0 to {topic.settings.partitions - 1}, "
-                f"not {offer.name.partition}"
-            )
-        there = {link.ledger_id for link in (await self._partition_record(offer.name)).ledgers}
-        links = len(there)
-        if links + len(offer.ledgers) > rules.LEDGERS_MAX:
-            raise TooManyLedgers(
-                f"{offer.name} has {links} ledgers; with {len(offer.ledgers)} more it would have "
-                f"more than {rules.LEDGERS_MAX}: let retention remove some, or write larger batches"
-            )
-        return topic, there
-
-    async def _check_ledger(
-        self, transaction: str, batch: int, name: PartitionName, ledger: PrivateLedger
-    ) -> None:
-        try:
-            found = await self._ledgers.metadata(ledger.ledger_id)
-        except LedgerNotFound as error:
-            raise InvalidTransaction(f"{error}; write the batch again") from error
-        _check_owner(found, transaction, batch)
-        meant_for = found.custom.get(rules.PARTITION_KEY, b"").decode("utf-8", "replace")
-        if meant_for != str(name):
-            raise InvalidTransaction(f"ledger {ledger.ledger_id} is for {meant_for}, not {name}")
-        if found.state is not LedgerState.CLOSED or found.last_entry < 0:
-            raise InvalidTransaction(
-                f"ledger {ledger.ledger_id} is {found.state.name} with last entry "
-                f"{found.last_entry}; it must be closed and not empty"
-            )
-        reader = await self._ledgers.open(ledger.ledger_id)
-        try:
-            (entry,) = await reader.read(found.last_entry, found.last_entry)
-        finally:
-            await reader.close()
-        header = read_header(entry.payload)
-        count = header.base_offset + header.record_count
-        if (count, found.length) != (ledger.count, ledger.bytes):
-            raise InvalidTransaction(
-                f"ledger {ledger.ledger_id} has {count} messages in {found.length} bytes, "
-                f"not {ledger.count} in {ledger.bytes}"
-            )
 
     async def _is_needed(self, record: TransactionRecord, ledger: LedgerMetadata) -> bool:
         """Whether a partition has this ledger, or will have it by what is committed.
@@ -403,7 +317,9 @@ class Transactions:
         if not record.complete and ledger.ledger_id in rules.ledger_ids(record.parts):
             return True
         namespace, topic, number = ledger.custom[rules.PARTITION_KEY].decode().split("/")
-        partition = await self._partition_record(PartitionName(namespace, topic, int(number)))
+        partition = await self._checks.partition_record(
+            PartitionName(namespace, topic, int(number))
+        )
         return any(link.ledger_id == ledger.ledger_id for link in partition.ledgers)
 
 
@@ -413,18 +329,3 @@ def _name(part: TransactionPart) -> PartitionName:
 
 def _crowded(transaction: str) -> SpliceUnfinished:
     return SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
-
-
-def _check_owner(found: LedgerMetadata, transaction: str, batch: int) -> None:
-    """Nobody commits or deletes what another wrote."""
-    custom = found.custom
-    is_ours = (
-        custom.get(rules.KIND_KEY) == rules.KIND
-        and custom.get(rules.TRANSACTION_KEY) == transaction.encode()
-        and custom.get(rules.BATCH_KEY) == str(batch).encode()
-        and rules.PARTITION_KEY in custom
-    )
-    if not is_ours:
-        raise InvalidTransaction(
-            f"ledger {found.ledger_id} was not written for batch {batch} of {transaction}"
-        )

@@ -70,7 +70,6 @@ class LedgerClient:
         self.store = store
         self.options = options or LedgerOptions()
         self.rng = rng
-        self._store = store
         self.cluster_password = b""
         """What new ledgers are protected by; known once started."""
         self.records = LedgerStore(store, rng=rng)
@@ -88,7 +87,7 @@ class LedgerClient:
     async def start(self) -> None:
         """Learn who is there. The store must be started. Raises `MetadataUnavailable`."""
         await self.records.initialize()
-        self.cluster_password = (await cluster_secret(self._store, rng=self.rng)).ledger_password
+        self.cluster_password = (await cluster_secret(self.store, rng=self.rng)).ledger_password
         await self.bookies.start()
 
     async def close(self) -> None:

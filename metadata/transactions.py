@@ -68,7 +68,8 @@ class TransactionRecord:
     `refused` maps ledgers that were given up, and may be deleted already, to their batch.
     `since_ms`, when the id was first used, tells it from one that was forgotten and used again.
     `begun` is the newest batch that its writer publishes by itself (-1: none), `content` what it
-    said it would publish, by partition: words that only the writer understands.
+    said it would publish, by partition: words that only the writer understands. `token_digest` is
+    of the token that only the id's owner knows ("": nobody has given one yet).
     """
 
     batch: int = -1
@@ -79,6 +80,7 @@ class TransactionRecord:
     refused: Mapping[int, int] = field(default_factory=dict)
     begun: int = -1
     content: Mapping[str, str] = field(default_factory=dict)
+    token_digest: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from metadata.secret import cluster_secret
 from metadata.together import all_of
 from octavo.client.wire import CONNECT_TIMEOUT_S
 from octavo.spark.cluster import connected
@@ -29,14 +30,19 @@ _PAUSE_S_MAX = 5.0
 _ANSWER_S = 60.0
 _AT_ONCE = 16
 _JSON = "application/json"
+TOKEN_HEADER = "Transaction-Token"
 _RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 _log = logging.getLogger("octavo.spark")
 
 
 class SinkFailed(OctavoError):
-    """A batch could not be committed. The message has the broker's reason."""
+    """A batch could not be committed. The message has the broker's reason, `problem` its answer."""
 
     name = "sink-failed"
+
+    def __init__(self, message: str, problem: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem or {}
 
 
 def parts_of(written: Iterable[Written]) -> list[dict[str, Any]]:
@@ -67,8 +73,8 @@ async def commit(
     Raises `SinkFailed`: also when the time is over, and the outcome may be unknown.
     """
     body = {"parts": parts_of(written)}
-    async with _brokers(service, timeout_ms) as brokers:
-        answer = await brokers.call(_path(transaction, batch, "commit"), body)
+    async with _brokers(service, timeout_ms, transaction) as brokers:
+        answer = await _next_in_order(brokers, transaction, batch, "commit", body)
     there = {ledger for part in answer["parts"] for ledger in part["ledgers"]}
     if not answer["repeated"] or all(one.ledger_id in there for one in written):
         return True  # also when it was this very call, whose first answer was lost
@@ -89,9 +95,9 @@ async def publish(
     False when the batch was committed before: nothing is published. Raises `SinkFailed`: also when
     a part may be visible; the same call by another driver goes on from there.
     """
-    async with _brokers(service, timeout_ms) as brokers:
+    async with _brokers(service, timeout_ms, transaction) as brokers:
         parts = [{**target._asdict(), "content": words} for target, (words, _) in content.items()]
-        began = await brokers.call(_path(transaction, batch, "begin"), {"parts": parts})
+        began = await _next_in_order(brokers, transaction, batch, "begin", {"parts": parts})
         if began["repeated"]:
             _log.warning(
                 "batch %d of %s was committed before; nothing is added", batch, transaction
@@ -132,7 +138,7 @@ async def give_up(
 ) -> list[int]:
     """Give ledgers up; those that were deleted. Raises `SinkFailed`."""
     deleted: list[int] = []
-    async with _brokers(service, timeout_ms) as brokers:
+    async with _brokers(service, timeout_ms, transaction) as brokers:
         for start in range(0, len(ledger_ids), _GIVEN_UP_AT_ONCE):
             some = ledger_ids[start : start + _GIVEN_UP_AT_ONCE]
             answer = await brokers.call(_path(transaction, batch, "abort"), {"ledgers": some})
@@ -147,6 +153,7 @@ class _Brokers:
         self._service = service
         self._session = session
         self.why = "no broker is there"
+        self.token = ""
 
     async def call(self, path: str, body: Any) -> dict[str, Any]:
         """With JSON. Raises `SinkFailed` when asking again would not help."""
@@ -169,7 +176,7 @@ class _Brokers:
         """The answer; None to ask again. Raises `SinkFailed`."""
         try:
             timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=CONNECT_TIMEOUT_S)
-            headers = {"Content-Type": content_type}
+            headers = {"Content-Type": content_type, TOKEN_HEADER: self.token}
             async with self._session.post(
                 url, data=data, headers=headers, timeout=timeout
             ) as response:
@@ -178,24 +185,60 @@ class _Brokers:
                     return found
                 self.why = str(found.get("detail", f"{url} answered {response.status}"))
                 if not found.get("retryable"):
-                    raise SinkFailed(self.why)
+                    raise SinkFailed(self.why, found)
         except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError) as error:
             self.why = f"{url}: {error or type(error).__name__}"
         return None
 
 
 @contextlib.asynccontextmanager
-async def _brokers(service: str, timeout_ms: int) -> AsyncIterator[_Brokers]:
+async def _brokers(service: str, timeout_ms: int, transaction: str) -> AsyncIterator[_Brokers]:
     """All calls within, and their repetitions, have `timeout_ms` together. Raises `SinkFailed`."""
     async with aiohttp.ClientSession() as session:
         brokers = _Brokers(service, session)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
+                brokers.token = await _token(brokers, service, transaction)
                 yield brokers
         except TimeoutError:
             raise SinkFailed(
                 f"not known to be done within {timeout_ms / 1000:g} s: {brokers.why}"
             ) from None
+
+
+async def _next_in_order(
+    brokers: _Brokers, transaction: str, batch: int, call: str, body: dict[str, Any]
+) -> dict[str, Any]:
+    """What the broker answers to a batch that is the next one by the query's own log.
+
+    Brokers expect the number after the last. Here numbers may have gaps: versions of a `txnId`
+    ascend as they like, batches without a task never come, and an id may be forgotten.
+    """
+    path = _path(transaction, batch, call)
+    try:
+        return await brokers.call(path, body)
+    except SinkFailed as error:
+        expected = error.problem.get("expected_batch")
+        if not isinstance(expected, int) or expected >= batch:
+            raise
+        _log.info("%s goes on at batch %d; brokers expected %d", transaction, batch, expected)
+        return await brokers.call(path, {**body, "after": expected - 1})
+
+
+async def _token(brokers: _Brokers, service: str, transaction: str) -> str:
+    """What proves that an id is of this cluster's jobs: made of its secret, the same every time."""
+    pause_s = _PAUSE_S
+    while True:
+        try:
+            async with connected(service) as cluster:
+                secret = await cluster_secret(cluster.store, rng=cluster.ledgers.rng)
+                return secret.key(f"transaction {transaction}").hex()
+        except OctavoError as error:
+            if not error.retryable:
+                raise SinkFailed(str(error)) from error
+            brokers.why = str(error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 
 def _path(transaction: str, batch: int, call: str) -> str:

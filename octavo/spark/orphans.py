@@ -17,7 +17,7 @@ from ledger.errors import LedgerNotFound
 from metadata.ledgers import LedgerMetadata
 from octavo.clock import wall_clock_ms
 from octavo.spark.cluster import Cluster, connected
-from octavo.spark.commit import give_up
+from octavo.spark.commit import SinkFailed, give_up
 
 GRACE_MS = 24 * 3600 * 1000
 _ABORT_TIMEOUT_MS = 60_000
@@ -51,7 +51,12 @@ async def collect_orphans(
     for (transaction, batch), ids in sorted(old.items()):
         deleted: list[int] = []
         if not dry_run:
-            deleted = await give_up(service, transaction, batch, ids, _ABORT_TIMEOUT_MS)
+            try:
+                deleted = await give_up(service, transaction, batch, ids, _ABORT_TIMEOUT_MS)
+            except SinkFailed as error:
+                if error.problem.get("code") != "foreign-transaction":
+                    raise
+                # Bound to the token of a writer that is none of ours: it gives them up itself.
         found.append(Orphans(transaction, batch, tuple(ids), tuple(deleted)))
         each(found[-1])
     return found

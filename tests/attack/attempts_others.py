@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from tests.attack.attempts import attempt, refused
-from tests.attack.world import World
+from tests.attack.world import Said, World
 
 ROUNDS = 20
 
@@ -37,3 +37,62 @@ async def recover_in_a_loop(world: World) -> None:
 
     for number in range(ROUNDS):
         await asyncio.gather(recover(number), recover(number + 1), publish(number))
+
+
+async def batch_call(world: World, of: str, body: object, *, token: str = "", at: int = 0) -> Said:
+    headers = {"Transaction_Token": token} if token else {}
+    path = f"/v1/transactions/{of}"
+    return await world.ask("POST", path, json.dumps(body).encode(), broker=at,
+                           Content_Type="application/json", **headers)  # fmt: skip
+
+
+@attempt(
+    "a transaction of another: its next batch, one far ahead, junk begun, its ledgers given up"
+)
+async def anothers_transaction(world: World) -> None:
+    await world.topic("attacked")
+    last = len(world.brokers) - 1
+    for batch in range(ROUNDS):
+        said = await batch_call(world, f"owned/batches/{batch}/commit", {"parts": []}, token="me")
+        assert (said.status, json.loads(said.body)["repeated"]) == (200, False), said
+        for token in ("", "you"):
+            for call in (
+                f"owned/batches/{batch + 1}/commit",
+                f"owned/batches/{2**63 - 1}/commit",
+                f"owned/batches/{batch + 1}/begin",
+                f"owned/batches/{2**63 - 1}/begin",
+            ):
+                said = await batch_call(world, call, {"parts": []}, token=token, at=last)
+                refused(said, 403)
+        said = await batch_call(
+            world, f"owned/batches/{batch + 1}/abort", {"ledgers": list(range(50))}, at=last
+        )
+        refused(said, 403)
+
+
+@attempt("batches far ahead, below zero and after themselves, by their owner's mistake")
+async def batches_out_of_order(world: World) -> None:
+    for at in range(len(world.brokers)):
+        for batch, body, statuses in (
+            (2**63 - 1, {"parts": []}, (409,)),
+            (2**63, {"parts": []}, (400,)),
+            (5, {"parts": [], "after": 5}, (422,)),
+            (5, {"parts": [], "after": -2}, (422,)),
+            (5, {"parts": [], "after": 10**30}, (400, 422)),
+            (0, {"parts": [{"topic": "attacked", "partition": -1, "ledgers": []}]}, (422,)),
+        ):
+            said = await batch_call(world, f"mistaken/batches/{batch}/commit", body, at=at)
+            refused(said, *statuses)
+
+
+@attempt("giving up 10,000 ledgers that are not there")
+async def abort_of_nothing(world: World) -> None:
+    said = await batch_call(
+        world, "never/batches/0/abort", {"ledgers": list(range(10**12, 10**12 + 10_000))}
+    )
+    assert (said.status, json.loads(said.body)) == (200, {"ledgers": []}), said
+    said = await batch_call(
+        world, "never/batches/0/abort", {"ledgers": list(range(10**12, 10**12 + 10_001))}
+    )
+    refused(said, 422)
+    assert (await world.ask("GET", "/v1/transactions/never")).status == 404

@@ -19,7 +19,9 @@ from broker.errors import (
 )
 from broker.partition_record import PartitionRecordKeeper
 from broker.rollover import Rollover
-from broker.transactions import Committed, Offer
+from broker.transaction import Caller
+from broker.transaction_checks import Offer
+from broker.transactions import Committed
 from broker.types import PartitionName, SubscriptionSettings
 from ledger.errors import LedgerNotFound
 from ledger.writer import LedgerWriter
@@ -89,7 +91,7 @@ async def commit(
     running: RunningBroker, transaction: str, number: int, offers: list[Offer], *more: RunningBroker
 ) -> Committed:
     return await running.broker.transactions.commit(
-        transaction, number, offers, local_splice(running, *more)
+        transaction, number, offers, local_splice(running, *more), caller=Caller(after=number - 1)
     )
 
 
@@ -160,7 +162,7 @@ async def test_what_was_given_up_is_never_committed(brokers: BrokerCluster) -> N
     transactions = running.broker.transactions
     checked = asyncio.Event()
     go_on = asyncio.Event()
-    check = transactions._checked
+    check = transactions._checks.parts
 
     async def slow(*args: Any) -> Any:
         found = await check(*args)
@@ -168,7 +170,7 @@ async def test_what_was_given_up_is_never_committed(brokers: BrokerCluster) -> N
         await go_on.wait()
         return found
 
-    transactions._checked = slow  # type: ignore[method-assign]
+    transactions._checks.parts = slow  # type: ignore[method-assign]
     committing = asyncio.create_task(commit(running, "q", 0, [Offer(name, (ledger,))]))
     await checked.wait()
     assert await transactions.abort("q", 0, [ledger.ledger_id]) == [ledger.ledger_id]
@@ -178,7 +180,7 @@ async def test_what_was_given_up_is_never_committed(brokers: BrokerCluster) -> N
     with pytest.raises(LedgerNotFound):
         await running.ledgers.metadata(ledger.ledger_id)
     assert partition.next_offset == 0
-    transactions._checked = check  # type: ignore[method-assign]
+    transactions._checks.parts = check  # type: ignore[method-assign]
     again = await private(running, name, "q", 0, [2], "again")
     await commit(running, "q", 0, [Offer(name, (again,))])
     assert await values(partition) == ["again0-0", "again0-1"]

@@ -28,6 +28,7 @@ import octavo.spark.orphans
 from broker.api_transactions import AbortBody, BeginBody, CommitBody, _show
 from broker.broker import Broker
 from broker.problems import Problem, problem_of
+from broker.transaction import Caller, digest_of
 from broker.types import PartitionName, Published, TopicName
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
@@ -98,6 +99,7 @@ class Tools:
             (octavo.spark.commit, "_Brokers", partial(_SimBrokers, self)),
             (octavo.spark.commit, "_PAUSE_S", _AGAIN_S),
             (octavo.spark.commit, "_urls", self._urls),
+            (octavo.spark.commit, "connected", self.connected),
             (octavo.spark.commit, "aiohttp", _NO_HTTP),
             (octavo.spark.commit, "_log", mute),
             (octavo.spark.orphans, "connected", self.connected),
@@ -153,14 +155,15 @@ class Tools:
         # Nobody names those that have left.
         return [f"sim://{name}" for name in names if not self.brokers[name].held_down]
 
-    async def post(self, url: str, data: bytes) -> dict[str, Any]:
+    async def post(self, url: str, data: bytes, token: str) -> dict[str, Any]:
         """`POST` to a broker: its answer. Raises `Problem`, `OSError`, `TimeoutError`."""
         name, _, kind, *path = url.removeprefix("sim://").split("/")
         if kind == "topics":
             return await self._post_messages(name, path, data)
         transaction, _, batch, what = path
         handle = {"begin": self._begin, "commit": self._commit, "abort": self._abort}[what]
-        work = partial(handle, self.brokers[name], transaction, int(batch), data)
+        digest = digest_of(token.encode())
+        work = partial(handle, self.brokers[name], transaction, int(batch), data, digest)
         answer: dict[str, Any] = await self.cluster.network.call(_here(), name, work, _ANSWER_S)
         return answer
 
@@ -174,25 +177,25 @@ class Tools:
         return {}
 
     async def _begin(
-        self, at: SimBroker, transaction: str, batch: int, body: bytes
+        self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
         """What `broker.api_transactions.begin` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
-            parts = msgspec.json.decode(body, type=BeginBody).parts
+            asked = msgspec.json.decode(body, type=BeginBody)
             content = {
-                str(TopicName.parse(one.topic).partition(one.partition)): one.content
-                for one in parts
+                TopicName.parse(one.topic).partition(one.partition): one.content
+                for one in asked.parts
             }
             is_new = await found.transactions.begin(
-                transaction, batch, content, partial(self._splice, at)
+                transaction, batch, content, partial(self._splice, at), Caller(digest, asked.after)
             )
             return {"repeated": not is_new, "batch": batch}
 
         return await _answered(at, work)
 
     async def _commit(
-        self, at: SimBroker, transaction: str, batch: int, body: bytes
+        self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
         """What `broker.api_transactions.commit` does."""
 
@@ -200,7 +203,12 @@ class Tools:
             asked = msgspec.json.decode(body, type=CommitBody)
             offers = [part.offer() for part in asked.parts]
             done = await found.transactions.commit(
-                transaction, batch, offers, partial(self._splice, at), published=asked.published
+                transaction,
+                batch,
+                offers,
+                partial(self._splice, at),
+                published=asked.published,
+                caller=Caller(digest, asked.after),
             )
             shown = _show(transaction, done.record, done.offsets)
             return {**shown, "complete": True, "repeated": done.repeated}
@@ -208,11 +216,12 @@ class Tools:
         return await _answered(at, work)
 
     async def _abort(
-        self, at: SimBroker, transaction: str, batch: int, body: bytes
+        self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
         async def work(found: Broker) -> dict[str, Any]:
             ids = msgspec.json.decode(body, type=AbortBody).ledgers
-            return {"ledgers": await found.transactions.abort(transaction, batch, ids)}
+            caller = Caller(digest)
+            return {"ledgers": await found.transactions.abort(transaction, batch, ids, caller)}
 
         return await _answered(at, work)
 
@@ -234,15 +243,16 @@ class _SimBrokers(_Brokers):
         self._tools = tools
         self._service = service
         self.why = "no broker is there"
+        self.token = ""
 
     async def _ask_one(self, url: str, data: bytes, content_type: str) -> dict[str, Any] | None:
         try:
-            return await self._tools.post(url, data)
+            return await self._tools.post(url, data, self.token)
         except Problem as problem:
             self._tools.cluster.trace.probe(f"transaction.answer.{problem.code}")
             self.why = problem.detail
             if not problem.can_retry:
-                raise SinkFailed(self.why) from problem
+                raise SinkFailed(self.why, problem.body()) from problem
         except OSError as error:
             self._tools.cluster.trace.probe("transaction.no_answer")
             self.why = f"{url}: {error or type(error).__name__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim.mutants.planting import Edit
 from tests.sim.mutants.tested import TestedBug
 
+_BATCHES = "issues/test_batch_far_ahead_drops_all_others.py"
 _RECOVER = "issues/test_recover_in_a_loop_stops_a_topic.py"
 
 BUGS = (
@@ -51,6 +52,66 @@ BUGS = (
                 "broker.in_use:RecoveryDoor.force",
                 "self._forced_s = now_s",
                 "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "any-number-follows",
+        "a batch with a number far ahead is committed",
+        """It is newer than the newest, and that was all that once counted. Every batch up to there
+        is a repeat from then on, answered as done and dropped.""",
+        "X1 (batches ascend one by one)",
+        _BATCHES,
+        (
+            Edit(
+                "broker.transaction:check_order",
+                "if after is None:",
+                "if after is None and batch < expected:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "after-is-not-compared",
+        "a batch may follow one that is not the newest",
+        """The writer says which batch was the last; that this is true looks like its own affair.
+        Of two writers with one id the slower one jumps over what the other has committed.""",
+        "X1 (batches ascend one by one)",
+        _BATCHES,
+        (
+            Edit(
+                "broker.transaction:check_order",
+                "if record.batch not in (after, -1):",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "callers-without-a-token-pass",
+        "a call without a token is let through to an id that has one",
+        """Old writers have none, and their ids go on; so do, by the edit, all others' for whoever
+        says nothing.""",
+        "an id is its owner's",
+        _BATCHES,
+        (
+            Edit(
+                "broker.transaction:check_caller",
+                'if record.token_digest not in ("", caller.digest):',
+                'if caller.digest and record.token_digest not in ("", caller.digest):',
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-commit-binds-nobody",
+        "an id is bound by the begin of a batch alone",
+        """Whoever publishes begins, and that binds the id; a commit by ledgers has no begin. The
+        edit lets it keep what the record has: nothing.""",
+        "an id is its owner's",
+        _BATCHES,
+        (
+            Edit(
+                "broker.transaction:committing",
+                "token_digest=record.token_digest or digest,",
+                "token_digest=record.token_digest,",
             ),
         ),
     ),

@@ -76,7 +76,7 @@ async def test_it_is_kept_from_its_last_use(seed: int) -> None:
             continue
         batch += 1
         if action == "publish":
-            assert await transactions.begin(ID, batch, {"public/t/0": "x"}, splice)
+            assert await transactions.begin(ID, batch, {}, splice)
         done = await transactions.commit(ID, batch, [], splice, published=action == "publish")
         assert not done.repeated
         used_ms, used = now_ms, True

@@ -23,7 +23,9 @@ from broker.http_config import HttpConfig
 from broker.metrics import Duties
 from broker.open_batches import OpenBatches
 from broker.server import BrokerServer
-from broker.transactions import Committed, Offer, Splice
+from broker.transaction import Caller
+from broker.transaction_checks import Offer
+from broker.transactions import ANYBODY, Committed, Splice
 from broker.types import (
     AckId,
     BrokerInfo,
@@ -168,11 +170,18 @@ class FakeTransactions:
         self.records: dict[str, TransactionRecord] = {}
         self.asked: list[tuple[str, int, Sequence[Offer]]] = []
         self.begun: list[tuple[str, int, Mapping[str, str]]] = []
+        self.callers: list[Caller] = []
 
     async def begin(
-        self, transaction: str, batch: int, content: Mapping[str, str], splice: Splice
+        self,
+        transaction: str,
+        batch: int,
+        content: Mapping[PartitionName, str],
+        splice: Splice,
+        caller: Caller = ANYBODY,
     ) -> bool:
-        self.begun.append((transaction, batch, content))
+        self.callers.append(caller)
+        self.begun.append((transaction, batch, {str(name): said for name, said in content.items()}))
         return batch > self.records.get(transaction, TransactionRecord()).batch
 
     async def commit(
@@ -183,7 +192,9 @@ class FakeTransactions:
         splice: Splice,
         *,
         published: bool = False,
+        caller: Caller = ANYBODY,
     ) -> Committed:
+        self.callers.append(caller)
         self.asked.append((transaction, batch, offers))
         found = self.records.get(transaction, TransactionRecord())
         if batch <= found.batch:
@@ -195,7 +206,10 @@ class FakeTransactions:
         )
         return Committed(record, False, offsets)
 
-    async def abort(self, transaction: str, batch: int, ledgers: Sequence[int]) -> list[int]:
+    async def abort(
+        self, transaction: str, batch: int, ledgers: Sequence[int], caller: Caller = ANYBODY
+    ) -> list[int]:
+        self.callers.append(caller)
         assert transaction
         assert batch >= 0
         return list(ledgers)

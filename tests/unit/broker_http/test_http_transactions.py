@@ -8,7 +8,7 @@ import pytest
 from fake_broker import FakeTransactions, Running
 
 from broker.errors import SpliceUnfinished, TransactionAborted
-from broker.transactions import Offer
+from broker.transaction_checks import Offer
 from broker.types import PartitionName
 from metadata.transactions import PrivateLedger
 

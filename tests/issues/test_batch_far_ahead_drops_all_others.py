@@ -1,0 +1,205 @@
+"""A commit with number 2⁶³−1 made every later batch of its id a repeat: dropped, and answered 200.
+
+Anybody could do it to any id, also with the very next number and nothing in it; and a `begin` with
+junk blocked an id for ever. Batches follow one another now, and an id is bound to the token that
+its first batch came with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import transaction as rules
+from broker.errors import BatchOutOfOrder, ForeignTransaction
+from broker.transaction import Caller, Standing
+from broker.transactions import ANYBODY
+from metadata.topic_records import decode_record, encode_record
+from metadata.transactions import TransactionRecord, TransactionStore
+from octavo.spark import commit as sink
+from octavo.spark.cluster import connected
+from octavo.spark.orphans import collect_orphans
+from octavo.spark.sink_ledgers import TaskLedgers
+from octavo.spark.sink_rows import Target
+from protocol.records import Record, build_batch
+from tests.http_cluster import Answer, HttpCluster, running_brokers
+
+HUGE = 2**63 - 1
+TOPIC = "/v1/topics/public/one"
+MINE = {"Transaction-Token": "only I know this"}
+TARGET = Target("public/one", 0)
+SHARE = {"topic": "one", "partition": 0, "content": "1-1-a"}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
+    async with running_brokers(tmp_path, brokers=2) as cluster:
+        assert (await cluster.api.put(TOPIC)).status == 201
+        yield cluster
+
+
+async def ask(
+    cluster: HttpCluster, call: str, batch: int, body: dict[str, Any], token: Any = None
+) -> Answer:
+    path = f"/v1/transactions/t/batches/{batch}/{call}"
+    return await cluster.api.call("POST", path, json=body, headers=token or {})
+
+
+async def test_a_number_far_ahead_is_refused_with_the_next_one(cluster: HttpCluster) -> None:
+    nothing: dict[str, Any] = {"parts": []}
+    for expected in (0, 1):
+        for call in ("begin", "commit"):
+            for batch in (expected + 1, HUGE):
+                said = await ask(cluster, call, batch, nothing)
+                assert (said.status, said.json()["code"]) == (409, "batch-out-of-order"), said
+                assert said.json()["expected_batch"] == expected
+                assert f"is {expected};" in said.json()["detail"]
+        said = await ask(cluster, "commit", expected, nothing)
+        assert (said.status, said.json()["repeated"]) == (200, False), said
+    # Numbers that have gaps on purpose say so, and are held to it.
+    said = await ask(cluster, "commit", 9, {**nothing, "after": 0})
+    assert (said.status, said.json()["expected_batch"]) == (409, 2), said
+    said = await ask(cluster, "commit", 9, {**nothing, "after": 9})
+    assert (said.status, said.json()["code"]) == (422, "invalid-body"), said
+    said = await ask(cluster, "commit", 9, {**nothing, "after": 1})
+    assert (said.status, said.json()["repeated"]) == (200, False), said
+    said = await ask(cluster, "commit", 9, {**nothing, "after": 1})
+    assert (said.status, said.json()["repeated"]) == (200, True), said
+
+
+async def test_an_id_is_its_owners(cluster: HttpCluster) -> None:
+    nothing: dict[str, Any] = {"parts": []}
+    said = await ask(cluster, "begin", 0, {"parts": [SHARE]}, MINE)
+    assert said.status == 200, said
+    for token in ({}, {"Transaction-Token": "guessed"}, {"Transaction-Token": "n\udce9"}):
+        for call, batch, body in (
+            ("begin", 0, {"parts": [SHARE]}),
+            ("commit", 0, {**nothing, "published": True}),
+            ("commit", 1, nothing),
+            ("abort", 0, {"ledgers": [3]}),
+            ("begin", HUGE, {"parts": []}),
+        ):
+            said = await ask(cluster, call, batch, body, token)
+            assert (said.status, said.json()["code"]) == (403, "foreign-transaction"), said
+    said = await ask(cluster, "commit", 0, {**nothing, "published": True}, MINE)
+    assert (said.status, said.json()["repeated"]) == (200, False), said
+    said = await ask(cluster, "commit", 1, nothing, {"Transaction-Token": "x" * 201})
+    assert (said.status, said.json()["code"]) == (400, "invalid-header"), said
+    shown = (await cluster.api.get("/v1/transactions/t")).body
+    assert b"only I know" not in shown
+
+
+@pytest.mark.parametrize(
+    "share", [{**SHARE, "topic": "none"}, {**SHARE, "partition": 7}], ids=["topic", "partition"]
+)
+async def test_what_cannot_be_published_is_not_begun(
+    cluster: HttpCluster, share: dict[str, Any]
+) -> None:
+    said = await ask(cluster, "begin", 0, {"parts": [SHARE | {"partition": 0}, share]})
+    assert said.status == 404, said
+    assert (await ask(cluster, "commit", 0, {"parts": []})).status == 200
+
+
+async def test_the_sinks_id_is_the_clusters(cluster: HttpCluster) -> None:
+    """Whoever reads an id in a ledger's metadata cannot commit, begin or abort under it."""
+    node = next(iter(cluster.nodes.values()))
+    service = cluster.cluster.store.url
+    async with connected(service) as spark:
+        for batch in (7, 8, 12):  # after an id that was forgotten; after batches without a task
+            task = TaskLedgers(spark, "t", batch, "0")
+            await task.write([(TARGET, build_batch([Record(None, b"%d" % batch)]))])
+            written = list(await task.close())
+            assert await sink.commit(service, "t", batch, written, 30_000)
+            for call, number, body in (
+                ("commit", batch + 1, {"parts": []}),
+                ("begin", batch + 1, {"parts": []}),
+                ("abort", batch, {"ledgers": [written[0].ledger_id]}),
+            ):
+                said = await ask(cluster, call, number, body)
+                assert said.status == 403, said
+        numbers = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+        content = {TARGET: ("1-1-a", build_batch([Record(None, b"published")], **numbers))}
+        assert await sink.publish(service, "t", 20, content, 30_000)
+        assert not await sink.publish(service, "t", 20, content, 30_000)
+    found, _ = await TransactionStore(node.store).read("t")
+    assert (found.batch, found.complete) == (20, True)
+    values = []
+    for offset in range(4):
+        shown = (await cluster.api.get(f"{TOPIC}/messages?from={offset}&limit=1")).json()
+        (one,) = shown["messages"]
+        values.append(one["value_text"] if "value_text" in one else one["value"])
+    assert values == [7, 8, 12, "published"]
+
+
+def test_ids_of_older_versions_are_bound_by_the_first_token() -> None:
+    old = TransactionRecord(3, since_ms=1)
+    assert decode_record(TransactionRecord, "r", encode_record(old)).token_digest == ""
+    for caller in (ANYBODY, Caller("mine")):
+        rules.check_caller(old, caller)
+    bound = rules.committing(old, 4, (), 5, digest="mine")
+    rules.check_caller(bound, Caller("mine"))
+    for other in (ANYBODY, Caller("other")):
+        with pytest.raises(ForeignTransaction):
+            rules.check_caller(bound, other)
+    later = rules.committing(bound, 5, (), 6, digest="mine")
+    assert later.token_digest == "mine"
+    assert rules.committing(old, 4, (), 5).token_digest == ""
+    begun = rules.beginning(old, 4, {}, 5, "mine")
+    assert begun is not None
+    assert begun.token_digest == "mine"
+
+
+numbers = st.one_of(st.integers(0, 6), st.integers(0, HUGE))
+
+
+@given(st.lists(st.tuples(numbers, st.one_of(st.none(), st.integers(-1, 6)))))
+def test_no_batch_is_skipped_that_its_writer_did_not_skip(
+    calls: list[tuple[int, int | None]],
+) -> None:
+    record = TransactionRecord()
+    for batch, after in calls:
+        before = record.batch
+        try:
+            rules.check_order(record, batch, after)
+        except BatchOutOfOrder as error:
+            expected = error.expected
+        else:
+            expected = None
+        if expected is not None:
+            assert batch > expected == before + 1
+            continue
+        if rules.standing(record, batch) is Standing.REPEATED:
+            assert batch <= before
+            continue
+        assert batch == before + 1 or after == before or (before == -1 and after is not None)
+        record = rules.committing(record, batch, (), 1)
+
+
+def test_the_batch_that_was_begun_may_go_on_without_after() -> None:
+    begun = rules.beginning(TransactionRecord(), 7, {}, 1)
+    assert begun is not None
+    rules.check_order(begun, 7, None)
+    with pytest.raises(BatchOutOfOrder):
+        rules.check_order(begun, 8, None)
+
+
+async def test_orphans_of_a_foreign_id_hold_up_nobody(cluster: HttpCluster) -> None:
+    node = next(iter(cluster.nodes.values()))
+    assert (await ask(cluster, "commit", 0, {"parts": []}, MINE)).status == 200
+    for transaction in ("t", "u"):
+        writer = await node.ledgers.create(
+            custom={
+                rules.KIND_KEY: rules.KIND,
+                rules.PARTITION_KEY: b"public/one/0",
+                rules.TRANSACTION_KEY: transaction.encode(),
+                rules.BATCH_KEY: b"1",
+            }
+        )
+        await writer.close()
+    found = await collect_orphans(cluster.cluster.store.url, grace_ms=-60_000)
+    assert {one.transaction: len(one.deleted) for one in found} == {"t": 0, "u": 1}
