@@ -8,6 +8,11 @@
     6. wait until no owner's claim stands    released, or its session is over: nobody serves it
     7. remove ledgers, then records, the topic's own last
 
+What somebody makes below the topic's path when all of it is gone (a subscription, a record that an
+opener makes whose session is over) stands below a path without a record. A sweep puts one there, by
+compare-and-set, of a topic that is being deleted; from then on it is a deletion like any other.
+The folder above the owners goes only while nobody owns anything in it, which the store sees to.
+
 Everything is of one incarnation: of a topic that was made since, nothing is touched. A crash
 anywhere leaves a marked topic, which whoever meets it finishes: a repeated deletion, a creation,
 and the sweep of some broker. What cannot be reached keeps the deletion going, never ends it.
@@ -42,6 +47,8 @@ from metadata.together import each_of
 from metadata.topics import (
     PartitionLedger,
     PartitionRecord,
+    TopicRecord,
+    TopicSettings,
     TopicStore,
     changes_path,
     owner_path,
@@ -52,6 +59,8 @@ _log = structlog.get_logger()
 _AT_ONCE = 64
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
+_LEFTOVER = "leftover"
+"""The incarnation of what nobody knows the topic of. Those of topics begin otherwise."""
 
 TellAll = Callable[[TopicName, str, frozenset[bytes]], Coroutine[Any, Any, frozenset[int]]]
 """Has every broker let the topic of this incarnation go, those with these claims among them; the
@@ -157,15 +166,31 @@ class Deletions:
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
         """Finish the deletions that others began, of the topics that are `mine` to look at."""
         for namespace in await self._records.list_namespaces():
-            for topic in await self._records.list_topics(namespace):
-                name = TopicName(namespace, topic)
-                if not mine(name):
-                    continue
-                with contextlib.suppress(RecordNotFound, TopicDeleting):
-                    record, _ = await self._records.read_topic(*name)
-                    if record.deleting:
-                        _log.info("deletion_taken_up", topic=str(name))
-                        await self.finish(name, record.identity)
+            folders = await self._records.list_owners_folders(namespace)
+            topics = await self._records.list_topics(namespace)
+            for name in (TopicName(namespace, topic) for topic in topics):
+                if mine(name):
+                    with contextlib.suppress(TopicDeleting):
+                        await self._look_at(name)
+            for name in (TopicName(namespace, topic) for topic in folders if topic not in topics):
+                if mine(name):
+                    await self._records.remove_owners_folder(*name)
+
+    async def _look_at(self, name: TopicName) -> None:
+        try:
+            record, _ = await self._records.read_topic(*name)
+        except RecordNotFound:
+            found = TopicRecord(TopicSettings(), deleting=True, incarnation=_LEFTOVER)
+            wait_s = self._config.deletion_wait_ms / 1000
+            with contextlib.suppress(RecordNotFound, RecordExists, VersionConflict, TimeoutError):
+                async with asyncio.timeout(wait_s), self.alone(name) as check:
+                    check()
+                    await self._records.take_up_leftover(*name, found)
+                await self.finish(name, _LEFTOVER)
+            return
+        if record.deleting:
+            _log.info("deletion_taken_up", topic=str(name))
+            await self.finish(name, record.identity)
 
     async def _keep_trying(self, name: TopicName, incarnation: str, job: _Job) -> None:
         pause_s = _PAUSE_S
@@ -209,6 +234,7 @@ class Deletions:
             await self._until_let_go(name, incarnation, owners, job)
             await each_of(marked, lambda one: self._remove(one, check), _AT_ONCE)
             check()
+            await self._records.remove_owners_folder(*name)
             with contextlib.suppress(RecordNotFound):
                 await self._records.delete_topic(*name, record.guard)
             _log.info("topic_deleted", topic=str(name), incarnation=incarnation)

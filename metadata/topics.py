@@ -142,6 +142,8 @@ class TopicStore:
         if await self.list_topics(namespace):
             raise RecordExists(f"namespace {namespace} still has topics")
         await self._store.delete(join(NAMESPACES_ROOT, namespace), version)
+        for root in (TOPICS_ROOT, OWNERS_ROOT, CHANGES_ROOT):
+            await self._remove_empty(join(root, namespace))
 
     async def list_namespaces(self) -> list[str]:
         """All namespaces, sorted."""
@@ -181,6 +183,26 @@ class TopicStore:
                 if attempt == _DELETES_TRIED_MAX - 1:
                     raise
         return None
+
+    async def take_up_leftover(self, namespace: str, topic: str, record: TopicRecord) -> None:
+        """Put `record` on a topic's path that has none: what is below was made too late.
+
+        Raises `RecordNotFound` when there is no such path, `RecordExists` when it has a record, and
+        `VersionConflict` when it got one meanwhile.
+        """
+        path = topic_path(namespace, topic)
+        value, version = await self._store.get(path)
+        if value:
+            raise RecordExists(f"a record stands at {path}")
+        await self._write(path, record, version)
+
+    async def remove_owners_folder(self, namespace: str, topic: str) -> None:
+        """Remove the path above the topic's owners, unless one of them stands."""
+        await self._remove_empty(join(OWNERS_ROOT, namespace, topic))
+
+    async def list_owners_folders(self, namespace: str) -> list[str]:
+        """The topics that have or had owners, sorted."""
+        return await self._store.children(join(OWNERS_ROOT, namespace))
 
     async def list_topics(self, namespace: str) -> list[str]:
         """The namespace's topics, sorted."""
@@ -286,19 +308,32 @@ class TopicStore:
 
     async def _create(self, path: str, record: object, beside: str | None = None) -> None:
         value = encode_record(record)
-        try:
-            await self._store.create(path, value, beside=beside)
-        except RecordExists:
-            # A path that was only made on the way to a record below it has no value: it is free.
-            found, version = await self._store.get(path)
-            if found:
-                raise
-            if beside is not None:
-                await self._store.create(beside, b"")
+        while True:
             try:
-                await self._store.put(path, value, version, beside=beside)
-            except VersionConflict as error:
-                raise RecordExists(f"a record already stands at {path}") from error
+                await self._store.create(path, value, beside=beside)
+                return None
+            except RecordExists:
+                # A path that was only made on the way to a record below it has no value: it is
+                # free. It may be removed any moment, with what is below it.
+                with contextlib.suppress(RecordNotFound):
+                    found, version = await self._store.get(path)
+                    if found:
+                        raise
+                    return await self._put_on_the_way(path, value, version, beside)
+
+    async def _put_on_the_way(
+        self, path: str, value: bytes, version: int, beside: str | None
+    ) -> None:
+        if beside is not None:
+            await self._store.create(beside, b"")
+        try:
+            await self._store.put(path, value, version, beside=beside)
+        except (VersionConflict, RecordNotFound) as error:
+            if beside is not None:
+                await self._remove(beside)
+            if isinstance(error, RecordNotFound):
+                raise
+            raise RecordExists(f"a record already stands at {path}") from error
 
     async def _read(self, kind: type[R], path: str) -> tuple[R, int]:
         value, version = await self._store.get(path)
@@ -315,3 +350,8 @@ class TopicStore:
     async def _remove(self, path: str) -> None:
         with contextlib.suppress(RecordNotFound):
             await self._store.delete(path)
+
+    async def _remove_empty(self, path: str) -> None:
+        """The store removes no path that has others below it, so one in use stays."""
+        with contextlib.suppress(RecordExists):
+            await self._remove(path)

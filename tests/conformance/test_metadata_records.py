@@ -29,6 +29,7 @@ from metadata.topics import (
     TopicRecord,
     TopicSettings,
     TopicStore,
+    owner_path,
 )
 
 NEW = LedgerMetadata(-1, 3, 3, 2, (Fragment(0, ("a:1", "b:1", "c:1")),))
@@ -331,6 +332,83 @@ async def test_a_path_made_on_the_way_is_no_topic(tree):
     record = TopicRecord(TopicSettings(), 1)
     await topics.create_topic("public", "t", record)
     assert (await topics.read_topic("public", "t"))[0] == record
+
+
+async def test_a_leftover_becomes_a_topic_that_is_being_deleted(tree):
+    a, b = TopicStore(await tree.open()), TopicStore(await tree.open())
+    marked = TopicRecord(TopicSettings(), deleting=True, incarnation="leftover")
+    with pytest.raises(RecordNotFound):
+        await a.take_up_leftover("public", "t", marked)
+    await a.create_subscription("public", "t", "s", SubscriptionRecord())
+    # Somebody makes a topic of that name at the same time: one of the two is first.
+    made = TopicRecord(TopicSettings(), 1, incarnation="x-1")
+    outcomes = await asyncio.gather(
+        a.take_up_leftover("public", "t", marked),
+        b.create_topic("public", "t", made),
+        return_exceptions=True,
+    )
+    failed = [isinstance(one, RecordExists | VersionConflict) for one in outcomes]
+    assert sorted(failed) == [False, True]
+    assert (await a.read_topic("public", "t"))[0] == (made if failed[0] else marked)
+    with pytest.raises(RecordExists):
+        await b.take_up_leftover("public", "t", marked)
+
+
+async def test_a_topic_is_made_while_a_leftover_of_its_name_goes(tree):
+    a, b = [await tree.open() for _ in range(2)]
+    topics, others = TopicStore(a), TopicStore(b)
+
+    async def tidy_up() -> None:
+        for below in ("/subscriptions/s", "/subscriptions", ""):
+            await b.delete(f"/octavo/topics/public/t{below}", 0)
+
+    for turn in range(20):
+        await topics.create_subscription("public", "t", "s", SubscriptionRecord())
+        made = TopicRecord(TopicSettings(), incarnation=f"x-{turn}", guarded=True)
+        creating = asyncio.create_task(topics.create_topic("public", "t", made))
+        await asyncio.gather(tidy_up(), return_exceptions=True)
+        await creating
+        try:
+            assert (await others.read_topic("public", "t"))[0] == made
+        except RecordNotFound:  # the one who tidies up here goes by versions alone
+            await a.delete(f"/octavo/incarnations/{made.incarnation}")
+        else:
+            await topics.delete_topic("public", "t", made.guard)
+        assert await a.children("/octavo/incarnations") == []
+
+
+async def test_a_folder_goes_only_while_nobody_owns_anything_in_it(tree):
+    stores = [await tree.open() for _ in range(2)]
+    topics = TopicStore(stores[0])
+    await topics.remove_owners_folder("public", "t")
+    path = owner_path("public", "t", 0)
+    for _ in range(20):
+        owner = Ownership(stores[1])
+        claim, _ = await asyncio.gather(
+            owner.claim(path, b"me"), topics.remove_owners_folder("public", "t")
+        )
+        assert claim.held
+        await topics.remove_owners_folder("public", "t")
+        assert await owner.owner(path) == b"me"
+        assert await topics.list_owners_folders("public") == ["t"]
+        await owner.release(path)
+        await asyncio.gather(*(topics.remove_owners_folder("public", "t") for _ in range(2)))
+        assert await topics.list_owners_folders("public") == []
+
+
+async def test_a_namespace_leaves_no_folders(tree):
+    store = await tree.open()
+    topics = TopicStore(store)
+    await topics.create_namespace("n", NamespaceRecord(7))
+    await topics.create_topic("n", "t", TopicRecord(TopicSettings()))
+    owner = Ownership(store)
+    await owner.claim(owner_path("n", "t", 0), b"me")
+    await owner.release(owner_path("n", "t", 0))
+    await topics.remove_owners_folder("n", "t")
+    await topics.delete_topic("n", "t")
+    await topics.delete_namespace("n")
+    for root in ("namespaces", "topics", "owners"):
+        assert await store.children(f"/octavo/{root}") == []
 
 
 async def test_names_cannot_leave_their_place(tree):

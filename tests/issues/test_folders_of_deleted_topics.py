@@ -1,0 +1,103 @@
+"""What a deleted topic left in the metadata store for ever, one path and more for each topic.
+
+The folder above its owners' records, which are ephemeral and go by themselves; and what somebody
+made below its path when it was gone already: that path had no record, so the name stood in the list
+of topics, was a 404 for whoever asked, and no deletion found anything to delete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.types import TopicName, TopicSettings
+from metadata.store import MetadataStore, RecordNotFound
+from metadata.topics import (
+    PartitionLedger,
+    PartitionRecord,
+    SubscriptionRecord,
+    TopicStore,
+    owner_path,
+)
+from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
+
+TOPIC = TopicName("public", "flights")
+NAME = TOPIC.partition(0)
+
+
+@pytest.fixture
+async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+    async with running_brokers(tmp_path) as brokers:
+        yield brokers
+
+
+async def test_nothing_is_left_of_a_deleted_topic(brokers: BrokerCluster) -> None:
+    a = await brokers.start("A")
+    before = await paths(a.store)
+    await a.broker.create_topic(TOPIC, TopicSettings(partitions=2))
+    await (await owned(a.broker, NAME)).publish(batch())
+    assert await a.store.children("/octavo/owners/public/flights") == ["0"]
+    await a.broker.delete_topic(TOPIC)
+    left = await paths(a.store) - before
+    assert not {path for path in left if "flights" in path}, left
+
+
+async def test_what_came_too_late_is_removed(brokers: BrokerCluster) -> None:
+    """A subscription, a partition's record with its ledger, and an owner's folder."""
+    a = await brokers.start("A", sweep_interval_ms=50)
+    records = TopicStore(a.store)
+    writer = await a.ledgers.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+    dead = "of an earlier topic"
+    await records.create_subscription(*TOPIC, "s", SubscriptionRecord(incarnation=dead))
+    link = PartitionLedger(writer.ledger_id, 0)
+    await records.create_partition(*NAME, PartitionRecord((link,), incarnation=dead))
+    await a.store.create(owner_path(*NAME), b"somebody")
+    await a.store.delete(owner_path(*NAME), 0)
+    await until_nothing_is_left(a.store)
+    assert await a.ledgers.list() == []
+
+
+async def test_a_topic_that_is_made_meanwhile_is_whole(brokers: BrokerCluster) -> None:
+    """Sweeps of two brokers beside one who makes it: never a path that it uses."""
+    a = await brokers.start("A", sweep_interval_ms=10)
+    b = await brokers.start("B", sweep_interval_ms=10)
+    records = TopicStore(a.store)
+    for turn in range(10):
+        late = SubscriptionRecord(incarnation="of an earlier topic")
+        await records.create_subscription(*TOPIC, "s", late)
+        while True:
+            info, new = await a.broker.create_topic(TOPIC, TopicSettings())
+            if new:
+                break
+        assert (await b.broker.get_topic(TOPIC)).incarnation == info.incarnation
+        await (await owned(b.broker, NAME)).publish(batch(tag=str(turn)))
+        assert await values(await owned(b.broker, NAME)) == [f"{turn}-0"]
+        await a.broker.delete_topic(TOPIC, info.incarnation)
+    await until_nothing_is_left(a.store)
+
+
+async def until_nothing_is_left(store: MetadataStore) -> None:
+    async with asyncio.timeout(15):
+        while left := {path for path in await paths(store) if "flights" in path}:
+            assert left
+            await asyncio.sleep(0.01)
+
+
+async def paths(store: MetadataStore, below: str = "/octavo") -> set[str]:
+    """Every path there is."""
+    found = set()
+    for name in await store.children(below):
+        path = f"{below}/{name}"
+        found |= {path} | await paths(store, path)
+    return found
+
+
+async def test_every_path_is_seen(brokers: BrokerCluster) -> None:
+    a = await brokers.start("A")
+    await a.store.create("/octavo/x/y", b"")
+    assert {"/octavo/x", "/octavo/x/y"} <= await paths(a.store)
+    with pytest.raises(RecordNotFound):
+        await a.store.get("/octavo/z")
