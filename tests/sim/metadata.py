@@ -89,6 +89,8 @@ class SimMetadata:
         self._store_count = 0
         self._stores: list[SimMetadataStore] = []
         self._cuts: dict[str, Cut] = {}
+        self._deaf_until_s: dict[str, float] = {}
+        self._slow: dict[str, tuple[float, float]] = {}
         self._away = False
         self.troubled = False
         """Whether anybody is cut off: `hears` and `is_heard` need not be asked otherwise."""
@@ -145,8 +147,19 @@ class SimMetadata:
             self.troubled = bool(self._cuts) or self._away
             return
         self._cuts.clear()
+        self._slow.clear()
         self.come_back()
         self.troubled = False
+
+    def deafen(self, name: str, s: float) -> None:
+        """For so long no watch of the process `name` is called; all that were due come then."""
+        self.trace.fault("metadata.deaf")
+        self._deaf_until_s[name] = max(self._deaf_until_s.get(name, 0.0), self.loop.now + s)
+
+    def slow_down(self, name: str, extra_s: float, s: float) -> None:
+        """For `s` seconds each call of the process `name` is `extra_s` longer on its way."""
+        self.trace.fault("metadata.slow")
+        self._slow[name] = extra_s, self.loop.now + s
 
     def expire(self, name: str) -> None:
         """End the sessions of the process `name` at once, behind its back."""
@@ -192,6 +205,15 @@ class SimMetadata:
     def is_heard(self, name: str) -> bool:
         """Whether a reply to `name` arrives now."""
         return not self._away and not self._cuts.get(name, Cut.NONE) & Cut.REPLIES
+
+    def deaf_s(self, name: str) -> float:
+        """How long no watch of `name` is called."""
+        return max(0.0, self._deaf_until_s.get(name, 0.0) - self.loop.now)
+
+    def slow_s(self, name: str) -> float:
+        """How much longer than usual a request of `name` takes now."""
+        extra_s, until_s = self._slow.get(name, (0.0, 0.0))
+        return extra_s if self.loop.now < until_s else 0.0
 
     def delay_s(self) -> float:
         """The time that one message takes."""

@@ -174,7 +174,7 @@ class MetadataLine:
             server.trace.fault("metadata.request_lost")
             self._lose(call)
             return
-        arrival_s = now_s + server.delay_s()
+        arrival_s = now_s + server.delay_s() + server.slow_s(self.name)
         if arrival_s > self._next_arrival_s:
             self._next_arrival_s = arrival_s
         self._requests.append(call)

@@ -25,6 +25,8 @@ Answer = Coroutine[Any, Any, T]
 
 
 _RESENT_S = 0.02
+LATE_S_MAX = 8.0
+"""No watch is later: well below the time after which all must be well again (fleet.py)."""
 
 
 class SimMetadataStore:
@@ -176,6 +178,7 @@ class SimMetadataStore:
                 rng, faults = self._server.rng, self._server.faults
                 scale = 20.0 if rng.random() > 0.95 else 2.0
                 delay_s = (faults.watch_delay_ms * scale * rng.random() + self.line.lag_ms()) / 1000
+                delay_s = min(max(delay_s, self._server.deaf_s(self.name)), LATE_S_MAX)
                 self._server.loop.call_later(delay_s, self._alarm, key, context=self.line.context)
             self._alarms[key] = seq
 

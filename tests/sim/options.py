@@ -149,7 +149,9 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
 def _with_deletions(options: SimOptions, rng: random.Random) -> SimOptions:
     """Time for some topics, and watches that come late by more than a deletion takes."""
     late = {**options.metadata, "watch_delay_ms": rng.choice((2.0, 100.0, 1_000.0))}
-    return replace(options, metadata=late, safety_s=rng.choice((1.5, 3.0)))
+    share = rng.choice((0.2, 0.6, 1.0))
+    faults = {kind: mean_s for kind, mean_s in options.faults.items() if rng.random() < share}
+    return replace(options, metadata=late, safety_s=rng.choice((1.5, 3.0)), faults=faults)
 
 
 def _with_keepers(options: SimOptions, rng: random.Random) -> SimOptions:

@@ -2,7 +2,7 @@
 
 Acked into one topic: there, as long as nobody begins to delete it, and in no other of its name.
 When a deletion was answered, nothing that begins afterwards may be acked into that topic, nor show
-anything of it. No sequence that an earlier topic has had is answered "stored before" (S9).
+anything of it. No sequence that an earlier topic has had is answered "stored before" (X13).
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class RecreateAudit:
         topic = self.known[incarnation]
         if incarnation in self.sent[value]:
             self._fail(
-                f"S9 {value} was sent after topic {topic.number} was gone, and acked into it"
+                f"X13 {value} was sent after topic {topic.number} was gone, and acked into it"
             )
         if duplicate and topic.numbered < 2:
-            self._fail(f"S9 {value}: topic {topic.number} says stored before, and never had it")
+            self._fail(f"X13 {value}: topic {topic.number} says stored before, and never had it")
         if not duplicate:
             self._seen(value, incarnation)
             topic.acked.add(value)
@@ -82,13 +82,15 @@ class RecreateAudit:
         """
         topic = self.known[incarnation]
         if incarnation in gone and vouched:
-            self._fail(f"S9 topic {topic.number} was gone, and is shown")
+            self._fail(f"X13 topic {topic.number} was gone, and is shown")
         for value in values:
             if value not in self.sent:
-                self._fail(f"S9 {value} in topic {topic.number} was never sent")
+                self._fail(f"X13 {value} in topic {topic.number} was never sent")
                 continue
             if incarnation in self.sent[value]:
-                self._fail(f"S9 {value} was sent after topic {topic.number} was gone, and is in it")
+                self._fail(
+                    f"X13 {value} was sent after topic {topic.number} was gone, and is in it"
+                )
             self._seen(value, incarnation)
 
     def whole(self, incarnation: str, values: Iterable[str], acked: Iterable[str]) -> None:
@@ -96,13 +98,13 @@ class RecreateAudit:
         topic = self.known[incarnation]
         missing = sorted(set(acked) - set(values))
         if missing and not topic.deletions:
-            self._fail(f"S9 topic {topic.number}: {missing} were acked and are nowhere")
+            self._fail(f"X13 topic {topic.number}: {missing} were acked and are nowhere")
 
     def ack_taken(self, given: str, taken: str) -> None:
         """An ack id of one topic was taken by a topic."""
         if given != taken:
             self._fail(
-                f"S9 topic {self.known[taken].number} took an ack id of topic "
+                f"X13 topic {self.known[taken].number} took an ack id of topic "
                 f"{self.known[given].number}"
             )
 
@@ -110,4 +112,4 @@ class RecreateAudit:
         before = self.where.setdefault(value, incarnation)
         if before != incarnation:
             numbers = self.known[before].number, self.known[incarnation].number
-            self._fail(f"S9 {value} is in topics {numbers[0]} and {numbers[1]}")
+            self._fail(f"X13 {value} is in topics {numbers[0]} and {numbers[1]}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from protocol.records import Record, build_batch, read_records
 from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.metadata_tree import Change
 from tests.sim.recreate_audit import RecreateAudit
+from tests.sim.recreate_faults import RecreateNemesis
 from tests.sim.topic_client import EXPECTED, TopicClient
 from tests.sim.topic_load import TopicLoad
 
@@ -35,6 +36,8 @@ AGAIN = TopicName("public", "again")
 _PARTITION = AGAIN.partition(0)
 _RECORD = re.compile(r"/octavo/topics/public/again$")
 _PAUSE_S = 0.03
+_NO_TRACE_WITHIN_S = 15.0
+_CALL_TIMEOUTS_S = (0.2, CALL_TIMEOUT_S)
 _PRODUCER = 77
 _SUBSCRIPTION = "s"
 _LIMITS = {"deletion_wait_ms": (100, 800), "let_go_timeout_ms": (50, 300)}
@@ -44,6 +47,12 @@ def limits(rng: random.Random) -> dict[str, int]:
     """Of the brokers, for deletions."""
     found = {name: rng.choice(choices) for name, choices in _LIMITS.items()}
     return {**found, "sweep_interval_ms": rng.choice((100, 400))}
+
+
+def spared(faults: Mapping[str, float], rng: random.Random) -> dict[str, float]:
+    """Some of these faults: where all goes wrong at once, hardly a topic is made and deleted."""
+    share = rng.choice((0.2, 0.6, 1.0))
+    return {kind: mean_s for kind, mean_s in faults.items() if rng.random() < share}
 
 
 class RecreateLoad:
@@ -58,19 +67,27 @@ class RecreateLoad:
             rollover_entries=settings.rollover_entries,
         )
         self.audit = RecreateAudit(load.cluster.audit.fail)
+        self.nemesis = RecreateNemesis(load.cluster, load.brokers, _PARTITION)
         self.settled = False
+        # Who publishes finds out that its ledger is fenced: with few that do, readers come first.
+        self._publish_pause_s = load.cluster.loop.stream("recreate pace").choice((_PAUSE_S, 0.2))
         self._numbers = 0
+        self._owners: dict[str, str] = {}
+        """By client: the broker that has served it last, if that was its last call."""
         self._current: str | None = None
         """The topic that was made last, as far as its maker knows."""
         load.cluster.metadata.observers.append(self._changed)
 
-    def clients(self) -> list[TopicClient]:
-        """Those of the safety phase."""
+    def start(self) -> None:
+        """The safety phase begins; the other topics need not have been made yet."""
         lives = [
             ("gm", self._make), ("gp1", self._publish), ("gp2", self._publish),
-            ("gr", self._read), ("gc", self._consume),
+            ("gp3", self._publish), ("gr", self._read), ("gr2", self._read),
+            ("gc", self._consume),
         ]  # fmt: skip
-        return [TopicClient(self._load, name, life) for name, life in lives]  # type: ignore[arg-type]
+        for name, life in lives:
+            self._load.clients.append(TopicClient(self._load, name, life))  # type: ignore[arg-type]
+            self._load.clients[-1].start()
 
     def settle(self) -> None:
         """Nothing goes wrong any more: it can be made, read and deleted."""
@@ -105,7 +122,8 @@ class RecreateLoad:
 
         async def noted(partition: Partition) -> tuple[str, bool, Any]:
             found = await work(partition)
-            store = self._load.brokers[partition._around.broker_id()].store
+            self._owners[client.name] = at_owner = partition._around.broker_id()
+            store = self._load.brokers[at_owner].store
             vouched = (
                 store is not None
                 and store.session_state is SessionState.CONNECTED
@@ -113,13 +131,19 @@ class RecreateLoad:
             )
             return partition.incarnation, vouched, found
 
-        at = self._any(client)
+        at = self._asked(client)
         assert client.process is not None
         ask = partial(at.at_owner, _PARTITION, noted, incarnation=bound)
         found: tuple[str, bool, Any] = await self._load.cluster.network.call(
-            client.process, at.name, ask, CALL_TIMEOUT_S
+            client.process, at.name, ask, client.rng.choice(_CALL_TIMEOUTS_S)
         )
         return found
+
+    def _asked(self, client: TopicClient) -> SimBroker:
+        """Mostly the one that answered last: whoever knows an owner asks no other."""
+        known = self._owners.pop(client.name, None)
+        stays = client.rng.random() < 0.7 and not self._load.over
+        return self._load.brokers[known] if known and stays else self._any(client)
 
     # Lives
 
@@ -127,7 +151,15 @@ class RecreateLoad:
         while not self._load.over:
             incarnation = await self._create(client)
             await client.pause(client.rng.choice((0.02, 0.2, 0.6)))
+            await self._until_used(client, incarnation)
             await self._delete(client, incarnation)
+
+    async def _until_used(self, client: TopicClient, incarnation: str) -> None:
+        """Mostly there is something to lose when it goes, though nobody waits for that long."""
+        for _ in range(client.rng.choice((0, 10, 30))):
+            if self.audit.known[incarnation].acked:
+                return
+            await client.pause(_PAUSE_S)
 
     async def _create(self, client: TopicClient) -> str:
         while True:
@@ -143,6 +175,7 @@ class RecreateLoad:
                 return self._current
 
     async def _delete(self, client: TopicClient, incarnation: str) -> None:
+        self.nemesis.deletion_begins()
         self.audit.deletion_begins(incarnation)
         while True:
             try:
@@ -161,7 +194,7 @@ class RecreateLoad:
 
     async def _publish(self, client: TopicClient) -> None:
         while not self._load.over:
-            await client.pause(_PAUSE_S)
+            await client.pause(self._publish_pause_s)
             self._numbers += 1
             value = f"{client.name}-{self._numbers}"
             # Sequence 0 of one producer in every topic: stored once in each.
@@ -251,7 +284,17 @@ class RecreateLoad:
             await client.pause(_PAUSE_S)
             incarnation = await self._create(client)  # its maker may have been about to delete it
         await self._delete(client, incarnation)
+        await self._until_no_trace(client)
         self.settled = True
+
+    async def _until_no_trace(self, client: TopicClient) -> None:
+        """What came too late for a deletion is removed by and by."""
+        cluster = self._load.cluster
+        until_s = cluster.loop.time() + _NO_TRACE_WITHIN_S
+        while left := [path for path in cluster.metadata.tree.records() if "/again" in path]:
+            if cluster.loop.time() >= until_s:
+                cluster.audit.fail(f"P63 after {_NO_TRACE_WITHIN_S:g} s: {left} of a deleted topic")
+            await client.pause(_PAUSE_S)
 
 
 async def _values(partition: Partition) -> list[str]:

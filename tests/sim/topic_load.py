@@ -94,7 +94,8 @@ class TopicLoad:
         for others in self.others:
             self.clients += others()
         for client in self.clients:
-            client.start()
+            if client.process is None:
+                client.start()
 
     @property
     def is_done(self) -> bool:

@@ -93,7 +93,8 @@ class Topics:
         if compaction.jobs:  # its messages need keys, and values
             client = ClientOptions()
         if recreates:
-            self.options = replace(self.options, calls={}, messages_max=20)
+            faults = recreate_load.spared(self.options.faults, loop.stream("topic faults spared"))
+            self.options = replace(self.options, calls={}, messages_max=20, faults=faults)
             compaction, client = CompactionOptions(), ClientOptions()
             tool_options = ToolOptions()
         subscriptions = {**self.options.subscriptions, **client.subscriptions}
@@ -145,8 +146,6 @@ class Topics:
             published = PublishedOptions()
         self.tools = self._tools(tool_options, published)
         self.again = RecreateLoad(self.load, self.options.settings) if recreates else None
-        if self.again is not None:
-            self.load.others.append(self.again.clients)
         if compaction.jobs:
             cluster.events.add("compaction options", compaction)
             self._compact(CompactionLoad(self.load, compaction))
@@ -193,6 +192,8 @@ class Topics:
         for broker in self.brokers.values():
             broker.start()
         self.judge.prepare(self._begin)
+        if self.again is not None:
+            self.again.start()
         self.nemesis.start()
         self.fleet.start()
 
@@ -204,6 +205,8 @@ class Topics:
     def heal(self) -> None:
         self.fleet.over = True
         self.nemesis.heal()
+        if self.again is not None:
+            self.again.nemesis.over = True
         self.load.over = True
         if self.tools is not None:
             self.tools.objects.fails_p = 0.0

@@ -15,7 +15,7 @@ MUTANTS = (
         """Offsets, epochs and leases begin anew in a topic that is made again, so an ack id of the
         old one fits a message of the new one that nobody has seen. The edit leaves the incarnation
         out of it.""",
-        "S9 (an ack id is taken by the topic that gave it)",
+        "X13 (an ack id is taken by the topic that gave it)",
         "consumers that ack late, a topic made again",
         (
             Edit(
@@ -37,6 +37,85 @@ MUTANTS = (
         "P46 (what a chain names is there)",
         "an opening or a roll-over that is slower than two sweeps",
         (Edit("broker.leftover:may_go", " and record.epoch > label.epoch", ""),),
+        PROFILE,
+    ),
+    Mutant(
+        "deletion-without-a-fence",
+        0,
+        "Octavo, judged from outside",
+        "a deletion waits for claims and does not fence",
+        """A claim ends with its owner's session, and an owner that is cut off hears of neither. It
+        has its ledger open, and bookies take what it adds. The edit recovers no ledger: messages
+        are acked into a topic whose deletion was answered.""",
+        "X13 (nothing is acked into a topic that is gone)",
+        "an owner whose session ends during a deletion, and does not know",
+        (
+            Edit(
+                "broker.deletion:Deletions._delete",
+                "await each_of(marked, lambda one: self._fence(one, served), _AT_ONCE)",
+                "pass",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "deletion-waits-for-no-claim",
+        0,
+        "Octavo, judged from outside",
+        "a deletion is answered while its owner still serves",
+        """A fenced owner adds nothing more, and knows nothing of it until it tries: it goes on
+        giving out what it has in memory. The edit does not wait until no claim stands.""",
+        "X13 (nothing of a topic that is gone is shown)",
+        "an owner that cannot be told, with late watches",
+        (
+            Edit(
+                "broker.deletion:Deletions._delete",
+                "await self._until_let_go(name, incarnation, owners, job)",
+                "pass",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "opener-looks-no-more",
+        0,
+        "Octavo, judged from outside",
+        "an opener trusts what it knew before it claimed",
+        """Whoever claims after a deletion has looked for claims must find its mark, or that the
+        topic is gone. The edit leaves out that look: the opener makes the partition's record again,
+        and serves a topic that is gone.""",
+        "X13 (nothing is acked into a topic that is gone)",
+        "a broker with late watches that claims during a deletion",
+        (
+            Edit(
+                "broker.partition_record:PartitionRecordKeeper.read",
+                "self._guard = await self._check_topic()",
+                "pass",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "folder-of-owners-stays",
+        0,
+        "Octavo, planted by its authors",
+        "the path above a deleted topic's owners is nobody's",
+        """Owners' records go with their sessions, and the path above them does not. The edits leave
+        it, at the deletion and in the sweep: one path for each topic that ever was, for ever.""",
+        "P63",
+        "a topic that is deleted",
+        (
+            Edit(
+                "broker.deletion:Deletions._delete",
+                "await self._records.remove_owners_folder(*name)",
+                "pass",
+            ),
+            Edit(
+                "broker.deletion:Deletions.sweep",
+                "await self._records.remove_owners_folder(*name)",
+                "pass",
+            ),
+        ),
         PROFILE,
     ),
 )

@@ -287,3 +287,32 @@ def test_a_start_without_a_server_says_so(world):
     world.server.go_away()
     with pytest.raises(MetadataUnavailable):
         world.open("a", call_timeout_ms=400)
+
+
+def test_who_is_deaf_hears_of_changes_afterwards(world):
+    a, b = world.open("a"), world.open("b")
+    heard: list[float] = []
+    world.run("a", watching(a, "/x", lambda: heard.append(world.loop.now)))
+    world.server.deafen("a", 1.5)
+    began_s = world.loop.now
+    world.run("b", b.create("/x", b"1"))
+    world.until(lambda: bool(heard))
+    assert heard[0] >= began_s + 1.5
+    assert world.run("a", a.get("/x")).value == b"1", "it may ask meanwhile"
+
+
+async def watching(store: SimMetadataStore, path: str, on_change: Callable[[], None]) -> None:
+    store.watch(path, on_change)
+
+
+def test_a_slow_way_is_slow_for_one_and_for_a_while(world):
+    a, b = world.open("a"), world.open("b")
+    world.server.slow_down("a", 0.2, 1.0)
+    for store, name, slow in ((a, "a", True), (b, "b", False)):
+        began_s = world.loop.now
+        world.run(name, store.create(f"/{name}", b""))
+        assert (world.loop.now - began_s >= 0.2) is slow
+    world.wait(1.0)
+    began_s = world.loop.now
+    world.run("a", a.get("/a"))
+    assert world.loop.now - began_s < 0.2
