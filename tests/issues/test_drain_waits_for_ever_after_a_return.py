@@ -81,3 +81,18 @@ async def test_what_a_return_confirms_is_let_go(found_by: str) -> None:
     replication.stop()
     assert owner.last_confirmed == 0
     assert owner.held_when_released == 0
+
+
+async def test_nothing_is_held_for_a_bookie_that_is_down() -> None:
+    """What it misses it is sent no more: it counts anew from where it comes back."""
+    owner = _Owner()
+    replication = Replication(_client(), new_ledger(3, 3, 2), 0, owner)
+    replication.bookie_down("c", BookieUnavailable("c", "gone"))
+    for entry_id in range(3):
+        replication.push([b"x" * 100])
+        replication.added("a", entry_id, entry_id)
+        assert replication.pending.held_bytes
+        replication.added("b", entry_id, entry_id)
+        assert owner.last_confirmed == entry_id
+        assert replication.pending.held_bytes == 0
+    replication.stop()

@@ -435,4 +435,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "held-for-who-is-down",
+        "what a bookie that is down has not acked is held for it",
+        """It is sent no more: it counts anew when it comes back. The edit waits for it; with no
+        spare the writer's memory fills up, and it takes no more adds.""",
+        "S8, memory",
+        "issues/test_drain_waits_for_ever_after_a_return.py",
+        (
+            Edit(
+                "ledger.replication:Replication._release",
+                "if acked_to < floor and position not in core.down:",
+                "if acked_to < floor:",
+            ),
+        ),
+    ),
 )
