@@ -119,6 +119,9 @@ class BookieConfig:
     long_polls_max: int = 4096
     """Parked `WAIT_LAC` requests; one more is answered TOO_MANY_REQUESTS."""
 
+    unlisted_ledgers_max: int = 20_000
+    """Ledgers that metadata may not know; above it a new one begins once its record is seen."""
+
     # Disk space
     read_only: bool = False
     """Start read-only and stay so."""

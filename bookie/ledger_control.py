@@ -24,12 +24,14 @@ from bookie.lac_watch import LacWatches
 from bookie.ledger_rules import FenceStep
 from bookie.ledger_state import LedgerState, LedgerStates
 from bookie.limbo import Limbo
+from bookie.newcomers import Newcomers
 from protocol.codes import (
     BookieError,
     BookieIOError,
     Code,
     NoSuchLedger,
     ReadOnly,
+    TooManyRequests,
     Unauthorized,
     UnknownState,
 )
@@ -44,9 +46,15 @@ class LedgerControl:
     """The ledgers' states and the changes to them. Used on the loop only."""
 
     def __init__(
-        self, states: LedgerStates, on_deleted: Callable[[int], None], limbo: Limbo | None = None
+        self,
+        states: LedgerStates,
+        on_deleted: Callable[[int], None],
+        limbo: Limbo | None = None,
+        unlisted_max: int = 20_000,
     ) -> None:
         self._states = states
+        self.newcomers = Newcomers(states, unlisted_max)
+        """Whether a ledger that is new here may begin."""
         self.limbo = limbo or Limbo()
         """Of which ledgers nothing may be denied."""
         self._on_deleted = on_deleted
@@ -72,6 +80,8 @@ class LedgerControl:
         )
         code = ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
         if code is Code.OK and state is None:
+            if not self.newcomers.may_begin(run.ledger_id):
+                return Code.TOO_MANY_REQUESTS
             self._states.create(run.ledger_id, run.key)
         return code
 
@@ -143,11 +153,14 @@ class LedgerControl:
     # Changes
 
     def _authorized(self, ledger_id: int, key: bytes) -> LedgerState:
-        """The state, made when the ledger is new. Raises `Unauthorized`, `NoSuchLedger`."""
+        """The state, made when the ledger is new. Raises `Unauthorized`, `NoSuchLedger`, and
+        `TooManyRequests` where a new one may not begin yet."""
         if len(key) != MASTER_KEY_BYTES:
             raise Unauthorized(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(key)}")
         state = self._states.get(ledger_id)
         if state is None:
+            if not self.newcomers.may_begin(ledger_id):
+                raise TooManyRequests(f"ledger {ledger_id} is new here: its record is looked for")
             return self._states.create(ledger_id, key)
         if state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")

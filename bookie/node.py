@@ -175,6 +175,7 @@ class BookieNode:
     def _new_collector(self) -> Collector:
         assert self._cookie is not None
         ledgers = LedgerStore(self._store, rng=self._rng)
+        self.storage.newcomers.ask(ledgers.list)
         collector = Collector(
             self.config,
             self.storage,
@@ -283,6 +284,7 @@ class BookieNode:
         """Give back whatever is held."""
         self.admin.close()
         self.server.abort()
+        await self.storage.newcomers.close()
         try:
             await self.storage.close()
         except OctavoError as error:

@@ -110,7 +110,9 @@ class Storage:
             self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
         )
         """Where that stands; for who can say that they are whole again."""
-        self._control = LedgerControl(self._states, self._deleted, self.limbo)
+        unlisted_max = config.unlisted_ledgers_max
+        self._control = LedgerControl(self._states, self._deleted, self.limbo, unlisted_max)
+        self.newcomers = self._control.newcomers
         self._flushing: Flushing | None = None
         self.damages = DamageRegistry(clock)
         """What is known to be damaged on the disks."""

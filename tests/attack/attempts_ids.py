@@ -56,3 +56,13 @@ async def ids_ahead(world: World) -> None:
         await stores(world, path)
     for number in range(4):
         await stores(world, await world.topic(f"ids-after-{number}"))
+
+
+@attempt("more ledger ids than a bookie keeps", long=True)
+async def ids_without_end(world: World) -> None:
+    before = world.rss()
+    await squat(world, range(1 << 40, (1 << 40) + 100_000))
+    for name, grown in ((name, now - before[name]) for name, now in world.rss().items()):
+        assert grown < 100 << 20, f"{name} has grown by {grown >> 20} MiB"
+    for number in range(4):
+        await stores(world, await world.topic(f"ids-beside-{number}"))

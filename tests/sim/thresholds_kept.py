@@ -74,6 +74,7 @@ KEPT: Mapping[str, str] = {
     """,
     "nobody in the simulator takes the ids of others: issues/test_squatted_ledger_ids does": """
         ledger.ledgers:_ASK_FOR_ID_S ledger.taken_ids:* metadata.ledger_ids:_HIGH_END
+        bookie.newcomers:_BETWEEN_LISTINGS_S
     """,
     "HTTP and sockets are outside of the simulator": """
         bookie.admin:* broker.api_cluster:* broker.api_deliveries:* broker.api_publish:*

@@ -375,4 +375,34 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "ledgers-begin-by-a-fence",
+        "adds to ledgers without a record are bounded, fences of them are not",
+        """A fence is of a ledger that is being recovered, so there is a record of it: that is what
+        those who keep to the rules do. Others fence what nobody made, and memory grows.""",
+        "memory (unlisted_ledgers_max)",
+        "issues/test_squatters_fill_a_bookie.py",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl._authorized",
+                "if not self.newcomers.may_begin(ledger_id):",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "listing-of-the-first-need",
+        "the first listing of ledgers is believed for ever",
+        """It is made when there is need of one, and then it is there. Ledgers made later begin
+        nowhere any more where it matters.""",
+        "S8",
+        "issues/test_squatters_fill_a_bookie.py",
+        (
+            Edit(
+                "bookie.newcomers:Newcomers._renew",
+                "    self._listing = None\n",
+                "",
+            ),
+        ),
+    ),
 )
