@@ -73,6 +73,7 @@ async def attack(
     )
     canary = Canary(world)
     await canary.start()
+    # Beside the canary nothing of this process is judged: both have processes of their own.
     stalls = Stalls(world.named("broker") | world.named("bookie"), cluster.folder / "stalls")
     outcomes: list[Outcome] = []
     try:
@@ -80,10 +81,12 @@ async def attack(
             outcome = await _one(world, canary, stalls, attempt, share)
             outcomes.append(outcome)
             tell(outcome)
+        problems = await canary.stop()
     finally:
         stalls.stop()
+        canary.kill()
     last = Outcome(Attempt("the canary's messages", attempts_floods.serves, False), 0.0)
-    last.problems += await canary.stop()
+    last.problems += problems
     last.problems += [f"a trace in a log: {line}" for line in world.traces()[:3]]
     outcomes.append(last)
     tell(last)

@@ -1,20 +1,28 @@
-"""The well-behaved client: it publishes all the time, and knows what must be there."""
+"""The well-behaved client: it publishes all the time, and knows what must be there.
+
+`python -m tests.attack.canary PATH URL …` is the client itself, a process of its own: whoever
+attacks is busy. It writes a line for each message that was acked, with the time (CLOCK_MONOTONIC).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import bisect
+import itertools
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 
-from tests.attack.world import World
+from tests.attack.world import ANSWER_S, World
 
 PACE_S = 0.02
 """Between two of its messages: 50 a second, whatever the machine is busy with."""
 SLOWEST_SHARE = 0.5
+LOOK_S = 0.02
 
 
 class Canary:
@@ -24,30 +32,47 @@ class Canary:
         self._world = world
         self._topic = topic
         self._path = f"/v1/topics/public/{topic}/messages"
-        self._task: asyncio.Task[None] | None = None
+        self._written = world.cluster.folder / "canary"
+        self._said = world.cluster.folder / "canary.err"
+        self._process: subprocess.Popen[bytes] | None = None
         self._acked: list[float] = []
         """When each message was acked."""
-        self._first = asyncio.Event()
-        self.slowest_s = 0.0
+        self._read_bytes = 0
 
     async def start(self) -> None:
         """Make the topic and begin."""
         await self._world.topic(self._topic)
-        self._task = asyncio.create_task(self._run())
-        await self._first.wait()
+        self._begin()
+        async with asyncio.timeout(ANSWER_S):
+            while not self.acked_since(0.0):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+
+    def _begin(self) -> None:
+        urls = [f"http://{host}:{port}" for host, port in self._world.brokers]
+        with self._written.open("wb") as written, self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.attack.canary", self._path, *urls],
+                stdout=written,
+                stderr=said,
+            )
 
     async def stop(self) -> list[str]:
         """End it; what is wrong with what it finds in its topic."""
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self.kill()
+        self._look()
         return [problem async for problem in self._audit()]
+
+    def kill(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def problems(self, since_s: float, share: float) -> Iterator[str]:
         """Whether it came forward since then, by this share of its pace or more."""
-        assert self._task is not None
-        if self._task.done():
-            yield f"it ended: {self._task.exception()!r}"
+        assert self._process is not None
+        if self._process.poll() is not None:
+            yield f"it ended: {self._said.read_text()[-2_000:]}"
         span_s = time.monotonic() - since_s
         wanted = span_s / PACE_S * share
         found = self.acked_since(since_s)
@@ -56,43 +81,16 @@ class Canary:
 
     def acked_since(self, since_s: float) -> int:
         """How many messages were acked since then."""
+        self._look()
         return len(self._acked) - bisect.bisect_left(self._acked, since_s)
 
-    async def _run(self) -> None:
-        async with aiohttp.ClientSession() as session:
-            number = 0
-            due = time.monotonic()
-            while True:
-                due += PACE_S
-                began = time.monotonic()
-                await self._publish(session, number)
-                number += 1
-                self._acked.append(time.monotonic())
-                self._first.set()
-                self.slowest_s = max(self.slowest_s, self._acked[-1] - began)
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-                due = max(due, time.monotonic() - 1)
-
-    async def _publish(self, session: aiohttp.ClientSession, number: int) -> None:
-        headers = {"Producer-Id": "canary", "Producer-Epoch": "0", "Producer-Seq": str(number)}
-        turn = number
-        while True:
-            host, port = self._world.brokers[turn % len(self._world.brokers)]
-            turn += 1
-            try:
-                async with session.post(
-                    f"http://{host}:{port}{self._path}",
-                    data=b"message %d" % number,
-                    headers={**headers, "Content-Type": "text/plain"},
-                    timeout=aiohttp.ClientTimeout(total=20),
-                ) as answer:
-                    await answer.read()
-                    if answer.status in (200, 204):
-                        return
-                    assert answer.status in (429, 503, 504), (answer.status, await answer.text())
-            except (aiohttp.ClientError, TimeoutError):
-                pass
-            await asyncio.sleep(PACE_S)
+    def _look(self) -> None:
+        with self._written.open("rb") as written:
+            written.seek(self._read_bytes)
+            data = written.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        self._acked += map(float, whole.split())
 
     async def _audit(self) -> AsyncIterator[str]:
         expected = 0
@@ -114,3 +112,42 @@ class Canary:
                     offset, expected = message["offset"] + 1, expected + 1
         if expected < len(self._acked):
             yield f"{len(self._acked)} were acked, {expected} are there"
+
+
+async def _run(path: str, urls: list[str]) -> None:
+    async with aiohttp.ClientSession() as session:
+        due = time.monotonic()
+        for number in itertools.count():
+            due += PACE_S
+            await _publish(session, path, urls, number)
+            print(time.monotonic(), flush=True)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            due = max(due, time.monotonic() - 1)
+
+
+async def _publish(session: aiohttp.ClientSession, path: str, urls: list[str], number: int) -> None:
+    headers = {
+        "Content-Type": "text/plain",
+        "Producer-Id": "canary",
+        "Producer-Epoch": "0",
+        "Producer-Seq": str(number),
+    }
+    for turn in itertools.count(number):
+        try:
+            async with session.post(
+                urls[turn % len(urls)] + path,
+                data=b"message %d" % number,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=20),
+            ) as answer:
+                await answer.read()
+                if answer.status in (200, 204):
+                    return
+                assert answer.status in (429, 503, 504), (answer.status, await answer.text())
+        except (aiohttp.ClientError, TimeoutError):
+            pass
+        await asyncio.sleep(PACE_S)
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(sys.argv[1], sys.argv[2:]))

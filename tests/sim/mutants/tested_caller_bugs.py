@@ -7,6 +7,7 @@ from tests.sim.mutants.tested import TestedBug
 
 _BATCHES = "issues/test_batch_far_ahead_drops_all_others.py"
 _RECOVER = "issues/test_recover_in_a_loop_stops_a_topic.py"
+_FORGED = "issues/test_forged_calls_between_brokers.py"
 
 BUGS = (
     TestedBug(
@@ -112,6 +113,66 @@ BUGS = (
                 "broker.transaction:committing",
                 "token_digest=record.token_digest or digest,",
                 "token_digest=record.token_digest,",
+            ),
+        ),
+    ),
+    TestedBug(
+        "proof-of-one-call-holds-for-another",
+        "a proof between brokers does not cover the method",
+        """Path, caller and target look like all that a call is. Whoever reads the traffic makes a
+        broker claim a partition by what another one only looked at.""",
+        "what counts between brokers counts from brokers only",
+        _FORGED,
+        (
+            Edit(
+                "broker.broker_proof:BrokerProof._proof",
+                "fields = (method, path, *(",
+                "fields = (path, *(",
+            ),
+        ),
+    ),
+    TestedBug(
+        "call-for-another-broker-is-taken",
+        "a broker does not look whom a call between brokers was meant for",
+        """The proof holds, so it came from a broker. At an address that has changed hands it claims
+        what the caller believes to be another one's.""",
+        "what counts between brokers counts from brokers only",
+        _FORGED,
+        (
+            Edit(
+                "broker.call:Call.__init__",
+                "if self.forwarded and own != (meant := request.headers.get(TARGET_HEADER)):",
+                "if self.forwarded and None is (meant := request.headers.get(TARGET_HEADER)):",
+            ),
+        ),
+    ),
+    TestedBug(
+        "callers-speak-for-brokers",
+        "a broker passes on what its caller says as only brokers may",
+        """It proves what it sends, and with it headers that name escaped ones: the owner then
+        stores another key than it would have been given directly.""",
+        "any broker answers as the owner does",
+        _FORGED,
+        (
+            Edit(
+                "broker.proxy:Peers.forward",
+                "if key.lower() not in _NOT_PASSED_ON",
+                "if key.lower() not in _HOP_BY_HOP",
+            ),
+        ),
+    ),
+    TestedBug(
+        "registered-by-name-alone",
+        "calls go to wherever an owner's record says, if the broker that it names lives",
+        """The id is looked up, the address is taken from the record: whoever writes it has callers'
+        requests sent to any host.""",
+        "calls go to registered brokers only",
+        _FORGED,
+        (
+            Edit(
+                "broker.members:Members.check_registered",
+                "if self.live.get(owner.broker_id) == owner:",
+                "if owner.broker_id in self.live:",
             ),
         ),
     ),
