@@ -257,7 +257,9 @@ async def _open(
     page = _Page(number, limit, call.services.config.read_bytes_max)
     for batch in batches:
         try:
-            async with call.services.broker.open_batches.opened(batch) as windows:
+            opened = call.services.broker.open_batches.opened(batch)
+            turn = call.services.rendering.turn(batch.header.record_count)
+            async with opened as windows, turn:
                 await page.take(batch, windows, offset)
         except (InvalidBatch, UnsupportedCompression) as error:
             if page.messages:
