@@ -74,7 +74,7 @@ async def _publish_one_batch(
     """The short way of the usual case: one record batch, stored as it came."""
     refuse_producer_headers(call)
     refuse_unsupported(header)
-    await _prove(call, body, body)
+    await _prove(call, body, header, body)
     count = header.record_count
     published = await partition.publish(body, expected_offset=expected_offset(call), checked=True)
     piece = Piece(number, 0)
@@ -201,20 +201,20 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
         raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
     for header, _ in batches:
         refuse_unsupported(header)
-    whole = [(bytes(view), header.record_count) for header, view in batches]
-    for batch, _ in whole:
-        await _prove(call, body, batch)
-    for batch, count in whole:
-        publishing.add_batch(batch, count)
+    whole = [(header, bytes(view)) for header, view in batches]
+    for header, batch in whole:
+        await _prove(call, body, header, batch)
+    for header, batch in whole:
+        publishing.add_batch(batch, header.record_count)
 
 
-async def _prove(call: Call, body: bytes, batch: bytes) -> None:
+async def _prove(call: Call, body: bytes, header: BatchHeader, batch: bytes) -> None:
     """What the batch says of itself holds. Raises `InvalidBatch`, `Overloaded`."""
 
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
 
-    await call.services.proofs.prove(batch, hold)
+    await call.services.proofs.prove(header, batch, hold)
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:

@@ -35,6 +35,7 @@ from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner, topic_o
 from broker.types import MessageId, PartitionName, StoredBatch, TopicName
 from protocol.batch import InvalidBatch
 from protocol.compression import UnsupportedCompression
+from protocol.limits import MESSAGE_BYTES_MAX
 from protocol.records import record_bytes
 from protocol.windows import BatchWindows
 
@@ -72,7 +73,8 @@ async def read(call: Call) -> web.StreamResponse:
             return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
         if kind == RECORD_BATCH:
             return _as_batches(call, batches, following)
-        messages = await _open(call, name.partition, offset, batches, limit)
+        room = max(bytes_max, MESSAGE_BYTES_MAX)
+        messages = await _open(call, name.partition, offset, batches, limit, room)
         if messages[-1].offset + 1 < batches[-1].next_offset:
             following = messages[-1].offset + 1
         call.services.metrics.messages_read.inc(len(messages))
@@ -214,7 +216,7 @@ def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
 
 
 class _Page:
-    """The messages of an answer: at most `limit`, and none more once they have `room` bytes."""
+    """The messages of an answer: at most `limit`, with at most `room` bytes; at least one."""
 
     def __init__(self, number: int, limit: int, room: int) -> None:
         self.messages: list[MessageOut] = []
@@ -222,11 +224,8 @@ class _Page:
         self._limit = limit
         self._room = room
         self._rendered = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing goes in any more."""
-        return self._room <= 0 or len(self.messages) == self._limit
+        self.is_full = False
+        """Nothing goes in any more."""
 
     async def take(self, batch: StoredBatch, windows: BatchWindows, offset: int) -> None:
         """Add the messages of this batch from `offset` on. Raises `InvalidBatch`."""
@@ -238,12 +237,16 @@ class _Page:
                 delta = record.offset_delta
                 if delta < skip:
                     continue
-                if self.is_full:
+                self._room -= record_bytes(record.key, record.value, record.headers)
+                if self.messages and self._room < 0:
+                    self.is_full = True
                     return
                 at = MessageId(batch.ledger_id, batch.entry_id, index)
                 found = message_out(self._number, batch.base_offset + delta, at, record)
                 self.messages.append(found)
-                self._room -= record_bytes(record.key, record.value, record.headers)
+                if len(self.messages) == self._limit:
+                    self.is_full = True
+                    return
             self._rendered += len(records)
             if self._rendered > RENDERED_TOGETHER:
                 self._rendered = 0
@@ -251,10 +254,10 @@ class _Page:
 
 
 async def _open(
-    call: Call, number: int, offset: int, batches: list[StoredBatch], limit: int
+    call: Call, number: int, offset: int, batches: list[StoredBatch], limit: int, room: int
 ) -> list[MessageOut]:
     """The messages from `offset` on."""
-    page = _Page(number, limit, call.services.config.read_bytes_max)
+    page = _Page(number, limit, room)
     for batch in batches:
         try:
             opened = call.services.broker.open_batches.opened(batch)

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 
 from broker.errors import Overloaded
 from ledger.open_batch import unpacked, unpacked_if_small, walked
-from protocol.batch import HEADER_BYTES
-from protocol.compression import Compression
+from protocol.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, BatchHeader
+from protocol.compression import Compression, compression_of
 from protocol.limits import RECORDS_BYTES_MAX
-from protocol.windows import STEP_RECORDS, BatchWindows, packing_of
+from protocol.windows import STEP_RECORDS, BatchWindows
 
 TURN_WAIT_S = 10.0
 """How long a large batch waits for those before it until its sender is told to come back."""
@@ -32,19 +32,23 @@ class BatchProofs:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def prove(self, batch: bytes, hold: Callable[[int], Awaitable[None]]) -> None:
-        """Return when this whole batch is known to hold what its header says.
+    async def prove(
+        self, header: BatchHeader, batch: bytes, hold: Callable[[int], Awaitable[None]]
+    ) -> None:
+        """Return when this batch, which `check_batch` has passed, holds what its header says.
 
         `hold`: called with the bytes that are in memory beside the batch, at last with 0. Raises
         `InvalidBatch`, `UnsupportedCompression`, `Overloaded`.
         """
-        header, kind = packing_of(batch)
+        kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
         if kind is Compression.NONE:
             return
         packed = batch[HEADER_BYTES:]
         small = unpacked_if_small(kind, packed)
         if small is not None:
-            await _prove(BatchWindows(header, small))
+            windows = BatchWindows(header, small)
+            if not windows.prove_at_once():
+                await _prove(windows)
             return
         await self._take_turn()
         try:

@@ -17,8 +17,9 @@ from ledger.open_batch import TURN_WINDOWS
 from protocol.records import record_bytes
 
 _READ_BYTES = 1024 * 1024
-_GIVEN_BYTES_MAX = 8 * 1024 * 1024
-"""One receive gives no message more once it has so many bytes of keys, values and headers."""
+_GIVEN_BYTES_MAX = 4 * 1024 * 1024
+"""Keys, values and headers in one answer, unless one message alone has more: as JSON they may take
+six times as much."""
 
 
 class DeliveringLog(Protocol):
@@ -42,14 +43,14 @@ async def delivered(log: DeliveringLog, found: HandOut) -> list[Delivery]:
     offsets = found.offsets
     deliveries: list[Delivery] = []
     room = _GIVEN_BYTES_MAX
-    while (at := len(deliveries)) < len(offsets) and room > 0:
+    while (at := len(deliveries)) < len(offsets) and room >= 0:
         wanted = offsets[-1] - offsets[at] + 1
         batches = await log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
         for batch in batches:
             if offsets[len(deliveries)] >= batch.next_offset:
                 continue  # redeliveries lie far apart: only what is wanted is opened
             room = await _take(log, found, batch, deliveries, room)
-            if len(deliveries) == len(offsets) or room <= 0:
+            if len(deliveries) == len(offsets) or room < 0:
                 break
     return deliveries
 
@@ -65,7 +66,7 @@ async def _take(
     async with log.readable(batch) as records:
         for at in range(len(deliveries), len(offsets)):
             offset = offsets[at]
-            if offset >= end or room <= 0:
+            if offset >= end:
                 break
             index = offset - base
             if not records.holds(index):
@@ -75,6 +76,8 @@ async def _take(
                     await asyncio.sleep(0)
             record = records[index]
             room -= record_bytes(record.key, record.value, record.headers)
+            if deliveries and room < 0:
+                break
             deliveries.append(
                 Delivery(
                     f"{front}{offset}{back}",

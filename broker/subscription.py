@@ -85,6 +85,8 @@ class Subscription:
         self._newest_got_none = False
         self._receiving = 0
         """Calls that have not got a message yet."""
+        self._in_order = asyncio.Lock()
+        """One hand-out is read after the other: the next one begins with what this gives back."""
         self._closed: NotOwner | None = None
 
     async def receive(
@@ -108,20 +110,24 @@ class Subscription:
             if call == self._newest and self._is_spent(consumer, request):
                 return []
             self._newest, self._newest_got_none = call, False
-        self._receiving += 1
+        waiting = 1
+        self._receiving += waiting
         try:
-            found = None
             while not self._is_late(call):
-                found = self._hand_out(consumer, messages_max, request)
-                if found is not None or self._loop.time() >= until_s:
+                async with self._in_order:
+                    late = self._is_late(call)
+                    found = None if late else self._hand_out(consumer, messages_max, request)
+                    if found is not None:
+                        self._receiving -= waiting
+                        waiting = 0
+                        return await self._deliver(found)
+                if self._loop.time() >= until_s:
                     break
                 await self._wait(until_s)
         finally:
-            self._receiving -= 1
-        if found is None:
-            self._newest_got_none = self._newest_got_none or call == self._newest
-            return []
-        return await self._deliver(found)
+            self._receiving -= waiting
+        self._newest_got_none = self._newest_got_none or call == self._newest
+        return []
 
     async def acknowledge(
         self,

@@ -25,6 +25,7 @@ _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">I")
 _GZIP_WINDOW = 31
+_LITTLE_BYTES = 1024 * 1024
 _DAMAGED: tuple[type[Exception], ...] = (zlib.error, struct.error)
 if cramjam is not None:
     _DAMAGED += (cramjam.DecompressionError,)
@@ -114,16 +115,19 @@ def _unsnap_block(block: bytes, bytes_max: int) -> bytes:
 
 
 def _unpack_into(
-    decompress_into: Callable[[bytes, mmap.mmap], int], data: bytes, bytes_max: int
+    decompress_into: Callable[[bytes, bytearray | mmap.mmap], int], data: bytes, bytes_max: int
 ) -> bytes:
     """Neither format must state its length beforehand, so give all the room there may be.
 
-    It is address space, not memory: the kernel gives pages only where something is written.
+    Much of it is address space, not memory: the kernel gives pages only where something is written.
     """
-    with mmap.mmap(-1, bytes_max) as out:
-        try:
+    try:
+        if bytes_max <= _LITTLE_BYTES:  # fresh pages would cost more than unpacking
+            room = bytearray(bytes_max)
+            return bytes(memoryview(room)[: decompress_into(data, room)])
+        with mmap.mmap(-1, bytes_max) as out:
             return out[: decompress_into(data, out)]
-        except cramjam.DecompressionError as error:
-            raise InvalidBatch(
-                f"records are damaged or unpack to more than {bytes_max} bytes: {error}"
-            ) from error
+    except cramjam.DecompressionError as error:
+        raise InvalidBatch(
+            f"records are damaged or unpack to more than {bytes_max} bytes: {error}"
+        ) from error

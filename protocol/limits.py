@@ -22,7 +22,7 @@ BATCH_RECORDS_MAX = 1_000_000
 RECORDS_BYTES_MAX = 64 * 1024 * 1024
 """What the records of one batch may unpack to: a few bytes of zstd can hide any amount."""
 
-RECORD_HEADERS_MAX = 32 * 1024
+RECORD_HEADERS_MAX = 64 * 1024
 """Headers of one record in a batch: each costs three objects, and a few bytes may announce many."""
 
 LONG_POLL_MS_MAX = 60_000

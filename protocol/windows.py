@@ -167,6 +167,19 @@ class BatchWindows:
         """How many there are."""
         return len(self._firsts)
 
+    def prove_at_once(self) -> bool:
+        """All in one go, without walking over it first. False: it has too many bytes for that, or
+        is damaged; then `step` and `prove` tell what it is.
+        """
+        assert not self._index
+        if len(self._data) - self._starts[0] > WINDOW_BYTES:
+            return False
+        try:
+            self.prove(0)
+        except InvalidBatch:
+            return False
+        return True
+
     def prove(self, number: int) -> int:
         """Take window `number` apart, to see that it can be; how many records it has.
 

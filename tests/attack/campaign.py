@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.attack import (  # noqa: F401  (they enter themselves)
+    attempts_batches,
     attempts_floods,
     attempts_forged,
     attempts_ids,
