@@ -45,6 +45,17 @@ class Journals:
         """The journal of a ledger."""
         return self.only or self._all[journal_of(ledger_id, len(self._all))]
 
+    def settled(self, ledger_id: int) -> asyncio.Future[None]:
+        """Ends when all that the ledger's journal was given until now is durable, or failed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def reported(_: BaseException | None) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.of(ledger_id).append([], 0, reported)
+        return future
+
     def split(self, runs: Sequence[AddRun]) -> Iterator[tuple[Journal, Sequence[AddRun]]]:
         """Each journal with those of `runs` that go there, in order."""
         parts: dict[int, list[AddRun]] = {}

@@ -38,6 +38,7 @@ from protocol.codes import (
 from protocol.entry import MASTER_KEY_BYTES
 from protocol.frames import ADD_PREFIX_BYTES
 
+_OK = Code.OK
 _LAC = struct.Struct(">q")
 _LAC_AT = ADD_PREFIX_BYTES + 16
 
@@ -71,19 +72,34 @@ class LedgerControl:
 
     # Adds
 
-    def admit(self, run: AddRun, *, read_only: bool) -> Code:
-        """Whether a run may be journaled; knows the ledger from then on if so."""
+    def admit(self, run: AddRun, *, read_only: bool) -> Code | None:
+        """Whether a run may be journaled; knows the ledger from then on if so.
+
+        None: yes, but for those of its entries that are here already (repeats.py).
+        """
+        code = self.admission(run, read_only=read_only)
+        if code is not _OK:
+            return code
+        first = run.first_entry
+        last = first + run.count - 1
+        state = self._states.get(run.ledger_id)
+        if state is None:
+            if not self.newcomers.may_begin(run.ledger_id):
+                return Code.TOO_MANY_REQUESTS
+            state = self._states.create(run.ledger_id, run.key)
+        reached = state.reached
+        if last > reached:
+            state.reached = last
+        return _OK if first > reached else None
+
+    def admission(self, run: AddRun, *, read_only: bool) -> Code:
+        """Whether a run may be journaled, be it a repetition or not."""
         state = self._states.get(run.ledger_id)
         limbo = self.limbo
         unsure = run.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
             run.ledger_id, known=state is not None
         )
-        code = ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
-        if code is Code.OK and state is None:
-            if not self.newcomers.may_begin(run.ledger_id):
-                return Code.TOO_MANY_REQUESTS
-            self._states.create(run.ledger_id, run.key)
-        return code
+        return ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
 
     def stored(self, run: AddRun) -> bool:
         """A run is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
@@ -94,8 +110,10 @@ class LedgerControl:
         last = run.first_entry + run.count - 1
         if last > state.last_entry:
             state.last_entry = last
+            if last > state.reached:
+                state.reached = last
         lac = _LAC.unpack_from(run.frames, run.offsets[-1] + _LAC_AT)[0]
-        if lac > state.lac:
+        if lac > state.lac and (lac := min(lac, last - 1)) > state.lac:  # see `Entry.known_lac`
             state.lac = lac
             self._watches.moved(ledger_id, state.last_add_confirmed)
         self._states.touch(ledger_id)
@@ -137,6 +155,23 @@ class LedgerControl:
         state = self.known(ledger_id)
         self.deny(ledger_id, what)
         return state
+
+    def last_add_confirmed(self, ledger_id: int, after: int | None) -> int:
+        """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
+
+        In limbo it is told only to who asks whether it is above `after`, when it is.
+        """
+        lac = self.known(ledger_id).last_add_confirmed
+        if after is None or lac <= after:
+            self.deny(ledger_id, "knew of a later LAC")
+        return lac
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""
+        state = self.known(ledger_id)
+        if not state.fenced:
+            self.deny(ledger_id, "was fenced")
+        return state.fenced
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`; the ledger may be unknown."""

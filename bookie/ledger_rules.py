@@ -13,6 +13,10 @@ from bookie.add_run import AddRun
 from bookie.journal_format import Meta, MetaOp
 from bookie.ledger_state import LedgerState
 from protocol.codes import Code
+from protocol.entry import HEADER_BYTES, DigestType, digest_for
+
+_LAC_AT, _LENGTH_AT = 16, 24
+_HMAC_BYTES = 20
 
 
 def admission(
@@ -37,6 +41,48 @@ def admission(
     if read_only and not run.recovery:
         return Code.READ_ONLY
     return Code.OK
+
+
+class Likeness(enum.Enum):
+    """What an entry that is to be added is to the one that is here under its id."""
+
+    SAME = "the same entry, if perhaps with another LAC: keep what is here, and say so"
+    OTHER = "another entry: keep what is here, and refuse"
+    MENDS = "a good copy, where what is here does not match its digest: take it"
+
+
+def likeness(here: bytes, brought: bytes) -> Likeness:
+    """Compare two entries of one ledger and id, both whole (protocol/entry.py).
+
+    Who recovers or copies may pack an entry anew (Apache does), with another LAC and so another
+    digest. What makes an entry are its ids, its length and its payload. Where the payload begins
+    the digest says by matching; neither does in ledgers with HMAC, the longest.
+    """
+    if here == brought:
+        return Likeness.SAME
+    size, size_brought = _digest_bytes(here), _digest_bytes(brought)
+    if size is None and size_brought is not None:
+        return Likeness.MENDS
+    payload_at = HEADER_BYTES + (_HMAC_BYTES if size is None else size)
+    is_same = (
+        size == size_brought
+        and here[:_LAC_AT] == brought[:_LAC_AT]
+        and here[_LAC_AT:_LENGTH_AT] != brought[_LAC_AT:_LENGTH_AT]
+        and here[_LENGTH_AT:HEADER_BYTES] == brought[_LENGTH_AT:HEADER_BYTES]
+        and here[payload_at:] == brought[payload_at:]
+    )
+    return Likeness.SAME if is_same else Likeness.OTHER
+
+
+def _digest_bytes(entry: bytes) -> int | None:
+    """The length of the checksum that `entry` matches; None when it matches none."""
+    header = entry[:HEADER_BYTES]
+    for kind in (DigestType.CRC32C, DigestType.CRC32):
+        digest = digest_for(kind, b"")
+        payload_at = HEADER_BYTES + digest.size
+        if digest.compute(header, entry[payload_at:]) == entry[HEADER_BYTES:payload_at]:
+            return digest.size
+    return None
 
 
 class FenceStep(enum.Enum):

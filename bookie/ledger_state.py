@@ -47,7 +47,7 @@ class LedgerStateDamaged(OctavoError):
 class LedgerState:
     """One ledger's. Changed on the loop only."""
 
-    __slots__ = ("deleted", "explicit_lac", "fenced", "key", "lac", "last_entry")
+    __slots__ = ("deleted", "explicit_lac", "fenced", "key", "lac", "last_entry", "reached")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -56,6 +56,8 @@ class LedgerState:
         self.explicit_lac = INVALID_ENTRY_ID
         self.lac = INVALID_ENTRY_ID
         self.last_entry = INVALID_ENTRY_ID
+        self.reached = INVALID_ENTRY_ID
+        """The highest entry that was ever admitted, durable or not; not on the disk."""
 
     def delete(self, now_ms: int) -> None:
         """Nothing is left of the ledger but that it is deleted, and since when (wall clock)."""
@@ -87,6 +89,7 @@ def decode_record(data: bytes, start: int) -> tuple[int, LedgerState]:
     state.fenced = bool(flags & _FENCED)
     state.deleted = bool(flags & _DELETED)
     state.explicit_lac, state.lac, state.last_entry = explicit_lac, lac, last_entry
+    state.reached = last_entry
     return ledger_id, state
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookie.chunk import split_adds
+from bookie.chunk import FALSE_LAC, split_adds
 from bookie.damage import DamageKind
 from bookie.entry_log_format import Record
 from protocol.codes import OctavoError
@@ -47,7 +47,8 @@ def frame_faults(record: Record, frames: bytes) -> list[Fault]:
         expected = last + 1
     if not in_order or expected != record.last_entry + 1:
         return [_whole(DamageKind.WRONG_RECORD, record)]
-    bad_ids = [entry_id for _, entry_id, _ in refused]
+    # What an older version took is no damage, and readers do not believe it (`Entry.known_lac`).
+    bad_ids = [bad.entry_id for bad in found.refused if bad.reason != FALSE_LAC]
     return _bad_entries(record, frames, bad_ids) if bad_ids else []
 
 

@@ -46,13 +46,13 @@ from bookie.read_cache import ReadCache
 from bookie.read_stats import ReadStats
 from bookie.reading import Reading
 from bookie.reads import ColdReads
+from bookie.repeats import Done, Repeats, Results
 from bookie.salvage import OnLoss, tell_losses
 from bookie.scrub import Scrubber
 from bookie.write_cache import Half, WriteCache
 from protocol.codes import Code
 from protocol.entry import INVALID_ENTRY_ID
 
-Done = Callable[[Sequence[tuple[AddRun, Code]]], None]
 _OK = Code.OK
 
 _log = structlog.get_logger()
@@ -69,6 +69,7 @@ class Storage:
     _checkpointer: Checkpointer
     _cold: ColdReads
     _reading: Reading
+    _repeats: Repeats
     compactor: Compactor
     """Empties and removes entry logs; the collector tells it which. There once started."""
 
@@ -182,6 +183,13 @@ class Storage:
             figures=self.figures,
         )
         self._control.journal_to(self._journals)
+        self._repeats = Repeats(
+            self._reading,
+            lambda run: self._control.admission(run, read_only=self.disk_full),
+            self._journals,
+            self._commit,
+            self._update_pressure,
+        )
         self._flushing = Flushing(
             self._checkpointer,
             self._journals,
@@ -202,14 +210,9 @@ class Storage:
             damages=self.damages,
             stats=self.read_stats,
         )
-        self._reading = Reading(
-            self._control,
-            self._cache,
-            self._read_cache,
-            self._cold,
-            self.answers,
-            self.read_stats.lookups,
-        )
+        caches = self._cache, self._read_cache
+        lookups = self.read_stats.lookups
+        self._reading = Reading(self._control, *caches, self._cold, self.answers, lookups)
 
     def _new_compactor(self, index: LedgerIndex) -> Compactor:
         return Compactor(
@@ -234,6 +237,7 @@ class Storage:
             await self.scrubber.stop()
         if self._flushing is not None and await self._flushing.stop():
             self._control.close()
+            await self._repeats.close()
             try:
                 if self._failed is None:
                     await self._journals.drain()
@@ -271,9 +275,8 @@ class Storage:
     def add(self, runs: Sequence[AddRun], done: Done, lane: Hashable = 0) -> None:
         """Admit `runs` in order; `done` gets each with its code when the group is durable.
 
-        A run is taken or refused whole. With several journals `done` is called once for each that
-        has to do with `runs`, with its part of them; for a part that is all refused, at once.
-        Different lanes take turns at a journal.
+        A run is taken or refused whole. `done` gets some of them at a time: those of a journal; at
+        once what is refused; alone what may be here (repeats.py). Lanes take turns at a journal.
         """
         if (only := self._journals.only) is not None:
             self._add_to(only, runs, done, lane)
@@ -282,26 +285,31 @@ class Storage:
             self._add_to(journal, part, done, lane)
 
     def _add_to(self, journal: Journal, runs: Sequence[AddRun], done: Done, lane: Hashable) -> None:
-        results: list[tuple[AddRun, Code]] = []
-        buffers: list[bytes] = []
-        length = 0
+        results: Results = []
         admit, read_only = self._control.admit, self.disk_full
         for run in runs:
             code = admit(run, read_only=read_only)
-            results.append((run, code))
-            if code is _OK:
-                buffers.append(run.frames)
-                length += len(run.frames)
-        if not buffers:
+            if code is None:
+                self._repeats.take(run, done, lane)
+            else:
+                results.append((run, code))
+        if results:
+            self._commit(journal, results, done, lane)
+
+    def _commit(self, journal: Journal, results: Results, done: Done, lane: Hashable) -> None:
+        """Make durable what is admitted; `done` gets all of `results` then, or at once."""
+        buffers = [run.frames for run, code in results if code is _OK]
+        if buffers:
+            added = partial(self._added, journal, results, done)
+            journal.append(buffers, sum(map(len, buffers)), added, lane)
+            self._update_pressure()
+        else:
             done(results)
-            return
-        journal.append(buffers, length, partial(self._added, journal, results, done), lane)
-        self._update_pressure()
 
     def _added(
         self,
         journal: Journal,
-        results: list[tuple[AddRun, Code]],
+        results: Results,
         done: Done,
         error: BaseException | None,
     ) -> None:
@@ -338,8 +346,9 @@ class Storage:
         return self._journals.pending_bytes
 
     def _update_pressure(self) -> None:
-        journals = self._journals
-        self.pressure.update(journals.pending_bytes, journals.pending_buffers)
+        journals, repeats = self._journals, self._repeats
+        used = journals.pending_bytes + repeats.bytes
+        self.pressure.update(used, journals.pending_buffers + repeats.count)
 
     # Reading
 
@@ -383,25 +392,16 @@ class Storage:
     # The state of a ledger
 
     def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
-        """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
-
-        In limbo it is told only to who asks whether it is above `after`, when it is.
-        """
-        lac = self._control.known(ledger_id).last_add_confirmed
-        if after is None or lac <= after:
-            self._control.deny(ledger_id, "knew of a later LAC")
-        return lac
+        """See `LedgerControl.last_add_confirmed`."""
+        return self._control.last_add_confirmed(ledger_id, after)
 
     def last_entry(self, ledger_id: int) -> int:
         """The highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
         return self._control.sure(ledger_id, "had a later entry").last_entry
 
     def is_fenced(self, ledger_id: int) -> bool:
-        """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""
-        state = self._control.known(ledger_id)
-        if not state.fenced:
-            self._control.deny(ledger_id, "was fenced")
-        return state.fenced
+        """See `LedgerControl.is_fenced`."""
+        return self._control.is_fenced(ledger_id)
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`; cancel it to give it up."""

@@ -384,7 +384,7 @@ class LedgerReader(EntrySource):
             try:
                 if error is not None:
                     raise error
-                found.set_result(self._opened(INVALID_ENTRY_ID, data).last_add_confirmed)
+                found.set_result(self._opened(INVALID_ENTRY_ID, data).known_lac)
             except OctavoError as reason:
                 found.set_exception(reason)
 

@@ -274,7 +274,7 @@ class Recovery:
             log.warning("replica_damaged", bookie=bookie_id, reason=str(error))
             return error
         if entry_id == INVALID_ENTRY_ID:
-            return entry.entry_id, entry.last_add_confirmed
+            return entry.entry_id, entry.known_lac
         return data, entry.length
 
     def _with(

@@ -54,6 +54,15 @@ class Entry(NamedTuple):
     length: int
     payload: Buffer
 
+    @property
+    def known_lac(self) -> int:
+        """Up to where the ledger was surely confirmed when this was written.
+
+        An entry cannot have known that it is confirmed itself. Copies of a closed ledger's entries
+        may claim it (Apache's replicator), forged ones might: neither is believed.
+        """
+        return min(self.last_add_confirmed, self.entry_id - 1)
+
 
 def master_key(password: bytes) -> bytes:
     """The 20 bytes that prove the right to write or fence: SHA-1("ledger" + password)."""

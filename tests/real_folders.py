@@ -44,7 +44,7 @@ async def filled(folder: Path) -> tuple[BookieConfig, list[IndexRun]]:
             for ledger_id in range(1, 6):
                 first = number * 2 if ledger_id % 2 else number * 4
                 payloads = [b"%d of %d" % (number, ledger_id) * 20] * 4
-                await bench.send(checked_run(ledger_id, first, payloads))
+                await bench.overwrite(checked_run(ledger_id, first, payloads))
             await bench.storage.checkpoint()
         await bench.storage.delete_ledger(3)
     return config, runs_of(config)

@@ -96,7 +96,7 @@ class Cluster:
         self.store = store
         self.topics = TopicStore(store)
         self.ledgers = LedgerClient(
-            store, rng=random.Random(), options=LedgerOptions(), clock=wall_clock_ms
+            store, rng=random.SystemRandom(), options=LedgerOptions(), clock=wall_clock_ms
         )
         self._open: dict[int, LedgerReader | OffloadedReader] = {}
 

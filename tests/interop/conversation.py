@@ -122,11 +122,11 @@ async def backwards(port: int, ledger: int) -> AsyncIterator[str]:
 
 
 @step
-async def overwritten(port: int, ledger: int) -> AsyncIterator[str]:
-    """the same entry id with another content"""
+async def repeated(port: int, ledger: int) -> AsyncIterator[str]:
+    """the same entry again, alone and among new ones; other bytes: see `DELIBERATE`"""
     async with await Talk.with_bookie(port) as talk:
-        for payload in (b"first", b"second"):
-            async for line in say(talk, add(ledger, 0, payload)):
+        for _ in range(2):
+            async for line in say(talk, *adds(ledger, 0, 1)):
                 yield line
         async for line in say(talk, read_request(ledger, 0)):
             yield line

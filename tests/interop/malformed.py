@@ -98,6 +98,18 @@ DELIBERATE = {
         "add of entry 0 of ledger 2000: 100 BAD_REQUEST",
         "the bookie hung up",
     ),
+    "add of another entry under an id that is taken": Deliberate(
+        lambda ledger: add(ledger, 3, b"first") + add(ledger, 3, b"other"),
+        "an entry has one content for ever; the same again is a success",
+        "added 3…3 of ledger 2000; added 3…3 of ledger 2000",
+        "added 3…3 of ledger 2000; add of entry 3 of ledger 2000: 100 BAD_REQUEST",
+    ),
+    "add that claims to be confirmed itself": Deliberate(
+        lambda ledger: add(ledger, 4, b"x", lac=4),
+        "no writer knows that before it has the answer; recovery adds may say so",
+        "added 4…4 of ledger 2000",
+        "add of entry 4 of ledger 2000: 100 BAD_REQUEST",
+    ),
     "read of protocol version 1": Deliberate(
         lambda ledger: PREFIX.pack(20, header(2, 0, 1)) + bytes(7) + b"\x05" + bytes(8),
         "version 2 came in 2012; what version 1 meant is not promised",

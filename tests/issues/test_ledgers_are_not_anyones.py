@@ -17,15 +17,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from bookie.ledger_rules import Likeness, likeness
 from bookie.node import BookieNode
 from ledger.ledgers import LedgerClient
 from metadata.secret import cluster_secret
 from octavo.cli.main import app
+from protocol.answers import AddRefused
 from protocol.codes import Code, Unauthorized
-from protocol.entry import master_key
-from protocol.frames import Flag
+from protocol.entry import Digest, DigestType, digest_for, master_key, pack_entry, unpack_entry
+from protocol.frames import Flag, read_request
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
-from tests.raw_bookie import OURS, RawClient, add_of
+from tests.raw_bookie import CRC32C, KEY, OURS, RawClient, add_of, adds_of, entry_of, running_bookie
 
 STRANGER = master_key(b"")
 RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
@@ -111,3 +113,131 @@ async def test_the_command_that_prints_the_password_for_foreign_clients(cluster:
     command = ["ledger", "password", "--metadata", url]
     said = await asyncio.to_thread(CliRunner().invoke, app, command)
     assert said.stdout.encode() == made.metadata.password + b"\n"
+
+
+# -- other bytes, false LACs
+
+
+def digests(kind: DigestType) -> Digest:
+    return digest_for(kind, b"secret")
+
+
+def packed(kind: DigestType, entry_id: int, payload: bytes, lac: int, length: int = 100) -> bytes:
+    return pack_entry(digests(kind), 7, entry_id, lac, length, payload)
+
+
+@pytest.mark.parametrize("kind", list(DigestType))
+def test_what_makes_an_entry_is_all_but_its_lac_and_its_digest(kind: DigestType) -> None:
+    here = packed(kind, 5, b"payload" * 9, 3)
+    assert likeness(here, here) is Likeness.SAME
+    assert likeness(here, packed(kind, 5, b"payload" * 9, 4)) is Likeness.SAME
+    assert likeness(here, packed(kind, 5, b"PAYLOAD" * 9, 3)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 8 + b"PAYLOAD", 4)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 8, 3)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 9, 3, length=101)) is Likeness.OTHER
+    assert likeness(here, packed(kind, 5, b"payload" * 9, 4, length=101)) is Likeness.OTHER
+
+
+@pytest.mark.parametrize("kind", [DigestType.CRC32C, DigestType.CRC32])
+def test_a_copy_that_does_not_match_its_digest_is_mended_by_one_that_does(kind: DigestType) -> None:
+    good = packed(kind, 5, b"payload", 3)
+    bad = bytes([*good[:-1], good[-1] ^ 1])
+    assert likeness(bad, good) is Likeness.MENDS
+    assert likeness(good, bad) is Likeness.OTHER
+
+
+PLACES = ["journal", "cache", "log", "restart"]
+"""Where the entry is when other bytes come for it."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("flags", [OURS, RECOVERY, 0], ids=["ours", "recovery", "foreign"])
+async def test_a_bookie_keeps_the_entry_that_it_has(tmp_path: Path, place: str, flags: int) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        first = adds_of(1, range(6), b"orig")
+        forged = adds_of(1, [4], b"EVIL", flags=flags) + add_of(1, 4, b"longer", flags=flags)
+        if place == "journal":
+            client.send(first + forged)
+            await client.acked(6)
+        else:
+            client.send(first)
+            await client.acked(6)
+            if place == "log":
+                await node.storage.checkpoint()
+            client.send(forged)
+        for _ in range(2):
+            answer = await client.answer()
+            assert isinstance(answer, AddRefused)
+            assert (answer.ledger_id, answer.code) == (1, Code.BAD_REQUEST)
+        assert await client.read(1, 4) == entry_of(1, 4, b"orig")
+        # The same again is a success, with another LAC too, alone and beside new ones.
+        for frame in (add_of(1, 4, b"orig", flags=flags), add_of(1, 4, b"orig", lac=0)):
+            assert await client.add(frame) is Code.OK
+        client.send(adds_of(1, range(3, 9), b"orig"))
+        await client.acked(6)
+        assert await client.read(1, 8) == entry_of(1, 8, b"orig")
+    if place == "restart":
+        async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+            assert await client.add(add_of(1, 4, b"EVIL", flags=flags)) is Code.BAD_REQUEST
+            assert await client.add(add_of(1, 9, b"new", flags=flags)) is Code.OK
+            assert await client.read(1, 4) == entry_of(1, 4, b"orig")
+
+
+async def test_holes_below_the_highest_entry_are_filled(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        client.send(adds_of(1, [10, 11, 20, 21]))
+        await client.acked(4)
+        await node.storage.checkpoint()
+        client.send(adds_of(1, range(22)))  # a copy of all
+        await client.acked(22)
+        assert await client.read_all(1, 21) == [entry_of(1, n) for n in range(22)]
+        assert await client.add(add_of(1, 15, b"EVIL")) is Code.BAD_REQUEST
+
+
+async def test_a_fence_between_arrival_and_comparison_holds(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        client.send(adds_of(1, [5]))
+        await client.acked(1)
+        # In one piece: the add has to be compared first, and the fence is quicker.
+        client.send(add_of(1, 3) + read_request(1, 5, int(Flag.FENCE), KEY))
+        answers = [await client.answer(), await client.answer()]
+        refused = next(answer for answer in answers if isinstance(answer, AddRefused))
+        assert refused.code == Code.FENCED
+        assert await client.read(1, 3) is Code.NO_ENTRY
+
+
+@pytest.mark.parametrize("lac", [0, 5, 6, 10**6, 2**63 - 1])
+async def test_an_add_cannot_claim_that_it_is_confirmed_itself(tmp_path: Path, lac: int) -> None:
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        entry_id = min(lac, 5)
+        batch = adds_of(1, range(entry_id)) + add_of(1, entry_id, lac=lac)
+        client.send(batch)
+        for flags in (OURS, 0):
+            assert await client.add(add_of(1, entry_id, lac=lac, flags=flags)) is Code.BAD_REQUEST
+
+
+async def test_copies_of_closed_ledgers_may_have_their_last_lac(tmp_path: Path) -> None:
+    """Apache's replicator packs each entry with the ledger's last LAC: taken, and not believed."""
+    async with running_bookie(tmp_path) as node, speaking_to(node) as client:
+        client.send(b"".join(add_of(1, n, flags=RECOVERY, lac=9) for n in range(3)))
+        await client.acked(3)
+        assert node.storage.last_add_confirmed(1) == 1
+        assert unpack_entry(CRC32C, 1, 2, await client.read(1, 2)).known_lac == 1
+
+
+async def test_what_claims_a_lac_of_a_million_does_not_end_a_ledger(cluster: Cluster) -> None:
+    """Also one that a bookie of an older version has taken."""
+    client = await cluster.client()
+    writer = await client.create()
+    await add_many(writer, 5)
+    key = master_key(writer.metadata.password)
+    for node in cluster.nodes.values():
+        async with speaking_to(node) as bold:
+            frame = add_of(writer.ledger_id, 5, b"EVIL", flags=RECOVERY, key=key, lac=10**6)
+            assert await bold.add(frame) is Code.OK
+    other = await cluster.client(2)
+    reader = await other.open(writer.ledger_id)
+    assert await reader.refresh() <= 4
+    await reader.close()
+    found = await payloads(other, writer.ledger_id)
+    assert found[:5] == [payload_of(n) for n in range(5)]

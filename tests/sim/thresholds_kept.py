@@ -16,7 +16,8 @@ KEPT: Mapping[str, str] = {
         bookie.connection:_AUTH bookie.connection:_V3_FIRST_BYTE bookie.disk:_IOV_MAX
         bookie.entry_log_format:VERSION bookie.index:ENTRY_MAX bookie.journal_format:VERSION
         bookie.journal_format:META_VERSION bookie.journal_reader:_FIRST_FILE bookie.journals:_GOLDEN
-        bookie.journals:_MASK bookie.ledger_control:_LAC_AT bookie.ledger_state:VERSION
+        bookie.journals:_MASK bookie.ledger_control:_LAC_AT bookie.ledger_rules:_HMAC_BYTES
+        bookie.ledger_state:VERSION
         bookie.limbo:VERSION bookie.limbo:_NOWHERE bookie.mark:VERSION bookie.replay:_ADD
         bookie.write_cache:_NEVER broker.call:OFFSET_MAX broker.config:KIB broker.config:MIB
         broker.dedup:SEQUENCE_MODULUS broker.openapi:_ALWAYS broker.payloads:TIMESTAMP_MS_MAX
@@ -63,6 +64,9 @@ KEPT: Mapping[str, str] = {
     """,
     "says which clock is wrong; the clocks that the simulator draws lie on both sides of it": """
         broker.deletion_clock:_WANDERING
+    """,
+    "one read is compared entry by entry, however long; test_holes_below_the_highest_entry": """
+        bookie.repeats:_READ_BYTES
     """,
     "a cache of a pure function": """
         broker.members:_TOPICS_REMEMBERED

@@ -23,6 +23,7 @@ from tests.sim.mutants import (
     tested_caller_bugs,
     tested_ledger_bugs,
     tested_partition_bugs,
+    tested_repeat_bugs,
     time_bugs,
     tool_bugs,
     topic_bugs,
@@ -114,6 +115,7 @@ SECTIONS = (
         (
             *tested_ledger_bugs.BUGS,
             *tested_bookie_bugs.BUGS,
+            *tested_repeat_bugs.BUGS,
             *tested_broker_bugs.BUGS,
             *tested_partition_bugs.BUGS,
         ),

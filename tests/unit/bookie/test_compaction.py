@@ -16,7 +16,7 @@ from bookie.entry_log_format import encode_map
 from bookie.index import MemoryIndex
 from protocol.codes import Code, NoSuchEntry, NoSuchLedger, ReadOnly
 from tests.memory_disk import MemoryDisk
-from tests.storage_support import CONFIG, Bench, abandon, entry_bytes
+from tests.storage_support import CONFIG, Bench, abandon, entry_bytes, make_run
 
 TINY = replace(
     CONFIG,
@@ -94,11 +94,11 @@ async def test_what_is_live_moves_and_the_logs_go(bench: Bench) -> None:
 async def test_only_the_newest_copy_moves(bench: Bench) -> None:
     held = await fill(bench)
     newer = [b"newer %d" % n for n in range(4)]
-    assert await bench.add(0, 1, *newer, recovery=True) is Code.OK
+    assert await bench.overwrite(make_run(0, 1, newer, recovery=True)) is Code.OK
     held |= {(0, 1 + n): newer[n] for n in range(4)}
     await bench.storage.checkpoint()
     again = [b"newest"]
-    assert await bench.add(0, 2, *again, recovery=True) is Code.OK
+    assert await bench.overwrite(make_run(0, 2, again, recovery=True)) is Code.OK
     held[0, 2] = again[0]  # in the write cache alone
     await clear_all(bench)
     await check(bench, held)
@@ -293,7 +293,7 @@ class Life:
         assert await bench.add(0, 30, b"in between") is Code.OK
         self.held[0, 30] = b"in between"
         await bench.storage.checkpoint()
-        assert await bench.add(2, 2, b"again", recovery=True) is Code.OK
+        assert await bench.overwrite(make_run(2, 2, [b"again"], recovery=True)) is Code.OK
         self.held[2, 2] = b"again"
         await clear_all(bench)
         await bench.storage._checkpointer.roll()

@@ -135,7 +135,7 @@ async def test_a_hole_in_the_index_is_named_with_its_entries(bench: Bench) -> No
 async def test_an_older_copy_counts_only_if_it_holds_the_same(bench: Bench) -> None:
     await bench.send(checked_run(1, 0, [b"one", b"two", b"three"]))
     await bench.storage.checkpoint()
-    await bench.send(checked_run(1, 0, [b"one", b"two", b"other"]))
+    await bench.overwrite(checked_run(1, 0, [b"one", b"two", b"other"]))
     await bench.storage.checkpoint()
     old, new = records_in(bench.disk, bench.config.ledger_directories)
     index = index_of(bench)

@@ -180,7 +180,7 @@ async def test_damage_where_nothing_lives_names_no_ledger(bench: Bench) -> None:
 async def test_only_entries_that_the_index_finds_there_are_named(bench: Bench) -> None:
     await bench.send(checked_run(1, 0, [b"old"] * 6))
     await bench.storage.checkpoint()
-    await bench.send(checked_run(1, 0, [b"new"] * 2))
+    await bench.overwrite(checked_run(1, 0, [b"new"] * 2))
     await bench.storage.checkpoint()
     at = (await fill(bench, ledgers=0))[0]
     flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)

@@ -202,7 +202,7 @@ async def test_latest_write_of_an_entry_wins_wherever_it_lies() -> None:
         await bench.add(1, 0, *[b"old"] * 10)
         await bench.storage.checkpoint()
         assert await bench.storage.read(1, 4) == entry_bytes(1, 4, b"old")
-        await bench.add(1, 3, b"new", b"new", recovery=True)
+        await bench.overwrite(make_run(1, 3, [b"new", b"new"], recovery=True))
         wanted = [entry_bytes(1, n, b"new" if n in (3, 4) else b"old") for n in range(10)]
         assert await bench.storage.read_many(1, 0, 10, 10**6) == wanted
         await bench.storage.checkpoint()

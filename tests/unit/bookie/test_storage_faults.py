@@ -274,7 +274,7 @@ async def test_a_lost_index_is_rebuilt_from_the_entry_logs() -> None:
             await bench.add(number % 3, number, b"%d" % number)
             if number % 4 == 0:
                 await bench.storage.checkpoint()
-        await bench.add(0, 0, b"newer", recovery=True)
+        await bench.overwrite(make_run(0, 0, [b"newer"], recovery=True))
         await bench.storage.delete_ledger(2)
         await bench.restart()
         await bench.storage.close()

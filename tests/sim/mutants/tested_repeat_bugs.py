@@ -1,0 +1,70 @@
+"""Planted bugs of a bookie that compares what is added with what it has; a test has to find them.
+
+As in tested_bookie_bugs.py, they are of no canon.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit
+from tests.sim.mutants.tested import TestedBug
+
+BUGS = (
+    TestedBug(
+        "entry-overwritten",
+        "an add of an entry that is there already is taken as if it were new",
+        """What stood before. It is idempotent for whoever keeps to the protocol; whoever does not
+        changes what was acked.""",
+        "P7 (S4)",
+        "issues/test_ledgers_are_not_anyones.py",
+        (
+            Edit(
+                "bookie.ledger_control:LedgerControl.admit",
+                "return _OK if first > reached else None",
+                "return _OK",
+            ),
+        ),
+    ),
+    TestedBug(
+        "compared-before-it-is-durable",
+        "an add is compared while the one before it is on its way to the journal",
+        """That one is in no cache yet, so nothing is there to compare with, and both are
+        stored.""",
+        "P7 (S4)",
+        "issues/test_ledgers_are_not_anyones.py",
+        (
+            Edit(
+                "bookie.repeats:Repeats._look",
+                "await self._journals.settled(run.ledger_id)",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "fence-overtakes-a-comparison",
+        "an add that was compared is taken although a fence was quicker",
+        """It was admitted when it came, so asking again looks redundant.""",
+        "P24 (S5)",
+        "issues/test_ledgers_are_not_anyones.py",
+        (
+            Edit(
+                "bookie.repeats:Repeats._look",
+                "code = self._admission(run)",
+                "code = Code.OK",
+            ),
+        ),
+    ),
+    TestedBug(
+        "confirmed-by-itself",
+        "an entry may claim that it is confirmed itself",
+        """An off-by-one: the LAC of an entry is below its own id.""",
+        "P8 (S6)",
+        "issues/test_ledgers_are_not_anyones.py",
+        (
+            Edit(
+                "bookie.chunk:split_adds",
+                "if lac >= entry_id >= 0 and",
+                "if lac > entry_id >= 0 and",
+            ),
+        ),
+    ),
+)
