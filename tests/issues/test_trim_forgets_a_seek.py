@@ -72,10 +72,10 @@ async def test_a_seek_while_the_record_is_written_says_where_it_stands(tmp_path:
         write = topics.write_partition
         sought: list[int] = []
 
-        async def write_while_one_goes_back(*args: Any) -> int:
+        async def write_while_one_goes_back(*args: Any, **how: Any) -> int:
             if not sought:
                 sought.append(await subscription.seek(3))
-            version: int = await write(*args)
+            version: int = await write(*args, **how)
             return version
 
         topics.write_partition = write_while_one_goes_back
