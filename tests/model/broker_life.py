@@ -240,6 +240,7 @@ class _Reader:
     """A closed ledger."""
 
     is_closed = True
+    copies = 1
 
     def __init__(self, ledger_id: int, entries: tuple[Batch, ...]) -> None:
         self.ledger_id = ledger_id
@@ -270,6 +271,7 @@ class _Writer:
         self._life = life
         self.ledger_id = ledger_id
         self.error: OctavoError | None = None
+        self.on_event: list[Callable[[object], None]] = []  # here it ends by an add alone
         self._added = 0
 
     def add(self, payload: bytes, done: Callable[[int, OctavoError | None], None]) -> int:
