@@ -200,4 +200,34 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "only-the-first-window-is-proved",
+        "of a packed batch the beginning is taken apart, the rest is walked over",
+        """Lengths that fit look like records that can be read. What is damaged behind comes to
+        light when it is delivered.""",
+        "a packed batch holds what it says",
+        "issues/test_batches_are_proved_at_the_door.py::test_corrupted_batches_are_refused_or_whole",
+        (
+            Edit(
+                "broker.batch_proofs:_prove",
+                "for number in range(windows.windows):",
+                "for number in range(1):",
+            ),
+        ),
+    ),
+    TestedBug(
+        "open-batches-counted-packed",
+        "batches that are kept open count nothing of what they hold",
+        """The overhead alone is added up, as for one that could not be opened. Sixteen batches of
+        megabytes are kept as if they were none.""",
+        "memory has a bound (GUARANTEES.md)",
+        "issues/test_batches_are_proved_at_the_door.py::test_the_cache_counts_what_it_holds",
+        (
+            Edit(
+                "broker.open_batches:_cost_bytes",
+                "held = found.held_bytes if isinstance(found, BatchWindows) else 0",
+                "held = 0",
+            ),
+        ),
+    ),
 )
