@@ -13,6 +13,7 @@ from bookie.config import BookieConfig
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from ledger.options import LedgerOptions
+from octavo.settings import ProcessConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "limits.md"
@@ -21,6 +22,7 @@ SETTINGS: dict[str, Any] = {
     "broker": BrokerConfig,
     "bookie": BookieConfig,
     "ledger": LedgerOptions,
+    "process": ProcessConfig,
 }
 INSIDE = {
     "broker.reopen_delay_ms_max",
