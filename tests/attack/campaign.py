@@ -14,6 +14,7 @@ from tests.attack import (  # noqa: F401  (they enter themselves)
     attempts_floods,
     attempts_forged,
     attempts_ids,
+    attempts_ledgers,
     attempts_others,
     attempts_requests,
 )
