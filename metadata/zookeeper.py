@@ -251,7 +251,7 @@ class ZooKeeperStore:
                     generation=generation if ephemeral else None,
                 )
             except RecordNotFound:
-                for one in (path, beside or path):
+                for one in filter(None, (path, beside)):
                     await self._make_parents(one)
                 continue
             if ephemeral:

@@ -93,6 +93,7 @@ RARE_BROKER_STEPS = frozenset(
     | {"owner.delete", "broker.delete", "owner.put", "broker.put", "ledger-id.put"}
     | {"registration.delete", "registration.put", "subscription.put", "layout.create"}
     | {"ledger-folder.delete", "transaction", "clock.create", "clock.put"}
+    | {"secret.create"}
     | {"changes.create", "changes.put", "changes.delete"}
 )
 """Of calls that a person makes and of a graceful end, or inside the embedded store: tests of their
