@@ -375,6 +375,8 @@ class SimBookie:
             )
             self._mark = mark
         self.cluster.audit.reopened(self.name, storage)
+        if self.cluster.options.keeps_copies:
+            self.cluster.audit.found_again(self.name, storage)
 
 
 def _files(positions: Sequence[Position]) -> int:

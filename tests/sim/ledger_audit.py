@@ -324,6 +324,17 @@ class LedgerAudit:
             if state is None or not state.deleted:
                 self.fail(f"P40 bookie {bookie} holds ledger {ledger_id} again, which was deleted")
 
+    def found_again(self, bookie: str, storage: Any) -> None:
+        """A bookie started, and has what it wrote and did not come to report; durable since."""
+        if not self.must_keep(bookie):
+            return
+        lost = self.lost.get(bookie, {})
+        for ledger_id, history in self.ledgers.items():
+            if history.deleted or ledger_id in lost or ledger_id in self.forgot[bookie]:
+                continue
+            if found := covered(storage, ledger_id):
+                self.held[bookie][ledger_id] |= found
+
     def disk_lost(self, bookie: str) -> None:
         """All that a bookie promised so far it may have lost."""
         lost = self.lost.setdefault(bookie, {})
