@@ -17,12 +17,7 @@ from typing import TypeVar
 
 from broker.chain import Contents
 from broker.entry_index import EntryIndex
-from broker.errors import (
-    MessageNotFound,
-    OffsetTrimmed,
-    PartitionDamaged,
-    PartitionUnavailable,
-)
+from broker.errors import MessageNotFound, OffsetTrimmed, PartitionDamaged, PartitionUnavailable
 from broker.open_readers import OpenReaders
 from broker.partition_record import PartitionRecordKeeper
 from broker.read_ahead import ReadAheadBudget
@@ -278,6 +273,8 @@ class LogReader:
         hint = self._hints.get(offset)
         first = await self.entry_of(link, offset)
         last = await self._last_entry_of(link) if before is None else before - 1
+        if first > last and before is None:  # its writer is gone since
+            raise PartitionUnavailable(f"{self._name}: entry {first} is not confirmed here now")
         if first > last:
             return []
         mean = await self._mean_entry_bytes(link)
