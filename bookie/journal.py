@@ -266,6 +266,11 @@ class Journal:
         """Whether the disk refused to reserve room ahead: ordinary adds should be refused."""
         return self._writer.short_of_space
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is reported durable any more."""
+        return self._dead is not None
+
     def stop(self, error: BaseException) -> None:
         """Report nothing durable any more: what waits and what comes gets `error`."""
         if self._dead is not None:

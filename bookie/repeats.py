@@ -4,6 +4,9 @@ The same entry once more is a success that costs nothing; another one under its 
 all of the run that brings it: nobody who keeps to the protocol writes two. What cannot be read
 back, or does not match its own digest, is no obstacle: the add mends it (`ledger_rules.likeness`).
 
+That success, too, is told in the order of the journal, and no more once it has stopped: nobody
+is told of anything after a sync that failed.
+
 Only runs that begin at or below the highest entry that their ledger ever had come here
 (`LedgerControl.admit`), so writing new entries costs one comparison. Those of one ledger are looked
 at one after another, each when all that was admitted before it is durable; whoever comes meanwhile
@@ -16,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -122,10 +126,11 @@ class Repeats:
         await self._journals.settled(run.ledger_id)
         is_here = await self._is_here(run)
         code = self._admission(run)
-        if is_here or code is not Code.OK:
-            done([(run, code)])
+        journal = self._journals.of(run.ledger_id)
+        if is_here and code is Code.OK:
+            journal.append([], 0, partial(_kept, journal, run, done), lane)
         else:
-            self._commit(self._journals.of(run.ledger_id), [(run, code)], done, lane)
+            self._commit(journal, [(run, code)], done, lane)
 
     async def _is_here(self, run: AddRun) -> bool:
         """Whether all of it is here and well. Raises `BadRequest` if one is here as another."""
@@ -155,6 +160,11 @@ class Repeats:
                     is_here = is_here and found is Likeness.SAME
                     entry_id += 1
         return is_here
+
+
+def _kept(journal: Journal, run: AddRun, done: Done, _: BaseException | None) -> None:
+    # What else was written with it may have failed; this is durable since long ago.
+    done([(run, Code.IO if journal.is_stopped else Code.OK)])
 
 
 def _entry(run: AddRun, index: int) -> bytes:

@@ -35,7 +35,6 @@ from tests.single_fault.faults import BLOCK, Fault, is_torn_tail
 from tests.single_fault.sweep import WrongAnswer
 
 KINDS = ("flip", "zero", "truncate")
-_KEY = master_key(b"")
 _SIZE = 300
 _START_S_MAX = 30.0
 _ERRORS = (Code.IO, Code.UNKNOWN_STATE, Code.TOO_MANY_REQUESTS)
@@ -62,6 +61,8 @@ class ThreeBookies:
         self.settings = _settings(cluster.folder)
         self.ledgers: dict[int, int] = {}
         """Ledger → last entry that was acked."""
+        self.key = b""
+        """Of all these ledgers: they have the cluster's password."""
         self.open_ledger = self.fenced_ledger = self.deleted_ledger = -1
         self.held: dict[tuple[int, int], bytes] = {}
         """What `b1` holds: (ledger, entry) → its bytes."""
@@ -74,6 +75,7 @@ class ThreeBookies:
     async def write(self) -> None:
         """Every kind of file, each with something in it that matters."""
         client = await self.cluster.client()
+        self.key = master_key(client.cluster_password)
         closed = await client.create(write_quorum=2, ack_quorum=2)
         fenced = await client.create(ack_quorum=3)
         deleted = await client.create(ack_quorum=3)
@@ -81,7 +83,7 @@ class ThreeBookies:
             await add_many(writer, 24, _SIZE)
         await self._node.storage.checkpoint()
         await add_many(closed, 12, _SIZE)
-        await self._node.storage.fence(fenced.ledger_id, _KEY)
+        await self._node.storage.fence(fenced.ledger_id, self.key)
         await self._node.storage.delete_ledger(deleted.ledger_id)
         await self.cluster.stop_bookie("b1")  # flushes: a log is sealed, and all is in the index
         await self.cluster.start_bookie("b1", **self.settings)
@@ -89,7 +91,7 @@ class ThreeBookies:
         await add_many(followed, 12, _SIZE)
         await self._node.storage.checkpoint()
         await add_many(followed, 12, _SIZE)
-        await self._node.storage.set_explicit_lac(followed.ledger_id, _KEY, 23)
+        await self._node.storage.set_explicit_lac(followed.ledger_id, self.key, 23)
         await closed.close()
         self.ledgers = {closed.ledger_id: 35, fenced.ledger_id: 23, followed.ledger_id: 23}
         self.open_ledger, self.fenced_ledger = followed.ledger_id, fenced.ledger_id
@@ -174,7 +176,7 @@ class ThreeBookies:
             if isinstance(found, bytes):
                 ends["lost"] += 1
             for ledger_id in (self.fenced_ledger, self.deleted_ledger):
-                if await raw.add(add_of(ledger_id, 90, key=_KEY)) is Code.OK:
+                if await raw.add(add_of(ledger_id, 90, key=self.key)) is Code.OK:
                     ends["lost"] += 1
         except (EOFError, ConnectionError) as error:
             if not self._node.failed.done():

@@ -54,6 +54,36 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "kept-though-the-journal-stopped",
+        "an add of an entry that is there already is a success after a failed sync, too",
+        """The entry is durable, so nothing is lost by it; but nobody may be told of a success after
+        that.""",
+        "P38",
+        "issues/test_same_entry_after_a_failed_sync.py",
+        (
+            Edit(
+                "bookie.repeats:_kept",
+                "Code.IO if journal.is_stopped else Code.OK",
+                "Code.OK",
+            ),
+        ),
+    ),
+    TestedBug(
+        "kept-past-the-journal",
+        "an add of an entry that is there already does not wait for the sync under way",
+        """The journal has not stopped yet, as far as the loop knows: the disk has failed, and its
+        answer is on the way.""",
+        "P38",
+        "issues/test_same_entry_after_a_failed_sync.py",
+        (
+            Edit(
+                "bookie.repeats:Repeats._look",
+                "journal.append([], 0, partial(_kept, journal, run, done), lane)",
+                "_kept(journal, run, done, None)",
+            ),
+        ),
+    ),
+    TestedBug(
         "confirmed-by-itself",
         "an entry may claim that it is confirmed itself",
         """An off-by-one: the LAC of an entry is below its own id.""",
