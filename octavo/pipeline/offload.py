@@ -14,6 +14,7 @@ What is decided is in offload_rules.py, the record's steps in metadata/offloads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid as uuids
 from collections import Counter
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ from octavo.pipeline.offload_rules import (
     OffloadPolicy,
     PartitionKey,
     Plan,
+    is_forgotten,
     orphans,
     planned,
     waves,
@@ -246,7 +248,7 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
         await cluster.topics.delete_intent(uuid)
         raise
     if job.before is not None:  # from here on that copy can never be finished
-        await remove_copy(cluster.topics, job.before)
+        await _remove_copy(cluster.topics, job.before)
     about = About(
         ledger_id, uuid, f"{namespace}/{topic}", partition, job.link.base_offset,
         metadata.last_entry + 1,
@@ -258,7 +260,8 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
 async def finish(cluster: Cluster, one: Copied) -> bool:
     """Step 4: True when the copy is whole and the record names it.
 
-    Otherwise nothing is left of it. Raises `OffloadLost`, `RecordNotFound`: then too.
+    Otherwise its objects are removed. Raises `OffloadLost`, `RecordNotFound`: then too. The intent
+    stays, as Spark may have given up a try that writes yet.
     """
     about = one.task.about
     name = _key(about.topic, about.partition)
@@ -278,17 +281,10 @@ async def finish(cluster: Cluster, one: Copied) -> bool:
             )
             return True
     except (OffloadLost, RecordNotFound):
-        await _remove_copied(topics, one)
+        await asyncio.to_thread(remove_all, one.task.folder, {one.task.stem})
         raise
-    await _remove_copied(topics, one)
+    await asyncio.to_thread(remove_all, one.task.folder, {one.task.stem})
     return False
-
-
-async def _remove_copied(topics: TopicStore, one: Copied) -> None:
-    """Nobody needs it. A run that began the copy anew may have removed the intent before the object
-    was there: whoever made that is the last who knows of it."""
-    await asyncio.to_thread(remove_all, one.task.folder, one.task.stem)
-    await remove_copy(topics, one.task.about.uuid)
 
 
 async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
@@ -305,18 +301,17 @@ async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
     return True
 
 
-async def remove_copy(topics: TopicStore, uuid: str) -> None:
-    """The objects of a copy that no record names, then the intent: in this order."""
-    try:
+async def _remove_copy(topics: TopicStore, uuid: str) -> None:
+    """What there is of a copy that no record names. Its intent stays: the run that makes the copy
+    may be alive, write the object after this, and die before it hears that nobody needs it."""
+    with contextlib.suppress(RecordNotFound):
         intent = await topics.read_intent(uuid)
-    except RecordNotFound:
-        return
-    await asyncio.to_thread(remove_all, intent.folder, intent.stem)
-    await topics.delete_intent(uuid)
+        await asyncio.to_thread(remove_all, intent.folder, {intent.stem})
 
 
 async def remove_orphans(cluster: Cluster, policy: OffloadPolicy) -> int:
-    """Copies that no record names any more. Returns how many."""
+    """The objects of copies that no record names any more, then the intents of those that nobody
+    can still be writing: in this order. Returns of how many copies there were objects."""
     topics = cluster.topics
     intents = {}
     for uuid in await topics.list_intents():
@@ -332,10 +327,18 @@ async def remove_orphans(cluster: Cluster, policy: OffloadPolicy) -> int:
                 records[name] = (await topics.read_partition(*name))[0]
             except RecordNotFound:
                 records[name] = PartitionRecord()
-    gone = orphans(intents, records, policy, wall_clock_ms())
-    for uuid in gone:
-        await remove_copy(topics, uuid)
-    return len(gone)
+    now_ms = wall_clock_ms()
+    by_folder: dict[str, list[str]] = {}
+    for uuid in orphans(intents, records, policy, now_ms):
+        by_folder.setdefault(intents[uuid].folder, []).append(uuid)
+    removed = 0
+    for folder, those in by_folder.items():
+        stems = {intents[uuid].stem for uuid in those}
+        removed += len(await asyncio.to_thread(remove_all, folder, stems))
+        for uuid in those:
+            if is_forgotten(intents[uuid], policy, now_ms):
+                await topics.delete_intent(uuid)
+    return removed
 
 
 def _folder(to: str, name: PartitionKey) -> str:

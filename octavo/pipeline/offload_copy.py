@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
@@ -147,17 +148,22 @@ def remove(url: str) -> None:
         files.delete_file(path)
 
 
-def remove_all(folder: str, stem: str) -> int:
-    """Delete the objects of one copy, whatever became of it. Returns how many there were."""
+def remove_all(folder: str, stems: Container[str]) -> set[str]:
+    """Delete the objects of these copies, whatever became of them. Returns whose there were."""
     from pyarrow import fs
 
     files, path = file_system(folder)
     found = files.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    mine = [one.path for one in found if one.base_name.startswith(stem + "-")]
-    for one in mine:
+    mine = [(one.path, stem) for one in found if (stem := _stem_in(one.base_name)) in stems]
+    for path, _ in mine:
         with contextlib.suppress(FileNotFoundError):
-            files.delete_file(one)
-    return len(mine)
+            files.delete_file(path)
+    return {stem for _, stem in mine}
+
+
+def _stem_in(name: str) -> str:
+    """Whatever stands before the eight digits of the try."""
+    return name.rpartition("-")[0]
 
 
 def check_writable(folder: str) -> None:

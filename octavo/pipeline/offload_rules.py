@@ -21,13 +21,16 @@ class OffloadPolicy:
     """Which ledgers. Ages in milliseconds; `bytes_min` is of a ledger's payload.
 
     `age_ms` counts from a ledger's close, `drop_lag_ms` from when its copy was found whole (None:
-    bookies keep theirs), `grace_ms` from when a copy was begun that no record names any more.
+    bookies keep theirs). Of a copy that no record names any more, counted from when it was begun,
+    the objects go after `grace_ms`, and its intent after `forget_ms`: longer than any copy takes.
+    Who was taken for dead may have its object written until then, and die before it removes it.
     """
 
     age_ms: int = 0
     bytes_min: int = 0
     drop_lag_ms: int | None = None
     grace_ms: int = 3_600_000
+    forget_ms: int = 24 * 3_600_000
 
 
 class Job(NamedTuple):
@@ -121,6 +124,11 @@ def orphans(
         for uuid, intent in intents.items()
         if uuid not in named and now_ms - intent.created_ms >= policy.grace_ms
     )
+
+
+def is_forgotten(intent: OffloadIntent, policy: OffloadPolicy, now_ms: int) -> bool:
+    """Whether nobody can still be writing the objects of this orphan: its intent may go."""
+    return now_ms - intent.created_ms >= policy.forget_ms
 
 
 def pause_s(bytes_done: int, took_s: float, bytes_per_s: float | None) -> float:

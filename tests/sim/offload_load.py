@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2
 _PAUSE_S = 0.08
-EVERYTHING = OffloadPolicy(age_ms=-(10**9), drop_lag_ms=-(10**9), grace_ms=-(10**9))
+EVERYTHING = OffloadPolicy(
+    age_ms=-(10**9), drop_lag_ms=-(10**9), grace_ms=-(10**9), forget_ms=-(10**9)
+)
 """Whatever the clocks say."""
 
 

@@ -41,8 +41,8 @@ from tests.process.cluster import environment
 from tests.spark.place import WHOLE, Place, running_place, values_of
 
 pytestmark = pytest.mark.timeout(300)
-COPY = OffloadPolicy(grace_ms=0)
-DROP = OffloadPolicy(grace_ms=0, drop_lag_ms=0)
+COPY = OffloadPolicy(grace_ms=0, forget_ms=0)
+DROP = OffloadPolicy(grace_ms=0, forget_ms=0, drop_lag_ms=0)
 NAME = ("public", "flights", 0)
 ALL = Selection(topics=(str(TOPIC),))
 

@@ -11,6 +11,7 @@ from metadata.topics import OffloadIntent, OffloadRecord, PartitionLedger, Parti
 from octavo.pipeline.offload_rules import (
     OFFLOADS_MAX,
     OffloadPolicy,
+    is_forgotten,
     orphans,
     pause_s,
     planned,
@@ -72,6 +73,15 @@ def test_a_copy_that_no_record_names_is_an_orphan_after_a_while() -> None:
     assert orphans(intents, {NAME: record}, policy, 10 * HOUR) == ["trimmed"]
     gone = orphans(intents, {NAME: PartitionRecord()}, policy, 11 * HOUR)
     assert gone == ["copying", "trimmed", "whole", "young"], "the topic was deleted"
+
+
+def test_an_intent_outlives_its_objects() -> None:
+    """Its run may have been thought dead, and write the object after it was looked for."""
+    intent = OffloadIntent("public", "t", 0, 1, "folder", "stem", 0)
+    policy = OffloadPolicy(grace_ms=HOUR)
+    assert orphans({"dead": intent}, {}, policy, HOUR) == ["dead"]
+    assert not is_forgotten(intent, policy, HOUR)
+    assert is_forgotten(intent, policy, 24 * HOUR)
 
 
 def test_the_pace_and_the_waves() -> None:
