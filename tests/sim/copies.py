@@ -66,9 +66,10 @@ def _watch(bookie: SimBookie, node: BookieNode) -> None:
             audit.check(not missing, f"P42 {what} without entries {sorted(missing)}")
             state = storage._states.get(ledger_id)
             audit.check(state is not None and state.fenced, f"P24 {what}, which is not fenced")
-        await vouch(ledger_ids)
-        for ledger_id in ledger_ids:
+        for ledger_id in ledger_ids:  # before: a call that fails may have been written all the same
             audit.whole_again(name, ledger_id, covered(storage, ledger_id), named=True)
+        await vouch(ledger_ids)
+        for _ in ledger_ids:
             bookie.cluster.trace.probe("copies.whole_again")
 
     async def watched_end() -> None:
@@ -82,9 +83,9 @@ def _watch(bookie: SimBookie, node: BookieNode) -> None:
         # An ensemble may change after the keeper looked: to who was sure of the ledger then.
         lost = [found for found in named if found in audit.lost.get(name, ())]
         audit.check(not lost, f"P42 the limbo of {name} ends, and ledgers {lost} are not whole")
-        await end()
         for ledger_id in list(audit.lost.get(name, ())):
             audit.whole_again(name, ledger_id, covered(storage, ledger_id), named=False)
+        await end()
         bookie.cluster.trace.probe("copies.limbo_over")
 
     file.vouch, file.end = watched_vouch, watched_end
