@@ -167,9 +167,10 @@ def topic_settings(service: str, topics: list[str]) -> dict[str, TopicSettings]:
     return asyncio.run(read())
 
 
-def frame(run: Run, seen: list[View], columns: str) -> DataFrame:
+def frame(run: Run, seen: list[View], columns: str, *, source: str = "octavo") -> DataFrame:
     """The messages of these partitions, and no newer ones: every pass reads the same rows."""
-    return frame_of(run, {view.name: view.earliest for view in seen}, ends_of(seen), columns)
+    start = {view.name: view.earliest for view in seen}
+    return frame_of(run, start, ends_of(seen), columns, source=source)
 
 
 def with_whole_names(rows: DataFrame) -> DataFrame:
@@ -181,11 +182,13 @@ def with_whole_names(rows: DataFrame) -> DataFrame:
     return rows.withColumn("topic", f.when(topic.contains("/"), topic).otherwise(whole))
 
 
-def frame_of(run: Run, start: Offsets, end: Offsets, columns: str) -> DataFrame:
+def frame_of(
+    run: Run, start: Offsets, end: Offsets, columns: str, *, source: str = "octavo"
+) -> DataFrame:
     """The messages of these ranges; both name the same partitions."""
     last = to_json(end)
     return (
-        run.spark.read.format("octavo")
+        run.spark.read.format(source)
         .option("service", run.service)
         .option("assign", json.dumps({t: [int(n) for n in by] for t, by in last.items()}))
         .option("startingOffsets", json.dumps(to_json(start)))

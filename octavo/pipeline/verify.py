@@ -5,6 +5,7 @@
     sequences  each producer's messages once, in order, none left out
     keys       all messages of a key in one partition: with the above, in the order they were sent
 
+Ledgers are read as they are stored, also where readers refuse them (`octavo.spark.as_stored`).
 Everything that is confirmed at the start is read once for offsets and sequences and once for keys.
 Chains are checked on the driver, rows in Spark, so a topic may be of any size. Nothing is changed.
 """
@@ -46,8 +47,8 @@ def verify(run: Run, selection: Selection) -> Outcome:
     full = [view for view in seen if view.end > view.earliest]
     producers = read = 0
     if full:
-        placed = with_whole_names(
-            frame(run, full, "topic,partition,offset,ledger,entry,index,producer,epoch,sequence")
+        placed = _stored(
+            run, full, "topic,partition,offset,ledger,entry,index,producer,epoch,sequence"
         )
         read = _offsets(outcome, placed, full)
         run.say(f"{read:,} messages read; sequences")
@@ -55,7 +56,7 @@ def verify(run: Run, selection: Selection) -> Outcome:
         wide = [view for view in full if sum(one.topic == view.topic for one in seen) > 1]
         if wide:
             run.say("keys")
-            _keys(outcome, with_whole_names(frame(run, wide, "topic,partition,key")))
+            _keys(outcome, _stored(run, wide, "topic,partition,key"))
     outcome.summary = {
         "topics": len({view.topic for view in seen}),
         "partitions": len(seen),
@@ -118,6 +119,13 @@ def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
 
 
 # ---------------------------------------------------------------------- rows, in Spark
+
+
+def _stored(run: Run, seen: list[View], columns: str) -> DataFrame:
+    from octavo.spark.as_stored import AsStored
+
+    run.spark.dataSource.register(AsStored)
+    return with_whole_names(frame(run, seen, columns, source=AsStored.name()))
 
 
 def _offsets(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:

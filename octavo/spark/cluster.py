@@ -341,6 +341,18 @@ class Cluster:
                 if piece.base + header.next_offset >= piece.end:
                     return
 
+    async def entries_as_stored(self, piece: Piece, first: int) -> AsyncGenerator[list[Entry]]:
+        """All entries of the piece's ledger from `first` on, whatever offsets their batches claim.
+
+        Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`.
+        """
+        reader = await self.reader(piece.ledger_id, piece.offload)
+        last = await reader.refresh()
+        if first <= last:
+            async with contextlib.aclosing(reader.batches(first, last)) as batches:
+                async for batch in batches:
+                    yield batch
+
 
 def _keep_quiet() -> None:
     """In Spark's processes nobody has set the logs up: warnings only, on standard error."""

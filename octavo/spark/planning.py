@@ -167,10 +167,13 @@ async def planned(
     end: Offsets,
     since: Mapping[str, str] | None = None,
     until: Mapping[str, str] | None = None,
+    *,
+    cut: bool = True,
 ) -> list[Split]:
     """The splits of a range, with the records that reading them takes. Raises `DataLost`.
 
     `since` and `until`: which topics `start` and `end` are of, by name, as far as that is known.
+    `cut`: a ledger may be shared out over several splits.
 
     A partition that `start` does not name was added meanwhile: it is read from its first message.
     """
@@ -199,6 +202,7 @@ async def planned(
         split_bytes_max=options.split_bytes_max,
         rows_max=options.rows_per_split_max,
         splits_min=options.splits_min,
+        cut=cut,
     )
     splits = []
     for parts in shared or [[]]:

@@ -32,8 +32,8 @@ from protocol.entry import Entry
 ROWS_MAX = 20_000
 BYTES_MAX = 2 * 2**20
 """An Arrow batch is handed over when it has so many rows, or bytes of batches."""
-_TRIES_MAX = 5
-_PAUSE_S = 0.5
+TRIES_MAX = 5
+PAUSE_S = 0.5
 
 _log = logging.getLogger("octavo.spark")
 
@@ -96,11 +96,11 @@ class SplitReader:
                         raise  # it will not mend itself
                     except (LedgerError, NoSuchEntry, NotServed) as error:
                         tries += 1
-                        if tries == _TRIES_MAX:
+                        if tries == TRIES_MAX:
                             raise
                         _log.warning("%s: asks the service again", error)
-                        await asyncio.sleep(_PAUSE_S * (tries - 1))
-                        cluster, rest = await self._planned_anew(cluster, at, rest[1:], error)
+                        await asyncio.sleep(PAUSE_S * (tries - 1))
+                        cluster, rest = await self.planned_anew(cluster, at, rest[1:], error)
                 await cluster.release(piece.ledger_id)
         finally:
             await cluster.close()
@@ -113,9 +113,9 @@ class SplitReader:
         else:
             async with contextlib.aclosing(cluster.entries(piece)) as entries:
                 async for some in entries:
-                    yield [_stored(piece, entry) for entry in some]
+                    yield [stored_batch(piece, entry) for entry in some]
 
-    async def _planned_anew(
+    async def planned_anew(
         self, old: Cluster, at: Piece, rest: list[Piece], error: Exception
     ) -> tuple[Cluster, list[Piece]]:
         """The rest of a piece by the metadata of now. Raises `DataLost`."""
@@ -150,7 +150,8 @@ async def _still_there(service: Cluster, at: Piece, error: Exception) -> Piece:
     return at
 
 
-def _stored(piece: Piece, entry: Entry) -> StoredBatch:
+def stored_batch(piece: Piece, entry: Entry) -> StoredBatch:
+    """The entry of a piece's ledger, placed in the partition. Raises `InvalidBatch`."""
     header = read_header(entry.payload)
     return StoredBatch(
         piece.topic,

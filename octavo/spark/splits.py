@@ -278,8 +278,10 @@ def shared_out(
     split_bytes_max: int,
     rows_max: int | None = None,
     splits_min: int | None = None,
+    cut: bool = True,
 ) -> list[list[Piece]]:
-    """The pieces cut and packed into splits, in order. `row_bytes` is by ledger."""
+    """The pieces cut, if that is allowed, and packed into splits, in order. `row_bytes` is by
+    ledger."""
     every = list(wanted)
     total = sum((one.end - one.start) * row_bytes[one.ledger_id] for one in every)
     target = float(split_bytes_max)
@@ -299,7 +301,7 @@ def shared_out(
                 splits.append(split)
                 split, filled, rows = [], 0.0, 0
                 continue
-            end = min(whole.end, start + max(1, room))
+            end = min(whole.end, start + max(1, room)) if cut else whole.end
             split.append(whole._replace(start=start, end=end))
             filled += (end - start) * size + _COST_BYTES * (start == whole.start)
             rows += end - start

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    # Copies that a test takes away come back when it says so, not within a minute.
-    seldom = "--set=bookie.copies_retry_ms=86400000"
-    with standalone(tmp_path_factory.mktemp("spark") / "data", seldom) as one:
+    # What a test takes away stays away: a bookie's first look at its copies, 10 s after its start,
+    # would come amid some test.
+    lost = "--set=bookie.keep_copies=false"
+    with standalone(tmp_path_factory.mktemp("spark") / "data", lost) as one:
         yield one
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from octavo.pipeline.runner import Run, run_job
 from octavo.pipeline.scrub import ScrubOptions, scrub
 from protocol.entry import DigestType, digest_for, master_key, pack_entry
 from protocol.frames import add_prefix
-from tests.process.cluster import Standalone
+from tests.process.cluster import Standalone, standalone
 from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ Job = Callable[[Callable[[Run], Outcome]], Outcome]
 
 @pytest.fixture(scope="module")
 def job(spark: SparkSession, service: str) -> Job:
+    return job_at(service)
+
+
+def job_at(service: str) -> Job:
     def of(work: Callable[[Run], Outcome]) -> Outcome:
         return run_job("copies", work, service=service, say=lambda _: None)
 
@@ -99,20 +104,25 @@ def test_a_sound_ledger_has_no_findings(
     assert 0 < outcome.summary["entries_read"] < outcome.summary["entries"]
 
 
-def test_audit_has_bookies_fetch_what_they_lack(job: Job, spoiled: LedgerMetadata) -> None:
+def test_audit_has_bookies_fetch_what_they_lack(spark: SparkSession, tmp_path: Path) -> None:
     """All that somebody has comes back; what nobody has stays lost, and is told."""
-    outcome = job(partial(audit, repair=True))
-    assert outcome.summary["bookies_told_to_repair"] == 3
-    names = sorted(spoiled.fragments[0].bookies)
-    deadline = time.monotonic() + 120
-    while True:
-        found = job(audit).findings
-        mine = [one for one in found if one.where == f"ledger {spoiled.ledger_id}"]
-        if len(mine) == 4 and all("1" not in one.what.partition("lacks")[2] for one in mine):
-            break
-        assert time.monotonic() < deadline, mine
+    with standalone(tmp_path / "data", "--set=bookie.copies_retry_ms=86400000") as own:
+        made = asyncio.run(with_ledgers(own.cluster.metadata_url, spoil))
+        job = job_at(own.cluster.urls[0])
+        outcome = job(partial(audit, repair=True))
+        assert outcome.summary["bookies_told_to_repair"] == 3
+        deadline = time.monotonic() + 120
+        while True:
+            found = job(audit).findings
+            mine = [one for one in found if one.where == f"ledger {made.ledger_id}"]
+            if len(mine) == 4 and all("1" not in one.what.partition("lacks")[2] for one in mine):
+                break
+            assert time.monotonic() < deadline, mine
     assert sorted((one.kind, one.what) for one in mine) == [
-        *(("copy-missing", f"bookie {name} lacks entries 4") for name in names),
+        *(
+            ("copy-missing", f"bookie {name} lacks entries 4")
+            for name in sorted(made.fragments[0].bookies)
+        ),
         ("entry-lost", "no bookie of the write set has entries 4"),
     ]
 

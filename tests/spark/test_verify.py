@@ -15,7 +15,7 @@ from metadata.store import RecordExists
 from metadata.topics import PartitionLedger, PartitionRecord, TopicStore
 from octavo import Client
 from octavo.pipeline.outcome import Exit, Outcome
-from octavo.pipeline.runner import run_job, selection_of
+from octavo.pipeline.runner import JobFailed, run_job, selection_of
 from octavo.pipeline.verify import verify
 from protocol.batch import with_base_offset
 from protocol.records import Record, build_batch
@@ -95,6 +95,39 @@ def test_a_topic_that_breaks_each_promise(
     assert outcome.exit is Exit.FINDINGS
 
 
+def test_offsets_out_of_all_order(
+    verified: Verify, client: Client, cluster: Standalone, spark: SparkSession, service: str
+) -> None:
+    """Readers refuse the ledger; `verify` reads on to its last entry and tells each step."""
+    client.create_topic("forged", partitions=1)
+    forged = [batch(base, 1, -1, -1, -1) for base in (0, 1, 1000, 2, 3, -5, 4)]
+    asyncio.run(write_ledgers(cluster.cluster.metadata_url, "forged", [(0, 5, forged)]))
+    outcome = verified("forged")
+    said = "\n".join(sorted(f"{one.kind}: {one.what}" for one in outcome.findings))
+    assert "offset-missing: ledger" in said
+    assert "entry 2: offset 1000 follows 1" in said
+    assert "entry 3: offset 2 follows 1000" in said
+    assert "entry 5: offset -5 follows 3" in said
+    assert "entry 6: offset 4 follows -5" in said
+    assert "holds offsets -5 to 1000, its chain says 0 to 4" in said
+    assert outcome.counts == {"offset-missing": 3, "offset-repeated": 2}
+    assert outcome.summary["messages"] == 7
+
+    query = spark.read.format("octavo").option("service", service).option("subscribe", "forged")
+    with pytest.raises(Exception, match="entry 2 starts offset 1000; expected is 2"):
+        query.load().collect()
+
+
+def test_an_entry_that_holds_no_message(
+    verified: Verify, client: Client, cluster: Standalone
+) -> None:
+    client.create_topic("hollow", partitions=1)
+    wrong = [batch(0, 1, -1, -1, -1), b"no batch", batch(1, 1, -1, -1, -1)]
+    asyncio.run(write_ledgers(cluster.cluster.metadata_url, "hollow", [(0, 2, wrong)]))
+    with pytest.raises(JobFailed, match=r"is damaged: entry 1 is no record batch"):
+        verified("hollow")
+
+
 def batch(base: int, count: int, producer: int, epoch: int, sequence: int) -> bytes:
     made = build_batch(
         [Record(b"k", b"v")] * count,
@@ -106,44 +139,50 @@ def batch(base: int, count: int, producer: int, epoch: int, sequence: int) -> by
 
 
 async def break_promises(metadata_url: str) -> None:
-    """Write into the ledgers what no broker would, and name them in the topic's records."""
+    """Write what no broker would."""
+    first = [
+        batch(0, 3, 1, 0, 0),
+        batch(5, 1, 1, 0, 6),  # offsets 3, 4 and sequences 3 … 5 are missing
+        batch(6, 2, 1, 0, 7),
+        batch(7, 1, 1, 0, 0),  # offset 7 again; the producer begins again
+        batch(8, 3, 2, 5, 0),
+        batch(11, 1, 2, 4, 0),  # an epoch that was shut out
+        batch(12, 4, 3, 0, 0),
+        batch(16, 4, 3, 0, 1),  # sequences 1 … 3 again
+    ]
+    second, other = [batch(0, 1, 4, 0, 0)], [batch(0, 1, 5, 0, 0)]
+    await write_ledgers(metadata_url, "broken", [(0, 20, first), (22, 1, second)], [(0, 1, other)])
+
+
+async def write_ledgers(
+    metadata_url: str, topic: str, *partitions: list[tuple[int, int, list[bytes]]]
+) -> None:
+    """Ledgers of any entries, which the topic's records name: base offset, count, entries."""
     store = open_store(metadata_url)
     await store.start()
     ledgers = LedgerClient(store, rng=random.Random(7))
     await ledgers.start()
 
-    async def ledger(*batches: bytes) -> int:
+    async def ledger(payloads: list[bytes]) -> int:
         writer = await ledgers.create()
-        for one in batches:
+        for one in payloads:
             await writer.append(one)
         await writer.close()
         return writer.ledger_id
 
     try:
-        first = await ledger(
-            batch(0, 3, 1, 0, 0),
-            batch(5, 1, 1, 0, 6),  # offsets 3, 4 and sequences 3 … 5 are missing
-            batch(6, 2, 1, 0, 7),
-            batch(7, 1, 1, 0, 0),  # offset 7 again; the producer begins again
-            batch(8, 3, 2, 5, 0),
-            batch(11, 1, 2, 4, 0),  # an epoch that was shut out
-            batch(12, 4, 3, 0, 0),
-            batch(16, 4, 3, 0, 1),  # sequences 1 … 3 again
-        )
-        second = await ledger(batch(0, 1, 4, 0, 0))
-        other = await ledger(batch(0, 1, 5, 0, 0))
         topics = TopicStore(store)
-        records = {
-            0: (PartitionLedger(first, 0, 20, 900), PartitionLedger(second, 22, 1, 90)),
-            1: (PartitionLedger(other, 0, 1, 90),),
-        }
-        for number, links in records.items():
-            record = PartitionRecord(ledgers=links)
+        for number, wanted in enumerate(partitions):
+            links = [
+                PartitionLedger(await ledger(payloads), base, count, sum(map(len, payloads)))
+                for base, count, payloads in wanted
+            ]
+            record = PartitionRecord(ledgers=tuple(links))
             try:
-                await topics.create_partition("public", "broken", number, record)
+                await topics.create_partition("public", topic, number, record)
             except RecordExists:
-                _, version = await topics.read_partition("public", "broken", number)
-                await topics.write_partition("public", "broken", number, record, version)
+                _, version = await topics.read_partition("public", topic, number)
+                await topics.write_partition("public", topic, number, record, version)
     finally:
         await ledgers.close()
         await store.close()

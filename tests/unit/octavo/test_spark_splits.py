@@ -73,6 +73,14 @@ def test_small_ledgers_share_a_split_and_large_ones_are_cut() -> None:
     assert len(cut) == 10 + 1
 
 
+def test_ledgers_that_are_to_stay_whole_are_packed_and_not_cut() -> None:
+    view = view_of([10, 10_000_000, 10, 1])
+    wanted = pieces(view, 0, view.end)
+    shared = shared_out(wanted, bytes_per_row(view), split_bytes_max=100_000_000, cut=False)
+    assert [piece for split in shared for piece in split] == wanted
+    assert [len(split) for split in shared] == [2, 2]
+
+
 def test_splits_min_cuts_what_would_be_one() -> None:
     view = view_of([1000, 1])
     shared = shared_out(
