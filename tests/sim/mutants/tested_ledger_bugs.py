@@ -120,6 +120,21 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "intent-gone-before-its-run",
+        "whoever begins a copy anew removes the intent of the one before",
+        """The run before was thought dead. It lives, has its object written after this, and dies
+        before it hears that nobody needs it: no intent names the object, and it stays for ever.""",
+        "S8",
+        "issues/test_object_that_no_intent_names.py",
+        (
+            Edit(
+                "octavo.pipeline.offload:_remove_copy",
+                "{intent.stem})\n",
+                "{intent.stem})\n        await topics.delete_intent(uuid)\n",
+            ),
+        ),
+    ),
+    TestedBug(
         "watchers-skipped",
         "a watcher is passed over when the one before it cancels its watch",
         """The list is gone through while it changes: the copy of it looks redundant.""",
