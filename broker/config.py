@@ -56,7 +56,7 @@ class BrokerConfig:
     reopen_delay_ms_max: int = 5_000
     """… this."""
     open_timeout_ms: int = 30_000
-    """A take-over that takes longer is given up and begun anew."""
+    """A slower take-over is begun anew, with twice as long each time, at most eight times this."""
     trim_interval_ms: int = 10_000
     """How often retention and roll-over by age are looked at."""
 

@@ -23,6 +23,7 @@ import structlog
 from broker.chain import Chain, Contents
 from broker.config import BrokerConfig
 from broker.dedup import ProducerTable
+from broker.errors import PartitionUnavailable
 from broker.log_reader import LogReader
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper, with_chain
 from broker.state_format import State, snapshot
@@ -35,6 +36,8 @@ from metadata.topics import PartitionLedger, PartitionRecord
 
 _log = structlog.get_logger()
 _ATTEMPTS_MAX = 5
+_LONGER_MAX = 8
+"""So many times `open_timeout_ms` has an opening at most, after earlier ones took too long."""
 
 
 class Opened(NamedTuple):
@@ -69,9 +72,16 @@ class PartitionOpener:
         self._settings = settings
         self._clock = clock
         self._spawn = spawn
+        self._allowed_ms = config.open_timeout_ms
 
     async def take_over(self) -> Opened:
-        """All four steps. Raises what the ledger client and the metadata store raise."""
+        """All four steps. Raises what the ledger client and the metadata store raise.
+
+        And `PartitionUnavailable` when it takes too long.
+        """
+        return await self._in_time(self._take_over())
+
+    async def _take_over(self) -> Opened:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 return await self._open(None, None)
@@ -85,7 +95,25 @@ class PartitionOpener:
         `producers` are those before `confirmed_offset`. Raises `OwnershipLost` if somebody else
         has taken over in the meantime.
         """
-        return await self._open(producers, confirmed_offset)
+        return await self._in_time(self._open(producers, confirmed_offset))
+
+    async def _in_time(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
+        """Give it up when it takes too long; the next attempt may take twice as long.
+
+        It begins anew then: with the same time, what is slow and not stuck would never be done.
+        """
+        allowed_ms = self._allowed_ms
+        try:
+            async with asyncio.timeout(allowed_ms / 1000) as limit:
+                opened = await opening
+        except TimeoutError as error:
+            if limit.expired():
+                self._allowed_ms = min(2 * allowed_ms, _LONGER_MAX * self._config.open_timeout_ms)
+            raise PartitionUnavailable(
+                f"{self._name} could not be opened within {allowed_ms} ms"
+            ) from error
+        self._allowed_ms = self._config.open_timeout_ms
+        return opened
 
     async def _open(self, producers: ProducerTable | None, known_upto: int | None) -> Opened:
         own = producers is not None

@@ -271,13 +271,7 @@ class Partition:
     async def open(self) -> None:
         """Take the partition over. Raises what its ledgers and the metadata store raise."""
         started_s = self._loop.time()
-        try:
-            async with asyncio.timeout(self._config.open_timeout_ms / 1000):
-                opened = await self._opener.take_over()
-        except TimeoutError as error:
-            raise PartitionUnavailable(
-                f"{self.name} could not be opened within {self._config.open_timeout_ms} ms"
-            ) from error
+        opened = await self._opener.take_over()
         self._subscriptions.restore(opened.state.cursors)
         self._state_log = StateLog(
             self._around.ledgers, self._record, self.name, self._config, self._settings,
@@ -382,16 +376,13 @@ class Partition:
         delay_ms = self._config.reopen_delay_ms
         while self._gone is None:
             try:
-                async with asyncio.timeout(self._config.open_timeout_ms / 1000):
-                    opened = await self._opener.reopen(
-                        failed.stored_producers, failed.confirmed_offset
-                    )
+                opened = await self._opener.reopen(failed.stored_producers, failed.confirmed_offset)
             except (OwnershipLost, TopicNotFound) as error:
                 self._lost(error)
                 return
             except Exception as error:  # a bug must not end the trying in silence
-                failed.failed = PartitionUnavailable(str(error) or "its ledger cannot be closed")
-                bug = None if isinstance(error, OctavoError | TimeoutError) else error
+                failed.failed = PartitionUnavailable(str(error) or repr(error))
+                bug = None if isinstance(error, OctavoError) else error
                 _log.warning(
                     "partition_unavailable",
                     partition=str(self.name),

@@ -94,11 +94,11 @@ async def test_offsets_outside_the_log(brokers: BrokerCluster) -> None:
     while partition.earliest_offset < 10:  # roll-overs may lag behind the publishing
         await partition.upkeep()
         await asyncio.sleep(0.01)
-    assert partition.earliest_offset < 24
+    await partition.publish(batch(2, tag="last"))  # one ledger may have held all others
     with pytest.raises(OffsetTrimmed) as trimmed:
         await partition.read(9, bytes_max=1, count_max=1)
     assert trimmed.value.earliest == partition.earliest_offset
-    assert len(await values(partition, partition.earliest_offset)) == 24 - partition.earliest_offset
+    assert len(await values(partition, partition.earliest_offset)) == 26 - partition.earliest_offset
 
 
 async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(

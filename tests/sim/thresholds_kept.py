@@ -68,6 +68,9 @@ KEPT: Mapping[str, str] = {
     "one read is compared entry by entry, however long; test_holes_below_the_highest_entry": """
         bookie.repeats:_READ_BYTES
     """,
+    "a world in seconds, the simulator draws what it multiplies": """
+        broker.opening:_LONGER_MAX
+    """,
     "a cache of a pure function": """
         broker.members:_TOPICS_REMEMBERED
     """,

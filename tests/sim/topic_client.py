@@ -61,9 +61,12 @@ class TopicClient:
             raise
 
     async def ask(
-        self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
+        self,
+        name: PartitionName,
+        work: Callable[[Partition], Coroutine[Any, Any, Any]],
+        wait_s: float = 0.0,
     ) -> Any:
-        """Have `work` done at the owner of a partition. Raises `EXPECTED`."""
+        """Have `work`, which may take `wait_s`, done at a partition's owner. Raises `EXPECTED`."""
         load = self.load
         known = [one for one, broker in load.brokers.items() if not broker.held_down]
         broker = load.brokers[self._owners.get(name) or self.rng.choice(known)]
@@ -76,7 +79,10 @@ class TopicClient:
         assert self.process is not None
         try:
             answer = await load.cluster.network.call(
-                self.process, broker.name, partial(broker.at_owner, name, noted), CALL_TIMEOUT_S
+                self.process,
+                broker.name,
+                partial(broker.at_owner, name, noted, wait_s=wait_s),
+                CALL_TIMEOUT_S + wait_s,
             )
             self._owners[name] = broker.name
             return answer

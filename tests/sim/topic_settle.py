@@ -17,7 +17,7 @@ from broker.partition import Partition
 from broker.state_format import State
 from broker.types import PartitionName, Published, SubscriptionInfo, TopicName
 from ledger.ledgers import LedgerClient
-from tests.sim.brokers import SimBroker
+from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.client_load import ClientLoad
 from tests.sim.cluster import Cluster
 from tests.sim.compaction_load import CompactionLoad
@@ -25,7 +25,7 @@ from tests.sim.published_load import PublishedLoad
 from tests.sim.time_load import TimeLoad
 from tests.sim.tool_judge import ToolJudge
 from tests.sim.topic_audit import TopicAudit
-from tests.sim.topic_client import EXPECTED, TopicClient
+from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
 from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_options import TopicOptions
 
@@ -129,7 +129,7 @@ class TopicJudge:
                 await self._drain(client, name, sub)
             self.audit.logs[name].check_cursors(end)
             await self._repeat(client, name)
-            await client.ask_retrying(name, lambda p: self._compare_state(p))
+            await self._compare(client, name)
         if self.compaction is not None:
             await self.compaction.finish(client)
         if self.published is not None:
@@ -228,6 +228,18 @@ class TopicJudge:
                     self.audit.fail(f"S9 {name} {values} was stored twice: {published}")
 
     # ------------------------------------------------------------------ memory and ledger
+
+    async def _compare(self, client: TopicClient, name: PartitionName) -> None:
+        """Read one by one, hundreds of entries take longer than a call does: ask more patiently."""
+        wait_s = 0.0
+        while True:
+            try:
+                await client.ask(name, self._compare_state, wait_s)
+                return
+            except EXPECTED as error:
+                if isinstance(error, TimeoutError):
+                    wait_s = 2 * wait_s + CALL_TIMEOUT_S
+                await client.pause(RETRY_S)
 
     async def _compare_state(self, partition: Partition) -> None:
         """In the owner: the state ledger, replayed, says what the cursors in memory say."""

@@ -41,6 +41,21 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "opening-never-gets-longer",
+        "an opening that took too long is begun anew with the same time",
+        """It begins at the beginning. What takes a little longer than that, a long state ledger on
+        slow bookies, takes too long each time: nobody serves the partition any more.""",
+        "S8",
+        "issues/test_opening_given_up_for_ever.py",
+        (
+            Edit(
+                "broker.opening:PartitionOpener._in_time",
+                "min(2 * allowed_ms, ",
+                "min(allowed_ms, ",
+            ),
+        ),
+    ),
+    TestedBug(
         "opened-anew-though-replaced",
         "an owner whose ledger failed opens its partition anew, though another has taken it over",
         """Epochs only grow, so a smaller one looks like the only one that must not be. The edit
