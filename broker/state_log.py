@@ -4,7 +4,8 @@ Promises: `append` returns when the operation is durable on an ack quorum, so no
 answered is lost on a restart. Whoever appends has applied the operation to the state in memory
 first: a snapshot taken at any later moment therefore contains it, and a ledger that fails or has
 grown long is simply replaced by a snapshot in a new one. The ledger is made at the first need.
-On a crash the next owner recovers the ledger and replays it (state_format.py).
+On a crash the next owner recovers the ledger and replays it (state_format.py). Whoever takes the
+partition or deletes it fences this ledger too: what was added here came before that (`prove`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import replace
 import structlog
 
 from broker.config import BrokerConfig
-from broker.errors import AckOutcomeUnknown, NotOwner, Overloaded
+from broker.errors import AckOutcomeUnknown, NotOwner, Overloaded, PublishOutcomeUnknown
 from broker.leftover import custom_of
 from broker.partition_record import OwnershipLost, PartitionRecordKeeper
 from broker.state_format import Op, State, encode
@@ -93,6 +94,10 @@ async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
     return state
 
 
+_Waiting = tuple[list[Op], asyncio.Future[None]]
+"""What is to be written, and who waits for it."""
+
+
 class _OpenedAnew(Exception):
     """The record's epoch is no longer the one that a ledger was made at."""
 
@@ -119,7 +124,7 @@ class StateLog:
         self._snapshot = snapshot
         self._on_lost = on_lost
         self._writer = writer
-        self._waiting: list[tuple[Op, asyncio.Future[None]]] = []
+        self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
         self._behind = False
@@ -135,13 +140,32 @@ class StateLog:
 
         Raises `AckOutcomeUnknown`, `Overloaded`, `NotOwner`.
         """
+        await self._written([op])
+
+    async def prove(self) -> None:
+        """Return when it is certain that the partition was ours when this was called.
+
+        For an answer that adds nothing to a ledger: an owner whose session is over without its
+        knowing, and who was fenced, finds out by an entry that says nothing, and nothing else
+        tells it. Raises `PublishOutcomeUnknown`, `Overloaded`, `NotOwner`.
+        """
+        try:
+            async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
+                await self._written([])
+        except (AckOutcomeUnknown, TimeoutError) as error:
+            raise PublishOutcomeUnknown(
+                f"{self._name}: it is not known whether this broker still owns the partition: "
+                f"{error or 'no ack quorum in time'}; repeat it with the same producer sequence"
+            ) from error
+
+    async def _written(self, ops: list[Op]) -> None:
         if self._closed:
             raise NotOwner(f"{self._name} is not served here any more")
         if len(self._waiting) >= _WAITING_MAX:
             self._behind = True
             raise Overloaded(f"{self._name}: {_WAITING_MAX} acks are waiting to be written")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((op, done))
+        self._waiting.append((ops, done))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_groups(), name=f"state {self._name}")
         await done
@@ -165,11 +189,11 @@ class StateLog:
     async def _write_groups(self) -> None:
         # While one group is under way the next one gathers: acks that come together share one
         # entry and one sync on each bookie.
-        group: list[tuple[Op, asyncio.Future[None]]] = []
+        group: list[_Waiting] = []
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
-                await self._write([op for op, _ in group])
+                await self._write([op for ops, _ in group for op in ops])
                 for _, done in group:
                     if not done.done():
                         done.set_result(None)
@@ -259,7 +283,7 @@ class StateLog:
         return True
 
     @staticmethod
-    def _fail(group: list[tuple[Op, asyncio.Future[None]]], error: OctavoError) -> None:
+    def _fail(group: list[_Waiting], error: OctavoError) -> None:
         for _, done in group:
             if not done.done():
                 done.set_exception(error)

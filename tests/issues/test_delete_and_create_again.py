@@ -97,6 +97,31 @@ async def test_a_session_that_ends_is_as_good_as_a_release(brokers: BrokerCluste
         await old.publish(batch())
 
 
+@pytest.mark.parametrize("consumers", [False, True])
+async def test_a_session_that_ends_leaves_no_repeat_acked_either(
+    brokers: BrokerCluster, consumers: bool
+) -> None:
+    """A repeat adds nothing, so no bookie told its owner that it was fenced: seed 1400575.
+
+    A loader that makes its topic anew and begins again at sequence 0 was told that it is stored.
+    """
+    owner = await brokers.start("A", deaf=True)
+    other = (await brokers.start("B")).broker
+    await owner.broker.create_topic(TOPIC, TopicSettings())
+    old = await owned(owner.broker, NAME)
+    if consumers:
+        info, _ = await owner.broker.create_subscription(TOPIC, "s", SubscriptionSettings())
+        await old.subscribe(info)
+    numbered = batch(3, producer_id=7, producer_epoch=0, base_sequence=0)
+    await old.publish(numbered)
+    repeated = await old.publish(numbered)
+    assert (repeated.duplicate, repeated.first_offset) == (True, 0)
+    await owner.vanish()  # its session is over, and it does not know
+    await other.delete_topic(TOPIC)
+    with pytest.raises(BrokerError):
+        await old.publish(numbered)
+
+
 async def test_a_half_finished_deletion_ends_by_itself(brokers: BrokerCluster) -> None:
     first = await brokers.start("A", sweep_interval_ms=50)
     records = TopicStore(first.store)

@@ -42,6 +42,21 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "repeat-answered-from-memory",
+        "a repeat is answered by an owner that was fenced, out of what it remembers",
+        """What it says was true once, and nothing is added by which it would find out. Meanwhile
+        the topic was deleted and made again, and its maker begins at sequence 0.""",
+        "X13 (nothing is acked into a topic that is gone)",
+        "issues/test_delete_and_create_again.py",
+        (
+            Edit(
+                "broker.partition:Partition.publish",
+                "await self._state_log.prove()",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
         "extended-lease-ends",
         "a lease that was extended ends when the one that it was part of would have",
         """Both have one number, so `holds`, which is there already, looks like the right question.
