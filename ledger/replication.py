@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
 """One such answer ends the writer: fenced, a wrong key, deleted."""
 
+_GIVE_UP_PAUSE_S = 0.02
+"""Until a writer whose time is over looks again whether a bookie that it tries once more helps."""
 _ANNOUNCE_PAUSE_S_MAX = 5.0
 """A bookie that does not confirm the LAC is told again after pauses that grow to this."""
 
@@ -77,6 +79,7 @@ class Replication:
         self._senders: list[Sender] = []
         self._by_bookie: dict[str, Sender] = {}
         self._stall: asyncio.TimerHandle | None = None
+        self._stalled_lac = -1
         self._announced_lac = -1
         """Every live bookie knows this one, or an add under way tells it."""
         self._announcing_lac = -1
@@ -252,6 +255,7 @@ class Replication:
 
     def _start_stall_timer(self) -> None:
         if self._stall is None and self.core.state is State.STALLED:
+            self._stalled_lac = self.core.lac
             self._stall = self._loop.call_later(self._options.stall_timeout_s, self._give_up)
 
     def _cancel_stall_timer(self) -> None:
@@ -261,7 +265,10 @@ class Replication:
 
     def _give_up(self) -> None:
         self._stall = None
-        self.perform(self.core.give_up())
+        if self.core.state is State.OPEN:  # a failed bookie is just tried again: once more, if ever
+            self._stall = self._loop.call_later(_GIVE_UP_PAUSE_S, self._give_up)
+        else:
+            self.perform(self.core.give_up())
 
     # ------------------------------------------------------------------ the clock
 
@@ -270,8 +277,8 @@ class Replication:
         core = self.core
         if core.state not in writing.ADDABLE:
             return False
-        if core.state is State.OPEN:
-            self._cancel_stall_timer()
+        if core.state is State.OPEN and (core.lac > self._stalled_lac or core.lac == core.lap):
+            self._cancel_stall_timer()  # a bookie that comes back only to refuse ends no stall
         for sender in tuple(self._senders):
             if sender.overdue(now):
                 self._time_out(sender, now)

@@ -75,6 +75,7 @@ KEPT: Mapping[str, str] = {
         broker.members:_TOPICS_REMEMBERED
     """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
+        ledger.replication:_GIVE_UP_PAUSE_S
         octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
         octavo.client.encoding:* octavo.client.handing:* octavo.client.lane:*
         octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
