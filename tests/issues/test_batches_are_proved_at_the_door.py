@@ -34,7 +34,7 @@ from protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
 from tests.broker_cluster import make_topic, owned, running_brokers
 from tests.unit.broker_http.fake_broker import Running, running
 
-STALL_S_MAX = 0.25
+STALL_S_MAX = 0.6
 COUNT = 100_000
 MIB = 1 << 20
 TOPIC = "/v1/topics/public/one"
