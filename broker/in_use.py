@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from broker.errors import InvalidName, LedgerInUse, TooManyRecoveries
-from broker.leftover import KIND, KINDS, PARTITION, label_of, named_ledgers
+from broker.errors import LedgerInUse, TooManyRecoveries
+from broker.leftover import label_of, named_ledgers, partition_of
 from broker.members import decode_broker
-from broker.types import PartitionName, checked_name
+from broker.types import PartitionName
 from metadata.ledgers import LedgerMetadata, LedgerState
 from metadata.store import MetadataStore, RecordNotFound
 from metadata.topics import PartitionRecord, TopicStore, owner_path
@@ -39,21 +39,6 @@ class User(NamedTuple):
 
     partition: PartitionName
     owner: str
-
-
-def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
-    """The partition that a ledger was made for by a broker; None for all other ledgers."""
-    if custom.get(KIND) not in KINDS:
-        return None
-    try:
-        namespace, topic, number = custom.get(PARTITION, b"").decode().split("/")
-        checked_name("namespace", namespace)
-        checked_name("topic", topic)
-    except (ValueError, InvalidName):
-        return None
-    if not (number.isascii() and number.isdigit()):
-        return None
-    return PartitionName(namespace, topic, int(number))
 
 
 def writes(ledger_id: int, custom: Mapping[str, bytes], record: PartitionRecord) -> bool:

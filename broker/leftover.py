@@ -40,9 +40,9 @@ from broker.types import PartitionName, checked_name
 from metadata.compactions import compacted_ledgers
 from metadata.topics import PartitionRecord, TopicRecord
 
-PARTITION, KIND = "octavo.partition", "octavo.kind"
+_PARTITION, _KIND = "octavo.partition", "octavo.kind"
 _INCARNATION, _EPOCH = "octavo.incarnation", "octavo.epoch"
-KINDS = (b"data", b"state")
+_KINDS = (b"data", b"state")
 
 
 class Label(NamedTuple):
@@ -55,29 +55,37 @@ class Label(NamedTuple):
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
     """The custom metadata of a ledger of this `kind` that is made while `record` stands."""
-    assert kind.encode() in KINDS, kind
+    assert kind.encode() in _KINDS, kind
     return {
-        PARTITION: str(name).encode(),
-        KIND: kind.encode(),
+        _PARTITION: str(name).encode(),
+        _KIND: kind.encode(),
         _INCARNATION: record.incarnation.encode(),
         _EPOCH: str(record.epoch).encode(),
     }
 
 
-def label_of(custom: Mapping[str, bytes]) -> Label | None:
-    """The label in a ledger's custom metadata; None when it has none that we write."""
-    if custom.get(KIND) not in KINDS:
+def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
+    """The partition that a broker made a ledger for; None for all other ledgers."""
+    if custom.get(_KIND) not in _KINDS:
         return None
     try:
-        namespace, topic, number = custom.get(PARTITION, b"").decode().split("/")
-        partition = PartitionName(
+        namespace, topic, number = custom.get(_PARTITION, b"").decode().split("/")
+        return PartitionName(
             checked_name("namespace", namespace), checked_name("topic", topic), _number(number)
         )
-        incarnation = custom.get(_INCARNATION, b"").decode()
-        epoch = _number(custom.get(_EPOCH, b"").decode())
     except (ValueError, InvalidName):
         return None
-    return Label(partition, incarnation, epoch) if incarnation else None
+
+
+def label_of(custom: Mapping[str, bytes]) -> Label | None:
+    """The label in a ledger's custom metadata; None when it has none that we write."""
+    partition = partition_of(custom)
+    try:
+        incarnation = custom.get(_INCARNATION, b"").decode()
+        epoch = _number(custom.get(_EPOCH, b"").decode())
+    except ValueError:
+        return None
+    return Label(partition, incarnation, epoch) if partition and incarnation else None
 
 
 def _number(text: str) -> int:

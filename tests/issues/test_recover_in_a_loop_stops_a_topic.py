@@ -15,8 +15,8 @@ import pytest
 
 from broker import in_use
 from broker.errors import TooManyRecoveries
-from broker.in_use import RecoveryDoor, partition_of, writes
-from broker.leftover import custom_of
+from broker.in_use import RecoveryDoor, writes
+from broker.leftover import custom_of, partition_of
 from broker.members import encode_broker
 from broker.types import BrokerInfo, PartitionName
 from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
@@ -163,6 +163,7 @@ def test_ledgers_of_older_versions_go_by_the_record_alone() -> None:
         {"octavo.partition": b"public/one", "octavo.kind": b"data"},
         {"octavo.partition": b"public/\xff/0", "octavo.kind": b"data"},
         {"octavo.partition": b"public/one/-1", "octavo.kind": b"state"},
+        {"octavo.partition": b"public/one/00", "octavo.kind": b"state"},
         {"octavo.partition": b"public/../0", "octavo.kind": b"state"},
     ],
 )
