@@ -1,0 +1,27 @@
+"""What the distribution says of itself: licence, types, version, and what it may be built with."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = PYPROJECT["project"]
+PACKAGES: list[str] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+def test_the_license_that_is_named_is_the_one_that_is_there() -> None:
+    assert PROJECT["license"] == "Apache-2.0"
+    assert PROJECT["license-files"] == ["LICENSE"]
+    text = (ROOT / "LICENSE").read_text()
+    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_says_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
