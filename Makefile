@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: attack containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
+.PHONY: attack containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -17,6 +17,7 @@ help:
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2] [PROFILE=all]'
+	@echo 'make sim-digest  what 300 of them told, in a hash for each profile: the same before and after a move'
 	@echo 'make mutants   bugs planted one at a time: the seeds, or the test, that find each [ONLY=name] [JOBS=2]'
 	@echo 'make model     every state of the protocol, by its production code: [MODEL="M1 M6"] [STORY=1]'
 	@echo 'make crash-states   every disk that a power failure may leave; minutes to an hour'
@@ -89,6 +90,11 @@ sim: install
 sim-many: N ?= 1000
 sim-many: install
 	$(BIN)/python -m tests.sim many $(N) --start $(START) --jobs $(JOBS) $(if $(PROFILE),--profile $(PROFILE))
+
+# N seeds of every profile. Note it before a move or a rename, and compare after it.
+sim-digest: N ?= 50
+sim-digest: install
+	@$(BIN)/python -m tests.sim digest $(N) --start $(START) --jobs $(JOBS)
 
 # Bugs of the field, and what a reviewer may overlook, planted in our code one at a time, each to be
 # found by seeds or by the tests that it names; docs/planted_bugs.md.

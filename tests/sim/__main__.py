@@ -1,4 +1,4 @@
-"""`python -m tests.sim run SEED` · `many N` · `mutants`: the simulator at the command line."""
+"""`python -m tests.sim run SEED` · `many N` · `digest N` · `mutants`: the simulator's commands."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 from typing import Any
 
+from tests.sim.digest import digests
 from tests.sim.ledger_load import ACTIVITIES
 from tests.sim.options import FAULTS, PROFILES
 from tests.sim.quiet import prepare
@@ -70,6 +71,11 @@ def main() -> int:
     many.add_argument("--mutant", default=None)
     many.add_argument("--json", action="store_true")
     many.add_argument("--hashes", action="store_true", help="only each seed's trace hash")
+    digest = commands.add_parser("digest", help="what N seeds of every profile told, as hashes")
+    digest.add_argument("count", type=int)
+    digest.add_argument("--start", type=int, default=0)
+    digest.add_argument("--jobs", type=int, default=1)
+    digest.set_defaults(profile="all", mutant=None)
     mutants = commands.add_parser("mutants", help="each planted bug and the seeds it takes")
     mutants.add_argument("--only", default=None)
     mutants.add_argument("--seeds-max", type=int, default=20_000)
@@ -80,6 +86,8 @@ def main() -> int:
         return _run(args)
     if args.command == "many":
         return _many(args)
+    if args.command == "digest":
+        return _digest(args)
     from tests.sim.mutants.search import main as search  # the rest does without it
 
     return search(args)
@@ -141,6 +149,13 @@ def _many(args: argparse.Namespace) -> int:
     else:
         total.show(wall_s)
     return 1 if total.failures else 0
+
+
+def _digest(args: argparse.Namespace) -> int:
+    results = (result for some in _results(args) for result in some)
+    for profile, found in digests(results).items():
+        print(f"{found}  {profile}")
+    return 0
 
 
 def _results(args: argparse.Namespace) -> Iterator[list[SeedResult]]:
