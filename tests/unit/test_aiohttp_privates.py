@@ -1,0 +1,133 @@
+"""What we use of aiohttp that it does not promise, each named, and each tried on the real thing.
+
+The bound on aiohttp in pyproject.toml is there because of these. To raise it: run this with the
+next release; what fails is what has to be looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from broker.http_connections import Connection, ConnectionServer
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo")
+PRIVATES = {
+    ("broker/http_connections.py", "_connections"),  # of web.Server: all open ones, counted
+    ("broker/http_connections.py", "_current_request"),  # of web.RequestHandler: what it answers
+    ("broker/http_connections.py", "_kwargs"),  # of web.Server: what connections are made with
+    ("broker/http_connections.py", "_loop"),  # of web.Server
+    ("octavo/client/wire.py", "_retry_connection"),  # of ClientSession: repeats calls by itself
+}
+NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
+
+
+def used_in(tree: ast.Module) -> Iterator[str]:
+    """Private names of others: of any object but `self`, and of `self` where aiohttp made it."""
+    ours = {
+        node.attr: None
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    defined = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_"):
+            continue
+        if node.attr.startswith("__") or node.attr in NAMED_TUPLES:
+            continue
+        of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        if not of_self or (node.attr not in ours and node.attr not in defined):
+            yield node.attr
+
+
+def test_each_private_that_is_used_is_named_here() -> None:
+    found = set[tuple[str, str]]()
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        text = path.read_text()
+        if "aiohttp import" in text or "import aiohttp" in text:
+            name = path.relative_to(ROOT).as_posix()
+            found |= {(name, private) for private in used_in(ast.parse(text))}
+    assert found == PRIVATES
+
+
+async def test_they_are_there_and_mean_what_we_take_them_for() -> None:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request.protocol, Connection)
+        seen.append((request.protocol.idle, len(server._connections)))
+        return web.Response()
+
+    seen: list[tuple[bool, int]] = []
+    server = ConnectionServer(
+        answer, connections_max=9, connections_reserved=1, on_refused=list, max_headers=17
+    )
+    loop = asyncio.get_running_loop()
+    assert server._loop is loop
+    assert server._kwargs == {"max_headers": 17}
+    listener = await loop.create_server(server, "127.0.0.1", 0)
+    host, port = listener.sockets[0].getsockname()
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://{host}:{port}/") as response:
+            assert response.status == 200
+        (connection,) = server._connections
+        assert isinstance(connection, Connection)
+        assert connection.idle  # kept alive, and nothing of it is being answered
+        assert connection.max_headers == 17
+    listener.close()
+    await server.shutdown(timeout=1)
+    assert seen == [(False, 1)]
+
+
+async def test_the_client_session_repeats_calls_only_while_that_is_on() -> None:
+    """A server that hangs up on a connection that was used before: nobody asks again for us."""
+    asked = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        for _ in range(2):
+            if not await reader.readline():
+                break
+            while (await reader.readline()).strip():
+                pass
+            asked += 1
+            if asked == 2:
+                break
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    for repeats in (False, True):
+        asked = 0
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with aiohttp.ClientSession() as session:
+            assert session._retry_connection is True
+            session._retry_connection = repeats
+            async with session.delete(f"http://{host}:{port}/"):
+                pass
+            try:
+                async with session.delete(f"http://{host}:{port}/"):
+                    pass
+            except aiohttp.ServerDisconnectedError:
+                assert not repeats
+        server.close()
+        assert asked == (3 if repeats else 2)
+
+
+def test_what_has_no_underscore_and_no_page_in_its_manual_either() -> None:
+    for owner, names in {
+        web.RequestHandler: ("force_close", "handle_error"),
+        web.Server: ("connection_lost", "connection_made", "pre_shutdown", "shutdown"),
+        web.BaseRequest: ("protocol", "transport", "writer"),
+        aiohttp.StreamReader: ("is_eof", "read_nowait", "readany"),
+        aiohttp.abc.AbstractStreamWriter: ("output_size",),
+    }.items():
+        assert not [name for name in names if not hasattr(owner, name)]
