@@ -57,9 +57,8 @@ class LogFile:
         put_aside(self._path, self._files_max)
         full, self._file = self._file, open(self._path, "ab", buffering=0)  # noqa: SIM115
         was = os.fstat(full.fileno())
-        for stream in (sys.__stdout__, sys.__stderr__):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                assert stream is not None
+        for stream in filter(None, (sys.__stdout__, sys.__stderr__)):  # a daemon may have none
+            with contextlib.suppress(OSError, ValueError):  # closed, or without a descriptor
                 if os.path.samestat(was, os.fstat(stream.fileno())):
                     os.dup2(self._file.fileno(), stream.fileno())
         full.close()

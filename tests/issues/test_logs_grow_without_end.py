@@ -86,6 +86,17 @@ def test_last_words_stand_in_the_newest_file(tmp_path: Path) -> None:
     assert len(all_of(path)) == 2
 
 
+def test_a_process_without_standard_output_begins_a_new_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "__stdout__", None)
+    monkeypatch.setattr(sys, "__stderr__", None)
+    log = LogFile(tmp_path / "log", bytes_max=100, files_max=2)
+    for letter in "ab":
+        log.write(letter * 80)
+    assert [one.read_text() for one in all_of(tmp_path / "log")] == ["b" * 80, "a" * 80]
+
+
 async def test_who_follows_a_log_misses_nothing_when_it_is_put_aside(tmp_path: Path) -> None:
     follower = LogFollower(tmp_path)
     path = tmp_path / "b.jsonl"
