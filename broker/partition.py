@@ -184,12 +184,13 @@ class Partition:
         self._check_open()
         assert self._publisher is not None
         published = await self._publisher.publish(batch, header, expected_offset)
-        if published.duplicate:  # an add finds out that we were fenced; a repeat adds nothing
+        if published.duplicate:
+            # An add finds out that we were fenced; a repeat adds nothing.
             assert self._state_log is not None
             await self._state_log.prove()
-        if published.duplicate and published.first_offset >= self.earliest_offset:
-            first = await self.read(published.first_offset, bytes_max=1, count_max=1)
-            return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
+            if published.first_offset >= self.earliest_offset:
+                first = await self.read(published.first_offset, bytes_max=1, count_max=1)
+                return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
         return published
 
     async def splice(self, transaction: str, batch: int) -> int | None:
