@@ -293,7 +293,10 @@ _SUBSCRIPTIONS = (
 _BATCH = "/v1/transactions/{transaction}/batches/{batch}"
 _OF_BATCH = (
     *in_path("transaction", "batch"),
-    header("Transaction-Token", "known to the id's owner alone; the first one given binds the id"),
+    header(
+        api_transactions.TOKEN_HEADER,
+        "known to the id's owner alone; the first one given binds the id",
+    ),
 )
 _TRANSACTIONS = (
     Route(
