@@ -18,7 +18,7 @@ class BrokerError(OctavoError):
 
 
 class InvalidName(BrokerError):
-    """A name outside `[A-Za-z0-9._-]{1,249}` (400)."""
+    """A name that breaks the rule of `protocol.names` (400)."""
 
     name = "invalid-name"
 

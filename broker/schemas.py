@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-NAME = {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,249}$", "not": {"enum": [".", ".."]}}
+from protocol.names import NAME_PATTERN, NOT_NAMES
+
+NAME = {"type": "string", "pattern": f"^{NAME_PATTERN}$", "not": {"enum": list(NOT_NAMES)}}
 OFFSET = {"type": "integer", "format": "int64", "minimum": 0}
 COUNT = {"type": "integer", "minimum": 0}
 MESSAGE_ID = {"type": "string", "pattern": "^[0-9]+:[0-9]+:[0-9]+$"}

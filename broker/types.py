@@ -13,11 +13,10 @@ from typing import Literal, NamedTuple
 
 from broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
 from protocol.batch import BatchHeader
-from protocol.names import is_name
+from protocol.names import NAME_RULE, is_name
 from protocol.records import Record
 
 DEFAULT_NAMESPACE = "public"
-NAME_CHARS_MAX = 249
 _SETTING_MAX = 2**63 - 1
 """What the metadata store's records hold; above it a number has no place to be kept."""
 _NAME_SHOWN_CHARS = 60
@@ -34,10 +33,7 @@ def checked_name(what: str, text: str) -> str:
     if is_name(text):
         return text
     shown = text if len(text) <= _NAME_SHOWN_CHARS else text[:_NAME_SHOWN_CHARS] + "…"
-    raise InvalidName(
-        f"{what} name {shown!r} ({len(text)} characters) is not allowed: a name has 1 to "
-        f"{NAME_CHARS_MAX} of A-Z a-z 0-9 . _ - and is not '.' or '..'"
-    )
+    raise InvalidName(f"{what} name {shown!r} ({len(text)} characters) is not allowed: {NAME_RULE}")
 
 
 class TopicName(NamedTuple):

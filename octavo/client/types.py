@@ -10,7 +10,7 @@ import msgspec
 
 from octavo.client.errors import InvalidCall
 from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
-from protocol.names import is_name
+from protocol.names import NAME_RULE, is_name
 
 Json = dict[str, Any]
 Value = Any
@@ -34,10 +34,7 @@ class TopicName(NamedTuple):
             raise InvalidCall(f"topic {text!r}: write topic or namespace/topic")
         for part in parts:
             if not is_name(part):
-                raise InvalidCall(
-                    f"topic {text[:60]!r}: a name has 1 to 249 of A-Z a-z 0-9 . _ - and is not "
-                    "'.' or '..'"
-                )
+                raise InvalidCall(f"topic {text[:60]!r}: {NAME_RULE}")
         return cls("public", parts[0]) if len(parts) == 1 else cls(*parts)
 
 

@@ -38,7 +38,7 @@ KEPT: Mapping[str, str] = {
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         broker.dedup:BATCHES_REMEMBERED broker.dispatch:CONSUMERS_MAX broker.payloads:HEADERS_MAX
         broker.subscription:_ANSWERS_REMEMBERED broker.transaction:REFUSED_MAX
-        broker.types:NAME_CHARS_MAX broker.types:PARTITIONS_MAX broker.types:BOOKIES_MAX
+        broker.types:PARTITIONS_MAX broker.types:BOOKIES_MAX
         broker.types:ACK_TIMEOUT_MS_MAX metadata.store:RECORD_BYTES_MAX
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "

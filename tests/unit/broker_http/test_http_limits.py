@@ -25,8 +25,9 @@ from broker.api_topics import TOPICS_SHOWN_MAX
 from broker.http_config import HttpConfig
 from broker.payloads import HEADERS_MAX, TIMESTAMP_MS_MAX
 from broker.router import PATH_BYTES_MAX
-from broker.types import ACK_TIMEOUT_MS_MAX, BOOKIES_MAX, NAME_CHARS_MAX, PARTITIONS_MAX
+from broker.types import ACK_TIMEOUT_MS_MAX, BOOKIES_MAX, PARTITIONS_MAX
 from protocol.limits import LONG_POLL_MS_MAX
+from protocol.names import NAME_CHARS_MAX
 from protocol.records import read_header, read_records
 
 ONE = "/v1/topics/public/one"
