@@ -7,13 +7,21 @@
         client.publish("flights", {"tailnum": "N14228"}, key="N14228")
 
 Names are loaded when first used, so that a bookie process does not pay for the HTTP client.
+A process without assertions (`python -O`, `PYTHONOPTIMIZE`) ends here, with one line that says so.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if not __debug__:  # every command, process, Spark task and client comes through here
+    sys.exit(
+        "octavo: this process runs without assertions, and they are part of what keeps "
+        "acknowledged data safe: start it without -O and without PYTHONOPTIMIZE"
+    )
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient

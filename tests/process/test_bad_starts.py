@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,3 +123,23 @@ def test_folder_not_writable(tmp_path: Path, metadata: str) -> None:
     if os.geteuid():
         (tmp_path / "locked").mkdir(mode=0o500)
         assert "Permission denied" in refused(*bookie(tmp_path / "locked" / "b", metadata))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-O", "-m", "octavo.cli.main", "bookie"),
+        ("-OO", "-m", "octavo.process.broker", "spec.json", "0"),
+        ("-O", "-c", "from octavo import Client"),
+    ],
+    ids=["command", "process", "program"],
+)
+def test_nothing_runs_without_assertions(arguments: tuple[str, ...]) -> None:
+    found = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == 1
+    assert found.stdout == ""
+    (line,) = found.stderr.splitlines()
+    assert "without assertions" in line
+    assert "PYTHONOPTIMIZE" in line
