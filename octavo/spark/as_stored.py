@@ -8,9 +8,7 @@ what is read begins where a ledger does. An entry that has no row to show is an 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator
 
 from pyspark.sql.types import StructType
@@ -22,7 +20,7 @@ from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import StoredBatch, checked_schema
 from octavo.spark.options import SourceOptions, source_options
 from octavo.spark.planning import planned, range_of, views_of
-from octavo.spark.reading import PAUSE_S, TRIES_MAX, Split, SplitReader, stored_batch
+from octavo.spark.reading import Split, SplitReader, stored_batch
 from octavo.spark.served import NotServed
 from octavo.spark.source import OctavoDataSource, OctavoReader
 from octavo.spark.splits import Piece
@@ -30,8 +28,6 @@ from protocol.codes import NoSuchEntry
 from protocol.entry import Entry
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-
-_log = logging.getLogger("octavo.spark")
 
 
 class AsStored(OctavoDataSource):
@@ -117,11 +113,7 @@ class WholeReader(SplitReader):
                     raise  # it will not mend itself
                 except (LedgerError, NoSuchEntry, NotServed) as error:
                     tries += 1
-                    if tries == TRIES_MAX:
-                        raise
-                    _log.warning("%s: asks the service again", error)
-                    await asyncio.sleep(PAUSE_S * (tries - 1))
-                    cluster, rest = await self.planned_anew(cluster, at, rest[1:], error)
+                    cluster, rest = await self.tried_again(cluster, at, rest[1:], error, tries)
         finally:
             await cluster.close()
 

@@ -32,8 +32,8 @@ from protocol.entry import Entry
 ROWS_MAX = 20_000
 BYTES_MAX = 2 * 2**20
 """An Arrow batch is handed over when it has so many rows, or bytes of batches."""
-TRIES_MAX = 5
-PAUSE_S = 0.5
+_TRIES_MAX = 5
+_PAUSE_S = 0.5
 
 _log = logging.getLogger("octavo.spark")
 
@@ -96,11 +96,7 @@ class SplitReader:
                         raise  # it will not mend itself
                     except (LedgerError, NoSuchEntry, NotServed) as error:
                         tries += 1
-                        if tries == TRIES_MAX:
-                            raise
-                        _log.warning("%s: asks the service again", error)
-                        await asyncio.sleep(PAUSE_S * (tries - 1))
-                        cluster, rest = await self.planned_anew(cluster, at, rest[1:], error)
+                        cluster, rest = await self.tried_again(cluster, at, rest[1:], error, tries)
                 await cluster.release(piece.ledger_id)
         finally:
             await cluster.close()
@@ -115,7 +111,20 @@ class SplitReader:
                 async for some in entries:
                     yield [stored_batch(piece, entry) for entry in some]
 
-    async def planned_anew(
+    async def tried_again(
+        self, old: Cluster, at: Piece, rest: list[Piece], error: Exception, tries: int
+    ) -> tuple[Cluster, list[Piece]]:
+        """What to go on with when reading `at` failed for the `tries`th time in a row.
+
+        `old` is closed. Raises the error itself when that was the last time, and `DataLost`.
+        """
+        if tries == _TRIES_MAX:
+            raise error
+        _log.warning("%s: asks the service again", error)
+        await asyncio.sleep(_PAUSE_S * (tries - 1))
+        return await self._planned_anew(old, at, rest, error)
+
+    async def _planned_anew(
         self, old: Cluster, at: Piece, rest: list[Piece], error: Exception
     ) -> tuple[Cluster, list[Piece]]:
         """The rest of a piece by the metadata of now. Raises `DataLost`."""

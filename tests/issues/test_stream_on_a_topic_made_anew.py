@@ -142,7 +142,7 @@ async def test_a_checkpoint_of_an_older_version_is_read(place: Place) -> None:
 async def test_a_batch_read_that_was_planned_before(
     place: Place, fail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.spark.reading.PAUSE_S", 0.01)
+    monkeypatch.setattr("octavo.spark.reading._PAUSE_S", 0.01)
     async with asyncio.timeout(15):
         while True:
             reader, splits = await place.planned(failOnDataLoss=fail)
