@@ -12,6 +12,7 @@ A process without assertions (`python -O`, `PYTHONOPTIMIZE`) ends here, with one
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -25,24 +26,64 @@ if not __debug__:  # every command, process, Spark task and client comes through
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
-    from octavo.client.errors import TopicReplaced
+    from octavo.client.errors import (
+        AcksUnsent,
+        ApiError,
+        ClientError,
+        Conflict,
+        InvalidCall,
+        MessageTooLong,
+        NotFound,
+        OutcomeUnknown,
+        PreconditionFailed,
+        ProducerFailed,
+        TopicReplaced,
+        Trimmed,
+        Unreachable,
+    )
     from octavo.client.sync import Client
+    from octavo.client.types import Delivery, Message, Position, Topic
+    from protocol.compression import Compression
 
-__all__ = ["AsyncClient", "Client", "TopicReplaced", "__version__"]
+__all__ = [
+    "AcksUnsent",
+    "ApiError",
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "Compression",
+    "Conflict",
+    "Delivery",
+    "InvalidCall",
+    "Message",
+    "MessageTooLong",
+    "NotFound",
+    "OutcomeUnknown",
+    "Position",
+    "PreconditionFailed",
+    "ProducerFailed",
+    "Topic",
+    "TopicReplaced",
+    "Trimmed",
+    "Unreachable",
+    "__version__",
+]
+_HOMES = {
+    "AsyncClient": "octavo.client.client",
+    "Client": "octavo.client.sync",
+    "Compression": "protocol.compression",
+    **dict.fromkeys(("Delivery", "Message", "Position", "Topic"), "octavo.client.types"),
+}
+_ERRORS = "octavo.client.errors"
 
 
 def __getattr__(name: str) -> object:
-    """Load the client on first use (PEP 562)."""
-    if name == "AsyncClient":
-        from octavo.client.client import AsyncClient
+    """Load what `__all__` names on first use (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, _ERRORS)), name)
 
-        return AsyncClient
-    if name == "Client":
-        from octavo.client.sync import Client
 
-        return Client
-    if name == "TopicReplaced":
-        from octavo.client.errors import TopicReplaced
-
-        return TopicReplaced
-    raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """For those who look what there is: also what is not loaded yet."""
+    return sorted({*globals(), *__all__})

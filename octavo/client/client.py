@@ -6,7 +6,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
 from octavo.client.deliveries import DeliveryLoop
@@ -15,6 +15,7 @@ from octavo.client.errors import ClientError, TopicReplaced
 from octavo.client.incarnation import Incarnation
 from octavo.client.producer import Producer, ProducerOptions, Receipt, producer_id_of
 from octavo.client.reading import find_offset, read_messages
+from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value
@@ -120,7 +121,7 @@ class AsyncClient:
         ensemble_size: int | None = None,
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
-        **settings: Any,
+        **settings: Unpack[TopicSettings],
     ) -> Topic:
         """Create it, or find that it exists so. Raises `Conflict` when it exists otherwise."""
         body = {
@@ -151,7 +152,7 @@ class AsyncClient:
                 return names
             query["after"] = last
 
-    async def update_topic(self, topic: str, **settings: Any) -> Topic:
+    async def update_topic(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
         """Change settings."""
         name = TopicName.of(topic)
         answer = await self.transport.call("PATCH", _path(name), json_body=settings)
@@ -222,9 +223,9 @@ class AsyncClient:
         producer_id: str | int | None = None,
         encoding: Literal["batch", "ndjson"] = "batch",
         compression: Compression = Compression.NONE,
-        **options: Any,
+        **options: Unpack[ProducerSettings],
     ) -> Producer:
-        """A producer of a topic; `options` as in `ProducerOptions`. Raises `NotFound`.
+        """A producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
 
         It is of this topic and of no later one of the name: see `TopicReplaced`.
         """

@@ -15,11 +15,12 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 from octavo.client import producer as async_producer
 from octavo.client import subscription as async_subscription
 from octavo.client.client import DEFAULT_URL, AsyncClient
+from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Handed
 from octavo.client.types import Delivery, Headers, Message, Position, Topic, Value
 from octavo.loop_thread import LoopThread
@@ -218,7 +219,7 @@ class Client:
         ensemble_size: int | None = None,
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
-        **settings: Any,
+        **settings: Unpack[TopicSettings],
     ) -> Topic:
         """Create it, or find that it exists so. Raises `Conflict` when it exists otherwise."""
         return self._thread.call(
@@ -240,7 +241,7 @@ class Client:
         """The names of a namespace's topics."""
         return self._thread.call(self._inner.topics(namespace))
 
-    def update_topic(self, topic: str, **settings: Any) -> Topic:
+    def update_topic(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
         """Change settings."""
         return self._thread.call(self._inner.update_topic(topic, **settings))
 
@@ -283,9 +284,9 @@ class Client:
         producer_id: str | int | None = None,
         encoding: Literal["batch", "ndjson"] = "batch",
         compression: Compression = Compression.NONE,
-        **options: Any,
+        **options: Unpack[ProducerSettings],
     ) -> Producer:
-        """A producer of a topic; `options` as in `ProducerOptions`."""
+        """A producer of a topic; `options` as in `ProducerSettings`."""
         inner = self._thread.call(
             self._inner.producer(
                 topic,
