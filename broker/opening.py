@@ -221,8 +221,12 @@ class PartitionOpener:
         await write_snapshot(writer, snapshot(cursors, table.snapshot(), end))
 
     def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:
-        """Begin to make a ledger, while others are still being recovered."""
-        return asyncio.ensure_future(
+        """Begin to make a ledger, while others are still being recovered.
+
+        A task of the client's: what becomes of it is looked at even when this broker stops before
+        anybody could wait for it.
+        """
+        return self._ledgers.spawn(
             create_ledger(self._ledgers, self._settings(), self._name, kind, record)
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +13,12 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.dedup import ProducerTable
+from broker.errors import PartitionUnavailable
 from broker.opening import PartitionOpener
 from broker.partition_record import OwnershipLost
+from ledger.ledgers import LedgerClient
+from metadata.frozen import FrozenStore
+from metadata.store import MetadataUnavailable
 from tests.unit.broker.test_partition_record import NAME, FakeTopics, opened
 
 NEW = 5
@@ -37,7 +44,7 @@ async def test_what_another_has_taken_over_is_not_opened_anew(
     opener = PartitionOpener(
         NAME,
         BrokerConfig(broker_id="A"),
-        unused,
+        SimpleNamespace(spawn=asyncio.ensure_future),  # type: ignore[arg-type]
         keeper,
         unused,
         lambda: unused,
@@ -52,3 +59,40 @@ async def test_what_another_has_taken_over_is_not_opened_anew(
         assert (await opener.reopen(ProducerTable(8), 0)).writer.ledger_id == NEW
         assert [link.ledger_id for link in topics.record.ledgers] == [NEW]
         assert topics.record.epoch == stands.epoch + 1
+
+
+async def test_a_ledger_whose_making_fails_when_nobody_waits_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that stops spawns nothing more, so that nobody hears what became of the ledger.
+
+    Seed 1700075 of profile `recreate`: the store was closed between the two failures.
+    """
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: unheard.append(said))
+
+    async def create_ledger(*_: object) -> Any:
+        await asyncio.sleep(0)
+        raise MetadataUnavailable("the store is closed")
+
+    async def no_last(_: PartitionOpener) -> None:
+        raise PartitionUnavailable("the last ledger cannot be closed")
+
+    monkeypatch.setattr("broker.opening.create_ledger", create_ledger)
+    monkeypatch.setattr(PartitionOpener, "_close_last", no_last)
+    unused: Any = None
+    opener = PartitionOpener(
+        NAME,
+        BrokerConfig(broker_id="A"),
+        LedgerClient(FrozenStore({}, "none"), rng=random.Random(1)),
+        await opened(FakeTopics()),
+        unused,
+        lambda: unused,
+        lambda: 0,
+        lambda work: work.close(),
+    )
+    with pytest.raises(PartitionUnavailable):
+        await opener.reopen(ProducerTable(8), 0)
+    await asyncio.sleep(0.01)
+    gc.collect()
+    assert not unheard
