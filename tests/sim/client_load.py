@@ -30,6 +30,7 @@ from octavo.client.wire import Reply
 from protocol.records import Record
 from tests.sim.brokers import CALL_TIMEOUT_S
 from tests.sim.http_face import EPOCHS, SimWire
+from tests.sim.topic_audit import Asked
 from tests.sim.topic_client import RETRY_S, TopicClient
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class _Exchange:
     what: str
     sub: str
     began_s: float
-    acked_then: dict[PartitionName, dict[int, int]] = field(default_factory=dict)
+    asked: dict[PartitionName, Asked] = field(default_factory=dict)
     offsets: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     """Partition → ack ids and their offsets."""
     moves: dict[int, int] = field(default_factory=dict)
@@ -108,9 +109,7 @@ class ClientReferee:
         logs = self._load.audit.logs
         if found.what == "receive":
             for name in self._load.partitions:
-                cursor = logs[name].cursors[found.sub]
-                cursor.asked += 1
-                found.acked_then[name] = dict(cursor.confirmed)
+                found.asked[name] = logs[name].cursors[found.sub].asks()
         elif found.what == "ack":
             offsets = defaultdict(list)
             for ack_id in msgspec.json.decode(body or b"", type=AckBody).ack_ids:
@@ -140,7 +139,7 @@ class ClientReferee:
                         record = Record(one.key, one.value, one.headers)
                         shown = log.odd.name_of(record, "a loop")
                         rows.append((one.offset, shown, epoch, lease, one.delivery_count))
-                log.delivered(exchange.sub, rows, exchange.acked_then[name])
+                log.delivered(exchange.sub, rows, exchange.asked[name])
         elif exchange.what == "ack":
             epochs = msgspec.json.decode(reply.headers[EPOCHS], type=dict[str, int])
             for name in self._load.partitions:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from broker.types import PartitionName, StoredBatch
 from protocol.records import read_records
@@ -46,6 +47,14 @@ class Message:
     """In the history that `tests/kit/checkers.py` looks at in the end."""
 
 
+class Asked(NamedTuple):
+    """What was known of a subscription when a consumer asked for messages."""
+
+    moves: int
+    acked: dict[int, int]
+    """Offsets of which an ack was answered → the epoch of the owner that answered."""
+
+
 @dataclass(slots=True, eq=False)
 class CursorHistory:
     """What happened to one subscription in one partition."""
@@ -75,6 +84,11 @@ class CursorHistory:
     """Epoch → (lease, offset) of first deliveries."""
     mark: tuple[int, int] = (0, 0)
     """Epoch and mark-delete position as last seen."""
+
+    def asks(self) -> Asked:
+        """A consumer asks: give it with what it is given."""
+        self.asked += 1
+        return Asked(self.moves, dict(self.confirmed))
 
 
 class LogHistory:
@@ -303,11 +317,11 @@ class LogHistory:
             }
 
     def delivered(
-        self, sub: str, given: Sequence[tuple[int, str, int, int, int]], acked_then: dict[int, int]
+        self, sub: str, given: Sequence[tuple[int, str, int, int, int]], asked: Asked
     ) -> None:
         """A consumer was given (offset, value, epoch, lease, delivery count) each.
 
-        `acked_then`: what was confirmed when it asked.
+        A seek since it asked may have come before the delivery, and the acks that count now after.
         """
         cursor = self.cursors[sub]
         for offset, value, epoch, lease, count in given:
@@ -317,8 +331,8 @@ class LogHistory:
                 cursor.fresh.setdefault(epoch, []).append((lease, offset))
             else:
                 self._trace.probe("topic.redelivered")
-            by = acked_then.get(offset)
-            if by is None or offset not in cursor.confirmed:
+            by = asked.acked.get(offset)
+            if by is None or offset not in cursor.confirmed or asked.moves != cursor.moves:
                 continue
             if by <= epoch:
                 self._fail(

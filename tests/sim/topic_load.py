@@ -31,7 +31,7 @@ from tests.sim.brokers import SimBroker
 from tests.sim.client_load import LOOP
 from tests.sim.cluster import Cluster
 from tests.sim.time_options import TimeOptions
-from tests.sim.topic_audit import LogHistory, TopicAudit
+from tests.sim.topic_audit import Asked, LogHistory, TopicAudit
 from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
 from tests.sim.topic_options import TopicOptions
 
@@ -320,8 +320,7 @@ class TopicLoad:
 
         for _ in range(3 if request else 1):
             cursor = log.cursors[sub]
-            cursor.asked += 1
-            acked_then = dict(cursor.confirmed)
+            asked = cursor.asks()
             try:
                 given = await client.ask(name, work)
             except SubscriptionBusy:
@@ -331,13 +330,11 @@ class TopicLoad:
                 await client.pause(RETRY_S)
                 continue
             cursor.answered += 1
-            self._delivered(log, sub, given, acked_then)
+            self._delivered(log, sub, given, asked)
             return given
         return []
 
-    def _delivered(
-        self, log: LogHistory, sub: str, given: list[Delivery], acked_then: dict[int, int]
-    ) -> None:
+    def _delivered(self, log: LogHistory, sub: str, given: list[Delivery], asked: Asked) -> None:
         rows = []
         for one in given:
             partition, offset, lease_epoch, lease = map(int, one.ack_id.split("-"))
@@ -346,7 +343,7 @@ class TopicLoad:
                 self.audit.fail(f"S9 {log.name} offset {one.offset}: ack id {one.ack_id}")
             value = log.odd.name_of(one.record, f"subscription {sub}")
             rows.append((one.offset, value, epoch, lease, one.delivery_count))
-        log.delivered(sub, rows, acked_then)
+        log.delivered(sub, rows, asked)
 
     async def acknowledge(
         self,

@@ -14,7 +14,7 @@ from protocol.batch import read_header, with_base_offset
 from protocol.records import Record, build_batch
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.metadata_tree import Change
-from tests.sim.topic_audit import LogHistory, TopicAudit
+from tests.sim.topic_audit import Asked, LogHistory, TopicAudit
 from tests.sim.trace import Trace
 
 NAME = PartitionName("public", "t", 0)
@@ -48,7 +48,7 @@ def test_a_good_history_is_left_alone(log: LogHistory, failures: list[str]) -> N
     read(log, 0, "a", "b")
     moves = log.ack_begins("s", [0, 1])
     log.ack_ends("s", [0, 1], 1, moves)
-    log.delivered("s", [(2, "c", 1, 3, 1), (3, "d", 1, 4, 1)], {0: 1, 1: 1})
+    log.delivered("s", [(2, "c", 1, 3, 1), (3, "d", 1, 4, 1)], log.cursors["s"].asks())
     log.trim(2)
     log.mark_seen("s", 1, 2)
     log.check_whole(2, 4)
@@ -101,7 +101,7 @@ BAD: dict[str, Callable[[LogHistory], None]] = {
     "is delivered again in epoch 1": lambda log: (
         stored(log, "a", at=0),
         log.ack_ends("s", [0], 1, log.ack_begins("s", [0])),
-        log.delivered("s", [(0, "a", 1, 2, 1)], {0: 1}),
+        log.delivered("s", [(0, "a", 1, 2, 1)], log.cursors["s"].asks()),
     ),
     "back to 1": lambda log: (
         stored(log, "a", "b", at=0),
@@ -114,7 +114,7 @@ BAD: dict[str, Callable[[LogHistory], None]] = {
     "never got offset 0": lambda log: (stored(log, "a", at=0), log.check_cursors(1)),
     "came first after 1": lambda log: (
         stored(log, "a", "b", at=0),
-        log.delivered("s", [(1, "b", 1, 1, 1), (0, "a", 1, 2, 1)], {}),
+        log.delivered("s", [(1, "b", 1, 1, 1), (0, "a", 1, 2, 1)], Asked(0, {})),
         log.check_cursors(2),
     ),
 }
@@ -174,7 +174,21 @@ def test_what_an_older_owner_delivers_again_is_allowed(
 ) -> None:
     stored(log, "a", at=0)
     log.ack_ends("s", [0], 2, log.ack_begins("s", [0]))
-    log.delivered("s", [(0, "a", 1, 2, 1)], {0: 2})
+    log.delivered("s", [(0, "a", 1, 2, 1)], log.cursors["s"].asks())
+    assert not failures
+
+
+def test_what_was_given_between_a_seek_and_the_ack_after_it_is_allowed(
+    log: LogHistory, failures: list[str]
+) -> None:
+    """Seed 1700243 of profile `recreate`: the answer was a second on its way."""
+    stored(log, "a", at=0)
+    log.ack_ends("s", [0], 1, log.ack_begins("s", [0]))
+    asked = log.cursors["s"].asks()
+    log.seek_begins("s", 0)
+    log.seek_ends("s", 0, known=True)
+    log.ack_ends("s", [0], 1, log.ack_begins("s", [0]))
+    log.delivered("s", [(0, "a", 1, 2, 1)], asked)
     assert not failures
 
 
