@@ -18,6 +18,8 @@ from ledger.race import AllFailed
 from ledger.reader import LedgerReader
 from metadata.ledgers import LedgerState
 from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from protocol.entry import digest_for, pack_entry
+from protocol.extension import Op
 from tests.ledger_world import new_ledger
 
 DENIALS: tuple[OctavoError, ...] = (NoSuchEntry("none"), NoSuchLedger("none"))
@@ -68,6 +70,26 @@ async def test_a_refresh_waits_for_all_when_some_cannot_tell() -> None:
     assert not refresh.done()
     answers["c"].set_result(2)
     assert await refresh == 2
+
+
+async def test_the_entry_that_a_long_poll_brings_is_the_next_one() -> None:
+    """Not the last one: several may have been confirmed at once. It is read from no bookie then."""
+    reader = reader_of()
+    metadata = reader.metadata
+    digest = digest_for(metadata.digest_type, metadata.password)
+    following = pack_entry(digest, metadata.ledger_id, 4, 3, 7, b"content")
+    client: Any = reader._client
+    client.bookies = SimpleNamespace(get=lambda _: SimpleNamespace(is_ours=True))
+
+    async def answer(_: str, op: Op, body: dict[str, Any], **how: Any) -> dict[str, Any]:
+        assert (op, body["after"], body["entry"]) == (Op.WAIT_LAC, 3, True)
+        return {"lac": 9, "entry": following}
+
+    client.request = answer
+    assert await reader.wait_for(3, 10) == 9
+    assert reader.damaged_replicas == 0
+    (entry,) = await reader.read(4, 4)
+    assert (entry.entry_id, entry.payload) == (4, b"content")
 
 
 @pytest.mark.parametrize("said", [*itertools.product((*DENIALS, SILENCE), repeat=3)])
