@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import time
 import tracemalloc
@@ -34,7 +35,7 @@ from protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
 from tests.broker_cluster import make_topic, owned, running_brokers
 from tests.unit.broker_http.fake_broker import Running, running
 
-STALL_S_MAX = 0.6
+STALL_S_MAX = 0.25
 COUNT = 100_000
 MIB = 1 << 20
 TOPIC = "/v1/topics/public/one"
@@ -80,7 +81,11 @@ def stored(data: bytes, entry_id: int) -> StoredBatch:
 
 @contextlib.asynccontextmanager
 async def watched() -> AsyncIterator[list[float]]:
-    """The longest that the loop worked without a turn for others, by its own time."""
+    """The longest that the loop worked without a turn for others, by its own processor time.
+
+    A busy machine does not count, nor what the garbage collector does about all that other tests
+    have left: a full collection of that takes longer than anything that is judged here.
+    """
     found = [0.0]
 
     async def tick() -> None:
@@ -91,9 +96,11 @@ async def watched() -> AsyncIterator[list[float]]:
             found[0], last = max(found[0], now - last), now
 
     ticking = asyncio.create_task(tick())
+    gc.freeze()
     try:
         yield found
     finally:
+        gc.unfreeze()
         ticking.cancel()
 
 
