@@ -13,7 +13,7 @@ from octavo.cli.options import DATA_FOLDER, AsJson, BadOption, Config, Sets, par
 from octavo.cli.output import emit_json, emit_table, out, say
 
 if TYPE_CHECKING:
-    from octavo.standalone.cluster_file import ClusterFile
+    from octavo.standalone.cluster_file import ClusterFile, Member
     from octavo.standalone.supervisor import Plan
 
 TOPIC_ENSEMBLE = 3
@@ -37,7 +37,8 @@ def standalone(
         typer.Option(
             min=0,
             max=65000,
-            help="Brokers from N, bookies from N+50; 0: free ports. Default: 8080… and 3181….",
+            help="Brokers from N, bookies from N+50, their admin ports from N+100; 0: free ports. "
+            "Default: 8080…, 3181…, 9181….",
             show_default=False,
         ),
     ] = None,
@@ -86,7 +87,10 @@ standalone.__doc__ = f"{standalone.__doc__}\n\n{EXAMPLE}"
 
 
 _OWN = {
-    "bookie": ("host", "port", "bookie_id", "journal_directories", "ledger_directories"),
+    "bookie": (
+        *("host", "port", "admin_port", "bookie_id"),
+        *("journal_directories", "ledger_directories"),
+    ),
     "broker": ("host", "port", "broker_id"),
 }
 """What the supervisor decides for each process."""
@@ -129,7 +133,6 @@ async def _run(plan: Plan, as_json: bool) -> int:
     import signal
 
     from octavo.logs import configure_logging
-    from octavo.standalone.cluster_file import Member
     from octavo.standalone.supervisor import Supervisor
 
     configure_logging(service="supervisor", form="console", level="warning")
@@ -167,16 +170,27 @@ async def _run(plan: Plan, as_json: bool) -> int:
     return 0
 
 
+def _admin_url(member: Member) -> str:
+    host = member.address.rpartition(":")[0]
+    return f"http://{host}:{member.admin_port}" if member.admin_port else ""
+
+
 def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
     if as_json:
         emit_json({"ready": True, "took_s": round(took_s, 3), **asdict(cluster)})
         return
     rows = [
-        (member.name, member.address, str(member.pid), Path(member.log).name)
+        (
+            member.name,
+            member.address,
+            _admin_url(member),
+            str(member.pid),
+            Path(member.log).name,
+        )
         for member in cluster.members
     ]
     out.print(f"[bold green]ready[/] after {took_s:.1f} s, data in {cluster.folder}\n")
-    emit_table(("process", "address", "pid", "log (in logs/)"), rows)
+    emit_table(("process", "address", "admin", "pid", "log (in logs/)"), rows)
     url = cluster.urls[0]
     topic = f"{url}/v1/topics/public/greetings"
     out.print(

@@ -35,6 +35,8 @@ class Member:
     """`starting`, `running`, `dead` or `stopped`."""
     address: str = ""
     port: int = 0
+    admin_port: int = 0
+    """A bookie's, for health, metrics and what `octavo bookie … --url` asks; a broker has none."""
     log: str = ""
     restarts: int = 0
 

@@ -1,7 +1,8 @@
 """Which ports a standalone cluster listens on, and who sits on one that is taken.
 
-Fixed ones by default (brokers 8080, 8081, …; bookies 3181, 3182, …), so that URLs can be pasted
-and bookmarked; `--port-base N` moves all of them; `--port-base 0` takes free ones.
+Fixed ones by default (brokers 8080, 8081, …; bookies 3181, 3182, …, and 9181, 9182, … for a look
+at them), so that URLs can be pasted and bookmarked; `--port-base N` moves all of them;
+`--port-base 0` takes free ones.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pathlib import Path
 
 from protocol.codes import OctavoError, Scope
 
-BROKER_PORT = 8080
-BOOKIE_PORT = 3181
-BOOKIE_PORT_STEP = 50
-"""With `--port-base N`: brokers from N, bookies from N + 50."""
+FIRST_PORTS = {"broker": 8080, "bookie": 3181, "admin": 9181}
+"""`admin`: a bookie's `admin_port`."""
+STEPS = {"broker": 0, "bookie": 50, "admin": 100}
+"""With `--port-base N`: brokers from N, bookies from N + 50, their admin ports from N + 100."""
 FREE = 0
 
 
@@ -27,12 +28,11 @@ class PortInUse(OctavoError):
 
 
 def port_of(kind: str, number: int, port_base: int | None) -> int:
-    """The port of the `number`-th (from 1) bookie or broker; 0 where any free one will do."""
+    """The port of the `number`-th (from 1) of a kind; 0 where any free one will do."""
     if port_base == FREE:
         return FREE
-    if port_base is None:
-        return (BROKER_PORT if kind == "broker" else BOOKIE_PORT) + number - 1
-    return port_base + (0 if kind == "broker" else BOOKIE_PORT_STEP) + number - 1
+    first = FIRST_PORTS[kind] if port_base is None else port_base + STEPS[kind]
+    return first + number - 1
 
 
 def check_port(host: str, port: int, name: str) -> None:

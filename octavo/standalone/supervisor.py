@@ -201,12 +201,17 @@ class Supervisor:
 
     def _plan_child(self, kind: str, number: int) -> Child:
         name = f"{kind}-{number}"
-        port = self._port(kind, number, name)
+        former = self._former.member(name) if self._former else None
+        port = self._port(kind, number, name, former.port if former else ports.FREE)
+        admin_port = ports.FREE
         plan = self.plan
         own: dict[str, Any] = {**SMALLER[kind], "host": plan.host, "port": port, f"{kind}_id": name}
         if kind == "bookie":
             data = self._folder / name
+            before = former.admin_port if former else ports.FREE
+            admin_port = self._port("admin", number, name, before)
             own |= {
+                "admin_port": admin_port,
                 "journal_directories": [str(data / "journal")],
                 "ledger_directories": [str(data / "ledgers")],
             }
@@ -224,21 +229,21 @@ class Supervisor:
             sections=sections,
         )
         child = self._children[name] = self._make_child(kind, spec, self._folder)
-        self._change(Member(name=name, kind=kind, port=port, log=str(child.log_path)))
+        log = str(child.log_path)
+        self._change(Member(name=name, kind=kind, port=port, admin_port=admin_port, log=log))
         return child
 
-    def _port(self, kind: str, number: int, name: str) -> int:
+    def _port(self, kind: str, number: int, name: str, former: int) -> int:
         """The plan's port; among free ones the former one, so that URLs survive a restart."""
         host = self.plan.host
         port = ports.port_of(kind, number, self.plan.port_base)
         if port != ports.FREE:
             ports.check_port(host, port, name)
             return port
-        former = self._former.member(name) if self._former else None
-        if former and former.port:
+        if former != ports.FREE:
             with contextlib.suppress(ports.PortInUse):
-                ports.check_port(host, former.port, name)
-                return former.port
+                ports.check_port(host, former, name)
+                return former
         return ports.free_port(host)
 
     async def _start_child(self, child: Child) -> None:

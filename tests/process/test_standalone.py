@@ -122,6 +122,16 @@ def test_ledgers_and_bookies_by_command(running: Standalone) -> None:
     assert "Traceback" not in unknown.stderr
 
 
+def test_bookies_have_their_admin_ports(running: Standalone) -> None:
+    found = {member.admin_port for member in running.cluster.of_kind("bookie")}
+    assert len(found - {0}) == 3
+    assert {member.admin_port for member in running.cluster.of_kind("broker")} == {0}
+    for port in found:
+        asked = octavo("bookie", "copies", "--url", f"http://127.0.0.1:{port}", "--json")
+        assert asked.returncode == 0, asked.stderr
+        assert json.loads(asked.stdout)
+
+
 def test_a_dead_child_is_started_again(running: Standalone) -> None:
     for name in ("bookie-1", "broker-2"):
         before = running.kill(name)

@@ -38,6 +38,8 @@ def test_ports_by_plan() -> None:
     assert ports.port_of("bookie", 3, None) == 3183
     assert ports.port_of("broker", 2, 9000) == 9001
     assert ports.port_of("bookie", 1, 9000) == 9050
+    assert ports.port_of("admin", 3, None) == 9183
+    assert ports.port_of("admin", 30, 9000) == 9129
     assert ports.port_of("bookie", 1, 0) == ports.FREE
 
 
