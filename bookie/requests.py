@@ -44,6 +44,8 @@ log = structlog.get_logger()
 
 _FENCE = int(Flag.FENCE)
 _UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
+_COMPARED_MAX = 100
+"""Entries that one request may have compared: anybody can ask."""
 
 
 def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
@@ -87,6 +89,8 @@ class Requests:
         self._node_info = node_info
         self.fetch_copies: Callable[[], None] | None = None
         """Begins to look for copies that are missing here; None when nobody keeps them."""
+        self.compare_copies: Callable[[int, int, int], None] | None = None
+        """Begins to compare these entries with the other copies; None likewise."""
         self._reads: dict[Code, Counter] = {}
         self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
 
@@ -221,14 +225,21 @@ class Requests:
         if request.op is Op.NODE_INFO:
             return self._node_info()
         if request.op is Op.FETCH_COPIES:
-            if self.fetch_copies is None:
+            if self.fetch_copies is None or self.compare_copies is None:
                 raise BadRequest("this bookie keeps no copies: its setting keep_copies is false")
-            self.fetch_copies()
-            return {}
+            if "ledger" not in body:
+                self.fetch_copies()
+                return {}
         ledger_id = int_of(body, "ledger")
         if ledger_id < 0:
             raise BadRequest(f"ledger {ledger_id}: ledger ids are not negative")
         match request.op:
+            case Op.FETCH_COPIES:
+                first = max(0, int_of(body, "first"))
+                last = min(int_of(body, "last"), first + _COMPARED_MAX - 1)
+                assert self.compare_copies is not None
+                self.compare_copies(ledger_id, first, last)
+                return {}
             case Op.READ_LAC:
                 return await self._lac(ledger_id, entry=True)
             case Op.WRITE_LAC:

@@ -69,9 +69,10 @@ class Storage:
     _checkpointer: Checkpointer
     _cold: ColdReads
     _reading: Reading
-    _repeats: Repeats
+    repeats: Repeats
+    """Adds of what may be here already. There once started, as is the next."""
     compactor: Compactor
-    """Empties and removes entry logs; the collector tells it which. There once started."""
+    """Empties and removes entry logs; the collector tells it which."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class Storage:
             figures=self.figures,
         )
         self._control.journal_to(self._journals)
-        self._repeats = Repeats(
+        self.repeats = Repeats(
             self._reading,
             lambda run: self._control.admission(run, read_only=self.disk_full),
             self._journals,
@@ -237,7 +238,7 @@ class Storage:
             await self.scrubber.stop()
         if self._flushing is not None and await self._flushing.stop():
             self._control.close()
-            await self._repeats.close()
+            await self.repeats.close()
             try:
                 if self._failed is None:
                     await self._journals.drain()
@@ -290,7 +291,7 @@ class Storage:
         for run in runs:
             code = admit(run, read_only=read_only)
             if code is None:
-                self._repeats.take(run, done, lane)
+                self.repeats.take(run, done, lane)
             else:
                 results.append((run, code))
         if results:
@@ -307,11 +308,7 @@ class Storage:
             done(results)
 
     def _added(
-        self,
-        journal: Journal,
-        results: Results,
-        done: Done,
-        error: BaseException | None,
+        self, journal: Journal, results: Results, done: Done, error: BaseException | None
     ) -> None:
         """The group that holds these runs is durable, or is not."""
         flushing = self._flushing
@@ -346,7 +343,7 @@ class Storage:
         return self._journals.pending_bytes
 
     def _update_pressure(self) -> None:
-        journals, repeats = self._journals, self._repeats
+        journals, repeats = self._journals, self.repeats
         used = journals.pending_bytes + repeats.bytes
         self.pressure.update(used, journals.pending_buffers + repeats.count)
 

@@ -71,7 +71,14 @@ class Copying:
             self.bytes += size
             await asyncio.sleep(max(0.0, since + size * spread - loop.time()))
 
-    # ------------------------------------------------------------------ what it holds already
+    # ------------------------------------------------------------------ what is held already
+
+    async def copy_at(self, bookie: str, entry_id: int) -> bytes:
+        """A bookie's copy of an entry, whose digest holds. Raises why there is none to be had."""
+        try:
+            return (await self._read_from([bookie], entry_id, entry_id))[0]
+        except AllFailed as failed:
+            raise failed.answers[bookie] from failed
 
     async def sound(self, run: Range) -> list[Range]:
         """The parts of `run` that the bookie itself serves, and whose digests hold."""

@@ -18,6 +18,7 @@ import structlog
 from ledger.actions import ChooseReplacements
 from ledger.bookies import Bookies, settle
 from ledger.connection import BookieConnection
+from ledger.doubts import Doubts
 from ledger.errors import (
     BookieUnavailable,
     ClientClosed,
@@ -81,6 +82,8 @@ class LedgerClient:
         self._ticker: asyncio.Task[None] | None = None
         self._writers: dict[LedgerWriter, None] = {}
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
+        self.doubts = Doubts(self)
+        """Tells bookies which of their copies to compare."""
         self.taken = TakenIds()
         """New ledgers' ids that others had taken."""
 

@@ -133,10 +133,12 @@ class LedgerReader(EntrySource):
     def turn_away(self, entry_id: int, damage: OctavoError) -> None:
         """What was read last is damaged in a way that its checksum does not tell.
 
-        The replica that was asked first is reported, and from now on another one is.
+        The replica that was asked first is reported, and from now on another one is; those who
+        hold it are told, and mend it among themselves.
         """
         bookies = self._metadata.fragment_of(entry_id).bookies
         self._report(bookies[self._sticky % len(bookies)], damage)
+        self._client.doubts.tell(self._metadata, entry_id)
         self._sticky += 1
         self._tail = None
 

@@ -44,7 +44,8 @@ class Op(enum.IntEnum):
     """{} → {bookie_id, incarnation, read_only, unsure_through, free_bytes, total_bytes,
     version}."""
     FETCH_COPIES = 8
-    """{} → {}: this bookie looks at all ledgers soon, and fetches the copies that it lacks."""
+    """{} → {}: this bookie looks at all ledgers soon, and fetches the copies that it lacks.
+    {ledger, first, last} → {}: it compares its copies of these entries with the others'."""
     ADDED = 7
     """answer only, request id 0: {ledger, first, last}: these adds are durable."""
 

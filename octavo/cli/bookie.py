@@ -309,21 +309,34 @@ def scrub(
 def copies(
     url: AdminUrl = None,
     start: Annotated[bool, typer.Option("--start", help="Look at all ledgers now.")] = False,
+    compare: Annotated[
+        int | None,
+        typer.Option("--compare", min=0, metavar="LEDGER", help="Compare its copies of a ledger."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """What a running bookie fetched from others, and which ledgers are not whole there yet.
 
+    With --compare it reads its copies of a ledger and all others', and replaces its own where most
+    of the others prove them wrong; where nobody can tell, it says so and touches nothing.
+
     \b
-    Example:
+    Examples:
       octavo bookie copies --url http://127.0.0.1:9181
+      octavo bookie copies --url http://127.0.0.1:9181 --compare 7
     """
     from octavo.cli.output import emit_fields
 
-    answer = ask(url, "/copies", method="POST" if start else "GET")
+    path = "/copies" if compare is None else f"/copies?ledger={compare}"
+    answer = ask(url, path, method="POST" if start or compare is not None else "GET")
     if as_json or not isinstance(answer, dict):
         emit_json(answer)
         return
     listed = answer.pop("ledgers")
+    listed += [
+        {"ledger": one["ledger"], "reason": f"copies of entry {one['entry']}: {one['reason']}"}
+        for one in answer.pop("disagreeing", [])
+    ]
     emit_fields({name.replace("_", " "): value for name, value in answer.items()})
     if listed:
         emit_table(("ledger", "reason"), [(one["ledger"], one["reason"]) for one in listed])

@@ -1,6 +1,7 @@
 """A bookie keeps its own copies complete: the keeper of ledger/, beside the node, in its process.
 
-`GET /copies` on the admin port tells how that goes, `POST /copies` looks at all ledgers now.
+`GET /copies` on the admin port tells how that goes, `POST /copies` looks at all ledgers now, and
+`POST /copies?ledger=7` compares its copies of one ledger with the others'.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from bookie.add_run import AddRun
 from bookie.node import BookieNode
+from ledger.comparing import ComparingStatus, CopyComparer
 from ledger.copies import Range
 from ledger.keeper import CopyKeeper, KeeperOptions, KeeperStatus
 from ledger.ledgers import LedgerClient
 from ledger.options import LedgerOptions
 from metadata.store import MetadataError, MetadataStore
+from protocol.entry import HEADER
+from protocol.frames import Flag, add_prefix
 
 log = structlog.get_logger()
 
@@ -72,6 +77,14 @@ class NodeCopies:
         """All are that name this bookie."""
         await self._node.end_limbo()
 
+    async def replace(self, key: bytes, entry: bytes) -> None:
+        """Add an entry over what is here under its id; durable on return."""
+        ledger_id, entry_id, _, _ = HEADER.unpack_from(entry)
+        frame = add_prefix(key, len(entry), int(Flag.RECOVERY_ADD)) + entry
+        offsets = range(0, len(frame), len(frame))
+        run = AddRun(ledger_id, entry_id, 1, key, recovery=True, frames=frame, offsets=offsets)
+        await self._storage.repeats.replace(run)
+
 
 @contextlib.asynccontextmanager
 async def kept_copies(
@@ -88,18 +101,21 @@ async def kept_copies(
         yield None
         return
     client = LedgerClient(store, rng=rng, options=options or LedgerOptions(), clock=clock)
+    own = NodeCopies(node)
+    retry_s, bytes_per_s = config.copies_retry_ms / 1000, config.copies_bytes_per_s
+    comparer = CopyComparer(client, own, retry_s=retry_s, bytes_per_s=bytes_per_s)
     keeper = CopyKeeper(
         client,
-        NodeCopies(node),
+        own,
         KeeperOptions(
             lost_bookie_s=config.lost_bookie_ms / 1000,
             open_ledger_s=config.copies_open_ledger_ms / 1000,
             interval_s=config.copies_interval_ms / 1000,
-            retry_s=config.copies_retry_ms / 1000,
-            bytes_per_s=config.copies_bytes_per_s,
+            retry_s=retry_s,
+            bytes_per_s=bytes_per_s,
         ),
     )
-    _expose(node, keeper)
+    _expose(node, keeper, comparer)
 
     async def keep() -> None:
         await asyncio.sleep(min(_START_S, config.copies_retry_ms / 1000))
@@ -116,6 +132,7 @@ async def kept_copies(
             await asyncio.sleep(config.copies_retry_ms / 1000)
 
     node.server.requests.fetch_copies = keeper.walk_now
+    node.server.requests.compare_copies = comparer.doubt
     task = asyncio.create_task(keep(), name="copies")
     try:
         yield keeper
@@ -125,8 +142,8 @@ async def kept_copies(
         await client.close()
 
 
-def _expose(node: BookieNode, keeper: CopyKeeper) -> None:
-    status = keeper.status
+def _expose(node: BookieNode, keeper: CopyKeeper, comparer: CopyComparer) -> None:
+    status, compared = keeper.status, comparer.status
 
     def listing(query: Mapping[str, str]) -> dict[str, Any]:
         limit = int(query.get("limit", str(_LISTED_MAX)))
@@ -140,22 +157,33 @@ def _expose(node: BookieNode, keeper: CopyKeeper) -> None:
                 {"ledger": ledger_id, "reason": why}
                 for ledger_id, why in sorted(status.unfinished.items())[:limit]
             ],
+            "compared_entries": compared.compared_entries,
+            "replaced": compared.replaced,
+            "disagreeing": [
+                {"ledger": ledger_id, "entry": entry_id, "reason": why}
+                for (ledger_id, entry_id), why in sorted(compared.disagreeing.items())[:limit]
+            ],
         }
 
-    def walk_now(query: Mapping[str, str]) -> dict[str, Any]:
-        keeper.walk_now()
+    def look_now(query: Mapping[str, str]) -> dict[str, Any]:
+        if "ledger" in query:
+            first, last = int(query.get("first", "0")), int(query.get("last", str(2**63 - 1)))
+            comparer.doubt(int(query["ledger"]), max(0, first), last)
+        else:
+            keeper.walk_now()
         return listing(query)
 
     node.admin.route("GET", "/copies", listing)
-    node.admin.route("POST", "/copies", walk_now)
-    node.metrics.registry.register(CopyMetrics(status))
+    node.admin.route("POST", "/copies", look_now)
+    node.metrics.registry.register(CopyMetrics(status, compared))
 
 
 class CopyMetrics(Collector):
     """What a keeper did, read when it is asked for."""
 
-    def __init__(self, status: KeeperStatus) -> None:
+    def __init__(self, status: KeeperStatus, compared: ComparingStatus) -> None:
         self._status = status
+        self._compared = compared
 
     def collect(self) -> Iterator[Metric]:
         """What the registry asks for."""
@@ -165,9 +193,15 @@ class CopyMetrics(Collector):
             "Ledgers that the last walk could not make whole here",
             len(status.unfinished),
         )
+        yield GaugeMetricFamily(
+            "bookie_copies_disagree",
+            "Entries of which no copy is known to be the right one",
+            len(self._compared.disagreeing),
+        )
         for name, text, value in (
             ("bookie_copied_entries", "Entries fetched from others", status.copied_entries),
             ("bookie_copied_bytes", "The same in bytes", status.copied_bytes),
             ("bookie_adopted_fragments", "Taken over from lost bookies", status.adopted),
+            ("bookie_replaced_copies", "That the others' proved wrong", self._compared.replaced),
         ):
             yield CounterMetricFamily(name, text, value)

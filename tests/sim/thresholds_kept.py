@@ -84,6 +84,9 @@ KEPT: Mapping[str, str] = {
         ledger.ledgers:_ASK_FOR_ID_S ledger.taken_ids:* metadata.ledger_ids:_HIGH_END
         bookie.newcomers:_BETWEEN_LISTINGS_S
     """,
+    "nobody in the simulator forges entries: cluster/test_comparing_copies does": """
+        bookie.requests:_COMPARED_MAX ledger.comparing:* ledger.doubts:*
+    """,
     "HTTP and sockets are outside of the simulator": """
         bookie.admin:* broker.api_cluster:* broker.api_deliveries:* broker.api_publish:*
         broker.batch_proofs:*

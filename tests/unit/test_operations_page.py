@@ -19,6 +19,7 @@ from bookie.read_stats import ReadStats
 from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from broker.metrics import Duties, Metrics
+from ledger.comparing import ComparingStatus
 from ledger.keeper import KeeperStatus
 from ledger.options import LedgerOptions
 from octavo.process.copies import CopyMetrics
@@ -68,7 +69,7 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
     bookie.damages(DamageRegistry().counts)
     bookie.scrubbing(lambda: (0, 0, -1))
     bookie.garbage(CollectorStatus())
-    bookie.registry.register(CopyMetrics(KeeperStatus()))
+    bookie.registry.register(CopyMetrics(KeeperStatus(), ComparingStatus()))
     registries: list[CollectorRegistry] = [bookie.registry, Metrics(list, Duties).registry]
     for registry in registries:
         for family in registry.collect():
