@@ -17,7 +17,8 @@ from bookie.blocking import Blocking
 from bookie.checkpoint import Checkpointer
 from bookie.damage import DamagedRead, DamageRegistry
 from bookie.entry_log import EntryLogs
-from bookie.garbage import Fate, LogFacts, longest
+from bookie.garbage import LogFacts, longest
+from bookie.ledger_rules import Fate
 from bookie.log_slice import log_end
 from protocol.codes import BookieIOError
 

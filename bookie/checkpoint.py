@@ -36,11 +36,12 @@ from typing import ParamSpec, TypeVar
 
 from bookie.disk import Disk, DiskFull
 from bookie.entry_log import EntryLogs
+from bookie.entry_log_format import LogRun
 from bookie.index import IndexRun, LedgerIndex
 from bookie.ledger_state import LedgerStates, StateFile
 from bookie.log_slice import Stored, live_parts
 from bookie.mark import Mark, Position, write_mark
-from bookie.write_cache import Half, LogRun, WriteCache, log_runs
+from bookie.write_cache import Half, WriteCache, log_runs
 from protocol.codes import BookieIOError
 
 P = ParamSpec("P")

@@ -19,17 +19,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
 from bookie.collector_status import CollectorStatus
-from bookie.compaction import Cleared
+from bookie.compaction import Cleared, Compactor
 from bookie.config import BookieConfig
 from bookie.disk import DiskFull
 from bookie.garbage import Action, Decision, Quarantine, Rules, plan
 from bookie.proofs import Proofs, Proven
-from bookie.storage import Storage
 from protocol.codes import BookieError, OctavoError
 
 _log = structlog.get_logger()
@@ -42,13 +41,28 @@ class _Due(NamedTuple):
     major: bool
 
 
+class Collected(Protocol):
+    """What is collected: the storage, as far as its garbage is concerned."""
+
+    compactor: Compactor
+
+    def ledgers(self) -> list[int]:
+        """The ids of the ledgers this bookie knows, ascending."""
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Forget a ledger: reads say `NoSuchLedger`, adds are refused for ever; durable."""
+
+    async def checkpoint(self) -> None:
+        """Flush all that is durable in the journals, move the mark, remove old journal files."""
+
+
 class Collector:
     """Collects one bookie's garbage. Used on the loop."""
 
     def __init__(
         self,
         config: BookieConfig,
-        storage: Storage,
+        storage: Collected,
         proofs: Proofs,
         *,
         clock: Callable[[], int],

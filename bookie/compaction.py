@@ -24,10 +24,10 @@ from bookie.checkpoint import Checkpointer
 from bookie.damage import DamagedRead, DamageRegistry
 from bookie.disk import DiskFull
 from bookie.entry_log import EntryLogs
-from bookie.entry_log_format import FILE_HEADER_BYTES
-from bookie.garbage import Fate
+from bookie.entry_log_format import FILE_HEADER_BYTES, file_name
 from bookie.index import LedgerIndex
 from bookie.ledger_control import LedgerControl
+from bookie.ledger_rules import Fate
 from bookie.log_slice import Stored, live_in, log_end, read_slice
 from protocol.codes import BookieIOError
 
@@ -156,7 +156,7 @@ class Compactor:
         finally:
             self.progress = None
         if not reason:
-            self._damages.clear_log(log_id)
+            self._damages.clear_file(file_name(log_id))
         return Cleared(log_id, not reason, reason, self._read, self._copied)
 
     async def _pass(self, log_id: int, *, copy: bool) -> None:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from bookie.entry_log_format import file_name
 from protocol.codes import BookieIOError
 
 FINDINGS_MAX = 10_000
@@ -186,9 +185,8 @@ class DamageRegistry:
             found[damage.kind.value] += 1
         return found
 
-    def clear_log(self, log_id: int) -> None:
-        """An entry log has gone, with whatever was wrong with it."""
-        name = file_name(log_id)
+    def clear_file(self, name: str) -> None:
+        """The file of this name has gone from its folder, with whatever was wrong with it."""
         self._clear(lambda damage: damage.path.rpartition("/")[2] == name)
 
     def clear_range(self, path: str, start: int, end: int, *kinds: DamageKind) -> None:

@@ -20,6 +20,7 @@ from bookie.entry_log_format import (
     FILE_HEADER_BYTES,
     FOOTER,
     RECORD_BYTES,
+    LogRun,
     Record,
     decode_file_header,
     decode_footer,
@@ -32,7 +33,6 @@ from bookie.entry_log_format import (
 )
 from bookie.log_handle import LogHandle, LogRemoved
 from bookie.log_tail import ends_at, is_blank, write_tail
-from bookie.write_cache import LogRun
 from protocol.codes import BookieIOError, OctavoError, Scope
 
 _RESERVE_BYTES = 16 * 1024 * 1024

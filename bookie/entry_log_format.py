@@ -60,6 +60,16 @@ class Record(NamedTuple):
         return RECORD_BYTES + self.frames_bytes
 
 
+class LogRun(NamedTuple):
+    """What one entry log record will hold: consecutive entries of a ledger, as add frames."""
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+    frames: list[bytes]
+    frames_bytes: int
+
+
 def file_name(log_id: int) -> str:
     """The name of entry log `log_id`."""
     return numbered_name(log_id, SUFFIX)

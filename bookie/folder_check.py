@@ -23,9 +23,9 @@ from bookie.index_view import IndexView
 from bookie.journal_format import Meta
 from bookie.journal_reader import JournalReader
 from bookie.ledger_state import LedgerStates
+from bookie.load_states import load_states
 from bookie.mark import NAME as MARK_NAME
 from bookie.mark import Mark, check_journals, decode_mark
-from bookie.recover import load_states
 from bookie.replay import records_of
 from protocol.codes import OctavoError
 

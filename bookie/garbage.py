@@ -16,18 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
-class Fate(enum.Enum):
-    """What a bookie knows of a ledger, as far as its entries are concerned."""
-
-    LIVE = "live"
-    DELETED = "deleted"
-    """For good: the deletion is durable."""
-    UNSURE = "unsure"
-    """Deleted in memory, and not surely on the disk."""
-    UNKNOWN = "unknown"
-    """Never heard of. Entries of it that lie here are kept: what told of it was lost."""
-
-
 class Action(enum.Enum):
     """What to do with a log."""
 

@@ -25,6 +25,7 @@ from bookie.disk import Disk
 from bookie.entry_log import EntryLogs
 from bookie.index import INDEX_FOLDER, IndexRun, LedgerIndex, RocksIndex
 from bookie.ledger_state import LedgerStates
+from bookie.load_states import load_states
 from bookie.mark import Mark
 from protocol.codes import BookieIOError, OctavoError
 
@@ -172,8 +173,6 @@ def rebuild_index(
 
     Raises `RebuildRefused`, `LedgerStateDamaged` and `BookieIOError`: then nothing was changed.
     """
-    from bookie.recover import load_states
-
     states = LedgerStates()
     mark, _ = load_states(disk, ledger_directories, states)
     logs = EntryLogs(disk, ledger_directories, 1)

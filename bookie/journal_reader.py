@@ -30,9 +30,9 @@ from bookie.journal_format import (
     file_id_of,
     file_name,
 )
+from bookie.loss import REMEDY, Loss
 from bookie.mark import NAME as MARK_NAME
 from bookie.mark import NOWHERE, Position
-from bookie.salvage import REMEDY, Loss
 
 _SCAN_BYTES = 4 * 1024 * 1024
 _FIRST_FILE = 1

@@ -17,11 +17,10 @@ from functools import partial
 from bookie import ledger_rules
 from bookie.add_run import AddRun
 from bookie.disk import DiskFull
-from bookie.garbage import Fate
 from bookie.journal_format import Meta, MetaOp, encode_meta
 from bookie.journals import Journals
 from bookie.lac_watch import LacWatches
-from bookie.ledger_rules import FenceStep
+from bookie.ledger_rules import Fate, FenceStep
 from bookie.ledger_state import LedgerState, LedgerStates
 from bookie.limbo import Limbo
 from bookie.newcomers import Newcomers

@@ -43,6 +43,18 @@ def admission(
     return Code.OK
 
 
+class Fate(enum.Enum):
+    """What a bookie knows of a ledger, as far as its entries are concerned."""
+
+    LIVE = "live"
+    DELETED = "deleted"
+    """For good: the deletion is durable."""
+    UNSURE = "unsure"
+    """Deleted in memory, and not surely on the disk."""
+    UNKNOWN = "unknown"
+    """Never heard of. Entries of it that lie here are kept: what told of it was lost."""
+
+
 class Likeness(enum.Enum):
     """What an entry that is to be added is to the one that is here under its id."""
 

@@ -18,6 +18,7 @@ from bookie.entry_log_format import (
     FILE_HEADER_BYTES,
     FOOTER,
     RECORD_BYTES,
+    LogRun,
     Record,
     decode_file_header,
     decode_footer,
@@ -26,7 +27,6 @@ from bookie.entry_log_format import (
     file_name,
 )
 from bookie.index import IndexRun, LedgerIndex
-from bookie.write_cache import LogRun
 from protocol.codes import BookieIOError
 from protocol.frames import ADD_IDS, LENGTH
 

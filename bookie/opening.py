@@ -27,10 +27,11 @@ from bookie.journal import JournalWriter
 from bookie.journal_reader import GoodBlock, JournalReader
 from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates, StateFile
+from bookie.load_states import load_states
+from bookie.loss import Loss, OnLoss
 from bookie.mark import Mark, Position, check_journals
-from bookie.recover import cut_logs, load_states, make_folders, open_index
+from bookie.recover import cut_logs, make_folders, open_index
 from bookie.replay import records_of
-from bookie.salvage import Loss, OnLoss
 from bookie.write_cache import Half, WriteCache
 
 _log = structlog.get_logger()

@@ -17,9 +17,10 @@ from bookie.entry_log import EntryLogMissing, EntryLogs
 from bookie.index import INDEX_FOLDER as INDEX_FOLDER
 from bookie.index import LedgerIndex, RocksIndex
 from bookie.index_rebuild import fill, make_anew, settle
-from bookie.ledger_state import LedgerStateDamaged, LedgerStates, StateFile
-from bookie.mark import Mark, read_mark
-from bookie.salvage import Loss, restore_states, salvaged_states
+from bookie.ledger_state import LedgerStates
+from bookie.loss import Loss
+from bookie.mark import Mark
+from bookie.salvage import restore_states
 from protocol.codes import BookieIOError
 
 _log = structlog.get_logger()
@@ -34,31 +35,6 @@ def make_folders(disk: Disk, directories: Sequence[str]) -> None:
     for directory in directories:
         disk.make_directory(directory)
         disk.sync_directory(directory)
-
-
-def load_states(
-    disk: Disk,
-    directories: Sequence[str],
-    states: LedgerStates,
-    losses: list[Loss] | None = None,
-) -> tuple[Mark | None, StateFile]:
-    """Read the mark and fill `states`.
-
-    Raises `LedgerStateDamaged`, unless losses are accepted: then what is lost is added to `losses`.
-    """
-    mark = read_mark(disk, directories)
-    state_file = StateFile(disk, directories[0])
-    position = None if mark is None else (mark.state_id, mark.state_offset)
-    try:
-        for ledger_id, state in state_file.load(position):
-            states.restore(ledger_id, state)
-    except LedgerStateDamaged as error:
-        if losses is None:
-            raise
-        for ledger_id, state in salvaged_states(disk, directories[0]):
-            states.restore(ledger_id, state)
-        losses.append(Loss(DamageKind.STATE, directories[0], 0, 0, str(error)))
-    return mark, state_file
 
 
 def cut_logs(

@@ -25,10 +25,10 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from bookie.add_run import AddRun
+from bookie.error_code import code_of
 from bookie.journal import Journal
 from bookie.journals import Journals
 from bookie.ledger_rules import Likeness, likeness
-from bookie.requests import code_of
 from protocol.codes import (
     BadRequest,
     BookieIOError,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bookie.error_code import code_of
 from protocol.codes import (
     BadRequest,
     BookieError,
@@ -46,23 +47,6 @@ _FENCE = int(Flag.FENCE)
 _UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
 _COMPARED_MAX = 100
 """Entries that one request may have compared: anybody can ask."""
-
-
-def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
-    """The code that answers `error`. What nobody raised on purpose is logged: never "absent"."""
-    if isinstance(error, BookieError):
-        return error.code
-    if isinstance(error, ProtocolError):
-        return Code.BAD_REQUEST
-    log.error(
-        "request_failed",
-        request=what,
-        ledger=ledger_id,
-        entry=entry_id,
-        error=str(error),
-        exc_info=None if isinstance(error, OctavoError) else error,
-    )
-    return Code.IO
 
 
 def v2_code(code: Code, flags: int = 0) -> Code:

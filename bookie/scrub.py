@@ -25,6 +25,7 @@ import structlog
 from bookie.damage import Damage, DamagedRead, DamageKind, DamageRegistry
 from bookie.disk import Disk, DiskError
 from bookie.entry_log import EntryLogs
+from bookie.entry_log_format import file_name
 from bookie.index import IndexRun, LedgerIndex
 from bookie.log_walk import LogWalk, Walked
 from protocol.codes import BookieIOError
@@ -106,7 +107,7 @@ class LogScrub:
         self._clear_good(before, found)
         if self._log_id not in self._logs.log_ids:  # removed while it was read
             self._walk.done = True
-            self._damages.clear_log(self._log_id)
+            self._damages.clear_file(file_name(self._log_id))
         return self._walk.offset - before
 
     def _clear_good(self, before: int, found: list[Walked]) -> None:
@@ -187,7 +188,7 @@ class LogScrub:
     def _lost_file(self, kind: DamageKind) -> None:
         """The file is gone or cannot be opened, and nobody removed it: all that it held is lost."""
         if self._log_id not in self._logs.log_ids:
-            self._damages.clear_log(self._log_id)
+            self._damages.clear_file(file_name(self._log_id))
             return
         self._starts()
         spans: dict[int, tuple[int, int]] = {}

@@ -40,6 +40,7 @@ from bookie.ledger_control import LedgerControl
 from bookie.ledger_state import LedgerStates
 from bookie.limbo import Limbo
 from bookie.limbo_file import LimboFile
+from bookie.loss import OnLoss, tell_losses
 from bookie.opening import begin_journals, open_files, replay
 from bookie.pressure import AddPressure
 from bookie.read_cache import ReadCache
@@ -47,7 +48,6 @@ from bookie.read_stats import ReadStats
 from bookie.reading import Reading
 from bookie.reads import ColdReads
 from bookie.repeats import Done, Repeats, Results
-from bookie.salvage import OnLoss, tell_losses
 from bookie.scrub import Scrubber
 from bookie.write_cache import Half, WriteCache
 from protocol.codes import Code

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bookie.add_run import AddRun
+from bookie.entry_log_format import LogRun
 from protocol.frames import ADD_PREFIX_BYTES
 
 _NEVER = 2**63
@@ -228,16 +229,6 @@ class WriteCache:
         self.active.ledgers.pop(ledger_id, None)
         if self.flushing is not None:
             self.flushing.ledgers.pop(ledger_id, None)
-
-
-class LogRun(NamedTuple):
-    """What one entry log record will hold: consecutive entries of a ledger, as add frames."""
-
-    ledger_id: int
-    first_entry: int
-    entries: int
-    frames: list[bytes]
-    frames_bytes: int
 
 
 def log_runs(half: Half, run_bytes_max: int) -> Iterator[LogRun]:

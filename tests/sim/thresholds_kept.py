@@ -52,7 +52,7 @@ KEPT: Mapping[str, str] = {
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
         bookie.collector_status:_ROUNDS_KEPT bookie.connection:_LOGGED_REFUSALS_MAX
-        bookie.damage:FINDINGS_MAX bookie.ledger_sizes:_LIMIT bookie.salvage:_NAMED_MAX
+        bookie.damage:FINDINGS_MAX bookie.ledger_sizes:_LIMIT bookie.loss:_NAMED_MAX
         bookie.write_metrics:LATENCY_S bookie.write_metrics:COUNTS bookie.write_metrics:_GROUP_BYTES
         bookie.write_metrics:_FLUSH_S bookie.write_metrics:_FLUSH_BYTES broker.chores:_SAID_EVERY_S
         broker.members:_STRANGERS_TOLD_S

@@ -15,7 +15,8 @@ from bookie.collector import Collector, _Due
 from bookie.compaction import Pace
 from bookie.config import BookieConfig
 from bookie.disk import RealDisk
-from bookie.garbage import Fate, Quarantine
+from bookie.garbage import Quarantine
+from bookie.ledger_rules import Fate
 from bookie.proofs import Proofs
 from bookie.storage import Storage
 from metadata.embedded import EmbeddedStore

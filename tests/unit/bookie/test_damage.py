@@ -53,7 +53,7 @@ def test_a_log_that_goes_takes_its_damage_with_it_and_no_other() -> None:
     found = DamageRegistry()
     for log_id in (1, 2):
         found.report(DamageKind.RUN_CHECKSUM, f"/l/{file_name(log_id)}", 24)
-    found.clear_log(1)
+    found.clear_file(file_name(1))
     assert [damage.path for damage in found.current()] == [f"/l/{file_name(2)}"]
 
 

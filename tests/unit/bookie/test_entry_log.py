@@ -6,9 +6,8 @@ import pytest
 
 from bookie.disk import DiskFull
 from bookie.entry_log import EntryLogMissing, EntryLogs, Location
-from bookie.entry_log_format import RECORD_BYTES, decode_footer, file_name
+from bookie.entry_log_format import RECORD_BYTES, LogRun, decode_footer, file_name
 from bookie.ledger_state import LedgerState, LedgerStateDamaged, StateFile, encode_record
-from bookie.write_cache import LogRun
 from protocol.codes import BookieIOError
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import KEY, make_run

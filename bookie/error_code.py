@@ -1,0 +1,26 @@
+"""The code that answers an error: whoever answers, in a request or amid others, asks here."""
+
+from __future__ import annotations
+
+import structlog
+
+from protocol.codes import BookieError, Code, OctavoError, ProtocolError
+
+log = structlog.get_logger()
+
+
+def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
+    """The code that answers `error`. What nobody raised on purpose is logged: never "absent"."""
+    if isinstance(error, BookieError):
+        return error.code
+    if isinstance(error, ProtocolError):
+        return Code.BAD_REQUEST
+    log.error(
+        "request_failed",
+        request=what,
+        ledger=ledger_id,
+        entry=entry_id,
+        error=str(error),
+        exc_info=None if isinstance(error, OctavoError) else error,
+    )
+    return Code.IO
