@@ -132,12 +132,12 @@ class Work:
         garbage = json.loads(_get(bookie, "/gc?limit=0"))
         rounds = [garbage["total"], *(garbage["last_rounds"][:1] if garbage["running"] else [])]
         self.facts = {
-            "flushes": int(metrics["bookie_flush_bytes_count"]),
-            "flushed_mb": metrics["bookie_flush_bytes_sum"] / 1e6,
+            "flushes": int(metrics["octavo_bookie_flush_bytes_count"]),
+            "flushed_mb": metrics["octavo_bookie_flush_bytes_sum"] / 1e6,
             "compaction_read_mb": sum(one["read_bytes"] for one in rounds) / 1e6,
             "compaction_copied_mb": sum(one["copied_bytes"] for one in rounds) / 1e6,
             "logs_removed": sum(one["logs_removed"] for one in rounds),
-            "cold_reads": int(metrics['bookie_lookups_total{place="entry_log"}']),
+            "cold_reads": int(metrics['octavo_bookie_lookups_total{place="entry_log"}']),
         }
         self.compacting = garbage["progress"] is not None
         usage = psutil.Process(bookie.pid).cpu_times()

@@ -43,7 +43,7 @@ class _Damages(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What the registry asks for."""
         family = GaugeMetricFamily(
-            "bookie_damage", "Damaged places on the disks, by kind", labels=["kind"]
+            "octavo_bookie_damage", "Damaged places on the disks, by kind", labels=["kind"]
         )
         for kind, count in self._counts().items():
             family.add_metric([kind], count)
@@ -59,10 +59,10 @@ class _Scrubbing(Collector):
     def collect(self) -> Iterator[Metric]:
         """What the registry asks for."""
         size, passes, age_s = self._progress()
-        yield CounterMetricFamily("bookie_scrub_bytes", "Bytes read back", value=size)
-        yield CounterMetricFamily("bookie_scrub_passes", "Whole passes", value=passes)
+        yield CounterMetricFamily("octavo_bookie_scrub_bytes", "Bytes read back", value=size)
+        yield CounterMetricFamily("octavo_bookie_scrub_passes", "Whole passes", value=passes)
         yield GaugeMetricFamily(
-            "bookie_scrub_age_seconds", "Since a whole pass ended; -1 before", value=age_s
+            "octavo_bookie_scrub_age_seconds", "Since a whole pass ended; -1 before", value=age_s
         )
 
 
@@ -75,10 +75,10 @@ class _Memory(Collector):
     def collect(self) -> Iterator[Metric]:
         """What the registry asks for."""
         now = GaugeMetricFamily(
-            "bookie_memory_bytes", "Occupied by all connections together", labels=["of"]
+            "octavo_bookie_memory_bytes", "Occupied by all connections together", labels=["of"]
         )
         peak = GaugeMetricFamily(
-            "bookie_memory_peak_bytes", "The most that ever was occupied", labels=["of"]
+            "octavo_bookie_memory_peak_bytes", "The most that ever was occupied", labels=["of"]
         )
         for what, (used, most) in self._used().items():
             now.add_metric([what], used)
@@ -98,25 +98,31 @@ class _Garbage(Collector):
         status = self._status
         total = status.total
         for name, text, value in (
-            ("bookie_gc_rounds", "Rounds of garbage collection", status.count),
-            ("bookie_gc_ledgers_deleted", "Ledgers deleted here", total.ledgers_deleted),
-            ("bookie_gc_logs_removed", "Entry logs removed", total.logs_removed),
-            ("bookie_gc_reclaimed_bytes", "Bytes of removed entry logs", total.reclaimed_bytes),
-            ("bookie_gc_read_bytes", "Bytes of entry logs read back", total.read_bytes),
-            ("bookie_gc_copied_bytes", "Bytes copied out of entry logs", total.copied_bytes),
+            ("octavo_bookie_gc_rounds", "Rounds of garbage collection", status.count),
+            ("octavo_bookie_gc_ledgers_deleted", "Ledgers deleted here", total.ledgers_deleted),
+            ("octavo_bookie_gc_logs_removed", "Entry logs removed", total.logs_removed),
+            (
+                "octavo_bookie_gc_reclaimed_bytes",
+                "Bytes of removed entry logs",
+                total.reclaimed_bytes,
+            ),
+            ("octavo_bookie_gc_read_bytes", "Bytes of entry logs read back", total.read_bytes),
+            ("octavo_bookie_gc_copied_bytes", "Bytes copied out of entry logs", total.copied_bytes),
         ):
             yield CounterMetricFamily(name, text, value=value)
         yield GaugeMetricFamily(
-            "bookie_gc_quarantined", "Ledgers in quarantine", value=status.quarantined
+            "octavo_bookie_gc_quarantined", "Ledgers in quarantine", value=status.quarantined
         )
         yield GaugeMetricFamily(
-            "bookie_gc_live_bytes", "Bytes in entry logs of live ledgers", value=status.live_bytes
+            "octavo_bookie_gc_live_bytes",
+            "Bytes in entry logs of live ledgers",
+            value=status.live_bytes,
         )
         logs = GaugeMetricFamily(
-            "bookie_gc_logs", "Entry logs, by what becomes of them", labels=["state"]
+            "octavo_bookie_gc_logs", "Entry logs, by what becomes of them", labels=["state"]
         )
         sizes = GaugeMetricFamily(
-            "bookie_gc_log_bytes", "Bytes of entry logs, by the same", labels=["state"]
+            "octavo_bookie_gc_log_bytes", "Bytes of entry logs, by the same", labels=["state"]
         )
         for state, (count, size) in status.bytes_by_state().items():
             logs.add_metric([state], count)
@@ -130,64 +136,73 @@ class BookieMetrics:
     def __init__(self) -> None:
         registry = CollectorRegistry()
         self.registry = registry
-        self.adds = Counter("bookie_adds", "Entries acked as durable", registry=registry)
-        self.add_bytes = Counter("bookie_add_bytes", "Bytes of acked adds", registry=registry)
+        self.adds = Counter("octavo_bookie_adds", "Entries acked as durable", registry=registry)
+        self.add_bytes = Counter(
+            "octavo_bookie_add_bytes", "Bytes of acked adds", registry=registry
+        )
         self.adds_refused = Counter(
-            "bookie_adds_refused", "Adds not stored, by reason", ["code"], registry=registry
+            "octavo_bookie_adds_refused", "Adds not stored, by reason", ["code"], registry=registry
         )
         self.damaged = Counter(
-            "bookie_adds_damaged", "Adds whose CRC32C did not hold", registry=registry
+            "octavo_bookie_adds_damaged", "Adds whose CRC32C did not hold", registry=registry
         )
         self.add_run_entries = Histogram(
-            "bookie_add_run_entries",
+            "octavo_bookie_add_run_entries",
             "Entries that one answer acknowledged together",
             buckets=COUNTS,
             registry=registry,
         )
-        self.reads = Counter("bookie_reads", "Reads answered, by code", ["code"], registry=registry)
-        self.read_bytes = Counter("bookie_read_bytes", "Bytes of entries read", registry=registry)
+        self.reads = Counter(
+            "octavo_bookie_reads", "Reads answered, by code", ["code"], registry=registry
+        )
+        self.read_bytes = Counter(
+            "octavo_bookie_read_bytes", "Bytes of entries read", registry=registry
+        )
         self.read_seconds = Histogram(
-            "bookie_read_seconds", "Reads, queue included", buckets=LATENCY_S, registry=registry
+            "octavo_bookie_read_seconds", "Queue included", buckets=LATENCY_S, registry=registry
         )
         self.cold_wait_seconds = Histogram(
-            "bookie_cold_wait_seconds",
+            "octavo_bookie_cold_wait_seconds",
             "How long reads waited for a thread that reads entry logs",
             buckets=LATENCY_S,
             registry=registry,
         )
         self.fences = Counter(
-            "bookie_fences", "Fencing reads, by code", ["code"], registry=registry
+            "octavo_bookie_fences", "Fencing reads, by code", ["code"], registry=registry
         )
-        self.connections = Gauge("bookie_connections", "Open connections", registry=registry)
+        self.connections = Gauge("octavo_bookie_connections", "Open connections", registry=registry)
         self.protocol_errors = Counter(
-            "bookie_protocol_errors", "Connections ended for bytes they sent", registry=registry
+            "octavo_bookie_protocol_errors", "Ended for bytes they sent", registry=registry
         )
         self.pauses = Counter(
-            "bookie_read_pauses",
+            "octavo_bookie_read_pauses",
             "Times a socket was left unread for a while, by reason",
             ["reason"],
             registry=registry,
         )
         self.throttled = Counter(
-            "bookie_throttled",
+            "octavo_bookie_throttled",
             "Requests answered TOO_MANY_REQUESTS, by cause",
             ["cause"],
             registry=registry,
         )
         self.stalled = Counter(
-            "bookie_connections_stalled",
+            "octavo_bookie_connections_stalled",
             "Connections cut off for holding memory in vain, by how",
             ["how"],
             registry=registry,
         )
         self.read_only = Gauge(
-            "bookie_read_only", "1 while ordinary adds are refused", registry=registry
+            "octavo_bookie_read_only", "1 while ordinary adds are refused", registry=registry
         )
         self.limbo = Gauge(
-            "bookie_limbo", "1 while old ledgers are answered as unknown", registry=registry
+            "octavo_bookie_limbo", "1 while old ledgers are answered as unknown", registry=registry
         )
         self.free_bytes = Gauge(
-            "bookie_disk_free_bytes", "Free bytes by folder", ["directory"], registry=registry
+            "octavo_bookie_disk_free_bytes",
+            "Free bytes by folder",
+            ["directory"],
+            registry=registry,
         )
         self.writing = WriteMetrics(registry)
 
@@ -199,10 +214,10 @@ class BookieMetrics:
         """Expose where entries were found, and what reading ahead was good for."""
         places, ahead = stats.lookups, stats.ahead_bytes
         self.registry.register(
-            _Counts("bookie_lookups", "Runs of entries found, by place", "place", places)
+            _Counts("octavo_bookie_lookups", "Runs of entries found, by place", "place", places)
         )
         self.registry.register(
-            _Counts("bookie_read_ahead_bytes", "Read before it was asked for", "fate", ahead)
+            _Counts("octavo_bookie_read_ahead_bytes", "Read before it was asked for", "fate", ahead)
         )
         stats.on_cold_wait = self.cold_wait_seconds.observe
 

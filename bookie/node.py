@@ -225,12 +225,12 @@ class BookieNode:
                 reason=limbo.record.why,
             )
         self.metrics.gauge(
-            "bookie_queue_bytes",
+            "octavo_bookie_queue_bytes",
             "Adds that wait for the disk",
             lambda: self.storage.pending_add_bytes,
         )
         self.metrics.gauge(
-            "bookie_ledgers", "Ledgers known here", lambda: len(self.storage.ledgers())
+            "octavo_bookie_ledgers", "Ledgers known here", lambda: len(self.storage.ledgers())
         )
         self.metrics.scrubbing(self._scrubber.progress)
         self.collector = self._new_collector()

@@ -44,7 +44,7 @@ class _Bytes(Collector):
             total = sum(size for _, size in self.logs.bytes_by_state().values())
             found["entry_logs_live"] = self.logs.live_bytes
             found["entry_logs_dead"] = max(0, total - self.logs.live_bytes)
-        family = GaugeMetricFamily("bookie_bytes", "Where bytes are", labels=["state"])
+        family = GaugeMetricFamily("octavo_bookie_bytes", "Where bytes are", labels=["state"])
         for state, size in found.items():
             family.add_metric([state], size)
         yield family
@@ -58,23 +58,29 @@ class WriteMetrics:
             return Histogram(name, text, labels, buckets=buckets, registry=registry)
 
         self._group_bytes = histogram(
-            "bookie_group_bytes", "Bytes of one group commit", _GROUP_BYTES
+            "octavo_bookie_group_bytes", "Bytes of one group commit", _GROUP_BYTES
         )
         self._group_appends = histogram(
-            "bookie_group_appends", "Chunks of adds, fences and the like in one group", COUNTS
+            "octavo_bookie_group_appends",
+            "Chunks of adds, fences and the like in one group",
+            COUNTS,
         )
         self._group_seconds = histogram(
-            "bookie_group_seconds", "Write and sync of one group commit", LATENCY_S
+            "octavo_bookie_group_seconds", "Write and sync of one group commit", LATENCY_S
         )
         self._queue_seconds = histogram(
-            "bookie_queue_seconds", "The longest wait for the journal in each group", LATENCY_S
+            "octavo_bookie_queue_seconds",
+            "The longest wait for the journal in each group",
+            LATENCY_S,
         )
-        self._sync_seconds = histogram("bookie_sync_seconds", "fdatasync alone", LATENCY_S, "of")
+        self._sync_seconds = histogram(
+            "octavo_bookie_sync_seconds", "fdatasync alone", LATENCY_S, "of"
+        )
         self._flush_seconds = histogram(
-            "bookie_flush_seconds", "One flush, its wait for compaction included", _FLUSH_S
+            "octavo_bookie_flush_seconds", "One flush, its wait for compaction included", _FLUSH_S
         )
         self._flush_bytes = histogram(
-            "bookie_flush_bytes", "Bytes of the write cache in one flush", _FLUSH_BYTES
+            "octavo_bookie_flush_bytes", "Bytes of the write cache in one flush", _FLUSH_BYTES
         )
         self._bytes = _Bytes()
         registry.register(self._bytes)

@@ -51,7 +51,8 @@ BOOKIE = textwrap.dedent(
                 figures = {what: most for what, (_, most) in node.server.memory().items()}
                 refused = {}
                 for family in node.metrics.registry.collect():
-                    if family.name in ("bookie_throttled", "bookie_connections_stalled"):
+                    name = family.name.removeprefix("octavo_bookie_")
+                    if name in ("throttled", "connections_stalled"):
                         for sample in family.samples:
                             if sample.name.endswith("_total"):
                                 refused[",".join(sample.labels.values())] = sample.value

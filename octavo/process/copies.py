@@ -189,19 +189,23 @@ class CopyMetrics(Collector):
         """What the registry asks for."""
         status = self._status
         yield GaugeMetricFamily(
-            "bookie_ledgers_not_whole",
+            "octavo_bookie_ledgers_not_whole",
             "Ledgers that the last walk could not make whole here",
             len(status.unfinished),
         )
         yield GaugeMetricFamily(
-            "bookie_copies_disagree",
+            "octavo_bookie_copies_disagree",
             "Entries of which no copy is known to be the right one",
             len(self._compared.disagreeing),
         )
         for name, text, value in (
-            ("bookie_copied_entries", "Entries fetched from others", status.copied_entries),
-            ("bookie_copied_bytes", "The same in bytes", status.copied_bytes),
-            ("bookie_adopted_fragments", "Taken over from lost bookies", status.adopted),
-            ("bookie_replaced_copies", "That the others' proved wrong", self._compared.replaced),
+            ("octavo_bookie_copied_entries", "Entries fetched from others", status.copied_entries),
+            ("octavo_bookie_copied_bytes", "The same in bytes", status.copied_bytes),
+            ("octavo_bookie_adopted_fragments", "Taken over from lost bookies", status.adopted),
+            (
+                "octavo_bookie_replaced_copies",
+                "That the others' proved wrong",
+                self._compared.replaced,
+            ),
         ):
             yield CounterMetricFamily(name, text, value)

@@ -74,8 +74,8 @@ async def test_slow_disk_bounds_memory_and_refuses_nothing(tmp_path: Path) -> No
         # A half may be over its bound by the group that filled it; what was queued then follows.
         half_max = bounds["write_cache_bytes_max"] + bounds["journal_group_bytes_max"]
         assert cached_max <= 2 * half_max + bounds["journal_queue_bytes_max"] + 2 * slack
-        assert sample(bookie, "bookie_read_pauses_total", reason="STORAGE") > 0
-        assert sample(bookie, "bookie_adds_refused_total", code="TOO_MANY_REQUESTS") == 0
+        assert sample(bookie, "octavo_bookie_read_pauses_total", reason="STORAGE") > 0
+        assert sample(bookie, "octavo_bookie_adds_refused_total", code="TOO_MANY_REQUESTS") == 0
         for number, client in enumerate(clients):
             assert (await client.call(Op.LIST_ENTRIES, ledger=number)).body["runs"] == [
                 [0, count - 1]
@@ -102,8 +102,8 @@ async def test_one_greedy_connection_does_not_starve_another(tmp_path: Path) -> 
         await until(lambda: bookie.storage.pending_add_bytes)
         for entry_id in range(5):
             assert await modest.add(add_of(2, entry_id)) is Code.OK
-        assert sample(bookie, "bookie_read_pauses_total", reason="ADDS") > 0
-        assert sample(bookie, "bookie_adds_total") < 8_000, "the greedy one is not done yet"
+        assert sample(bookie, "octavo_bookie_read_pauses_total", reason="ADDS") > 0
+        assert sample(bookie, "octavo_bookie_adds_total") < 8_000, "the greedy one is not done yet"
         assert len(await greedy.acked(8_000)) == 8_000
         greedy.close()
         modest.close()
@@ -141,7 +141,7 @@ async def test_peer_that_takes_no_answers_is_not_read(tmp_path: Path) -> None:
         assert await client.add(add_of(1, 0, payload)) is Code.OK
         client._reader._transport.pause_reading()  # type: ignore[attr-defined]
         client.send(read_request(1, 0) * count)
-        await until(lambda: sample(bookie, "bookie_read_pauses_total", reason="ANSWERS"))
+        await until(lambda: sample(bookie, "octavo_bookie_read_pauses_total", reason="ANSWERS"))
         [slow] = [c for c in bookie.server._connections if c.flow.pauses]
         for _ in range(20):
             assert await other.read(1, 0) == entry_of(1, 0, payload)
@@ -164,7 +164,7 @@ async def test_peer_that_never_takes_its_answers_is_cut_off(tmp_path: Path) -> N
         assert await client.add(add_of(1, 0, payload)) is Code.OK
         client._reader._transport.pause_reading()  # type: ignore[attr-defined]
         client.send(read_request(1, 0) * 200)
-        await until(lambda: sample(bookie, "bookie_connections") == 0)
+        await until(lambda: sample(bookie, "octavo_bookie_connections") == 0)
         again = await RawClient.connect(bookie)
         assert await again.read(1, 0) == entry_of(1, 0, payload)
         again.close()
@@ -188,7 +188,7 @@ async def test_what_overtakes_reads_is_bounded_too(tmp_path: Path, request_frame
         [connection] = bookie.server._connections
         client._reader._transport.pause_reading()  # type: ignore[attr-defined]
         client.send(request_frame * 2000)
-        await until(lambda: sample(bookie, "bookie_read_pauses_total", reason="ANSWERS"))
+        await until(lambda: sample(bookie, "octavo_bookie_read_pauses_total", reason="ANSWERS"))
         for _ in range(50):
             await asyncio.sleep(0)
             unsent = connection._transport.get_write_buffer_size()  # type: ignore[union-attr]
@@ -210,7 +210,7 @@ async def test_many_reads_in_flight_are_all_answered(tmp_path: Path) -> None:
         assert {(a.entry_id, a.entry) for a in found if isinstance(a, ReadAnswer)} == {
             (i, entry_of(1, i)) for i in range(100)
         }
-        assert sample(bookie, "bookie_read_pauses_total", reason="READS") > 0
+        assert sample(bookie, "octavo_bookie_read_pauses_total", reason="READS") > 0
         client.close()
 
 
@@ -227,7 +227,7 @@ async def test_peers_that_vanish_in_the_middle(tmp_path: Path) -> None:
         waiter.send(encode_request(Op.WAIT_LAC, 1, {"ledger": 1, "after": 10**6}))
         await until(lambda: bookie.server.requests.long_polls)
         waiter.writer.transport.abort()
-        await until(lambda: sample(bookie, "bookie_connections") == 0)
+        await until(lambda: sample(bookie, "octavo_bookie_connections") == 0)
         await until(lambda: not bookie.storage.pending_add_bytes)
         assert bookie.server.requests.long_polls == 0
         client = await RawClient.connect(bookie)

@@ -170,7 +170,7 @@ async def test_damaged_entry_is_refused_and_the_rest_goes_on(
     assert AddRefused(Code.BAD_REQUEST, 1, 1) in answers
     assert {Added(1, 0, 0), Added(1, 2, 2)} <= set(answers)  # type: ignore[arg-type]
     assert await client.read(1, 1) is Code.NO_ENTRY
-    assert bookie.metrics.registry.get_sample_value("bookie_adds_damaged_total") == 1
+    assert bookie.metrics.registry.get_sample_value("octavo_bookie_adds_damaged_total") == 1
     # Without the flag the digest may be of any type: the bookie cannot judge.
     bad[4:8] = struct.pack(">I", header(1))
     assert await client.add(bytes(bad)) is Code.OK
@@ -320,7 +320,7 @@ async def test_broken_bytes_end_their_connection_only(
     other = await RawClient.connect(bookie)
     other.send(BROKEN[what])
     assert await other.is_closed()
-    assert bookie.metrics.registry.get_sample_value("bookie_protocol_errors_total") == 1
+    assert bookie.metrics.registry.get_sample_value("octavo_bookie_protocol_errors_total") == 1
     assert await client.add(add_of(1, 0)) is Code.OK
 
 
@@ -399,14 +399,14 @@ async def test_metrics_count_what_happened(bookie: BookieNode, client: RawClient
     await client.fence(1)
     text = bookie.metrics.exposition().decode()
     for line in (
-        "bookie_adds_total 100.0",
-        'bookie_reads_total{code="OK"} 2.0',
-        'bookie_reads_total{code="NO_ENTRY"} 1.0',
-        'bookie_fences_total{code="ok"} 1.0',
-        'bookie_lookups_total{place="write_cache"} 2.0',
-        "bookie_connections 1.0",
-        "bookie_queue_bytes 0.0",
-        "bookie_ledgers 1.0",
+        "octavo_bookie_adds_total 100.0",
+        'octavo_bookie_reads_total{code="OK"} 2.0',
+        'octavo_bookie_reads_total{code="NO_ENTRY"} 1.0',
+        'octavo_bookie_fences_total{code="ok"} 1.0',
+        'octavo_bookie_lookups_total{place="write_cache"} 2.0',
+        "octavo_bookie_connections 1.0",
+        "octavo_bookie_queue_bytes 0.0",
+        "octavo_bookie_ledgers 1.0",
     ):
         assert line in text.splitlines()
-    assert (bookie.metrics.registry.get_sample_value("bookie_group_seconds_count") or 0) >= 2
+    assert (bookie.metrics.registry.get_sample_value("octavo_bookie_group_seconds_count") or 0) >= 2

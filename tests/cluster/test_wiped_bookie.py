@@ -189,7 +189,7 @@ async def test_the_answers_of_a_wiped_bookie(cluster: Cluster) -> None:
     assert info["unsure_through"] >= ledger_id
     assert await raw.add(add_of(info["unsure_through"] + 1, 0)) is Code.OK
     raw.close()
-    assert b"bookie_limbo 1.0" in node.metrics.exposition()
+    assert b"octavo_bookie_limbo 1.0" in node.metrics.exposition()
 
 
 async def test_limbo_lasts_until_the_operator_ends_it(cluster: Cluster) -> None:

@@ -19,8 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 def limbo_of(bookie: Node) -> float:
     """Its metric: 1 while it cannot tell what it held."""
-    found = re.search(r"^bookie_limbo(?:\{.*\})? (\S+)$", bookie.get(":9181/metrics") or "", re.M)
-    assert found, "the bookie has no metric bookie_limbo"
+    found = re.search(
+        r"^octavo_bookie_limbo(?:\{.*\})? (\S+)$", bookie.get(":9181/metrics") or "", re.M
+    )
+    assert found, "the bookie has no metric octavo_bookie_limbo"
     return float(found[1])
 
 

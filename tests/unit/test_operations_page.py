@@ -62,7 +62,7 @@ def test_every_log_event_is_on_the_page_and_no_other() -> None:
 
 
 def test_every_metric_is_on_the_page_and_no_other() -> None:
-    found: set[str] = {"bookie_queue_bytes", "bookie_ledgers"}  # node.py adds these
+    found: set[str] = {"octavo_bookie_queue_bytes", "octavo_bookie_ledgers"}  # node.py adds these
     bookie = BookieMetrics()
     bookie.reads_of(ReadStats())
     bookie.memory(lambda: {"adds": (0, 0)})
@@ -75,10 +75,11 @@ def test_every_metric_is_on_the_page_and_no_other() -> None:
         for family in registry.collect():
             found.add(family.name + ("_total" if family.type == "counter" else ""))
     assert names_in(METRICS) == found
+    assert all(name.startswith("octavo_") for name in found), "one prefix finds all of them"
 
 
 def test_every_bookie_metric_says_its_unit_and_when_to_worry() -> None:
-    rows = [line for line in METRICS.splitlines() if line.startswith("| `bookie_")]
+    rows = [line for line in METRICS.splitlines() if line.startswith("| `octavo_bookie_")]
     assert rows
     for row in rows:
         _, _, unit, _, what, worry, _ = (cell.strip() for cell in row.split("|"))

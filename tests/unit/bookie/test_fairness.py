@@ -335,7 +335,7 @@ async def test_an_add_there_is_no_room_for_is_refused_while_the_disk_still_hangs
             recovery.send(add_of(101, 0, flags=RECOVERY))
             await until(lambda: bookie.storage.pressure.used > BOUNDS["add_bytes_max"])
             count = bookie.metrics.registry.get_sample_value
-            refused = count("bookie_throttled_total", {"cause": "adds"}) or 0
+            refused = count("octavo_bookie_throttled_total", {"cause": "adds"}) or 0
             assert refused >= 1
         assert await recovery.acked(1) == [(101, 0)]
         await until(lambda: bookie.server.pressure is Pressure.NONE)
