@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from aiohttp import web
 
 from broker.problems import Problem
 
-if TYPE_CHECKING:
-    from broker.call import Call
-
-Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+"""Takes a `Call` (call.py), which knows its route and is therefore not known here."""
 Json = Mapping[str, Any]
 PATH_BYTES_MAX = 4096
 

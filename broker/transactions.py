@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -20,7 +20,6 @@ from broker.errors import (
     SpliceUnfinished,
     TopicNotFound,
 )
-from broker.partition import Partition
 from broker.state_log import delete_quietly
 from broker.transaction import Caller
 from broker.transaction_checks import Checks, Offer, check_owner
@@ -51,6 +50,13 @@ Splice = Callable[[PartitionName, str, int], Awaitable[int | None]]
 """Ask a partition's owner for `Partition.splice`. Raises `TopicNotFound` when it is deleted."""
 ANYBODY = Caller()
 _LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
+
+
+class TakesPart(Protocol):
+    """A partition that is served here, as far as a transaction is concerned."""
+
+    async def splice(self, transaction: str, batch: int) -> int | None:
+        """Take in this partition's part, if that was not done before; see `Partition.splice`."""
 
 
 class Committed(NamedTuple):
@@ -202,7 +208,7 @@ class Transactions:
         return found
 
     async def sweep(
-        self, transaction: str, local: Callable[[PartitionName], Awaitable[Partition | None]]
+        self, transaction: str, local: Callable[[PartitionName], Awaitable[TakesPart | None]]
     ) -> None:
         """Finish for the partitions served here what whoever committed it has left; forget the old.
 

@@ -8,16 +8,13 @@ most for one entry. Nobody waits for it and nothing depends on it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import structlog
 
+from ledger.context import LedgerContext
 from metadata.ledgers import LedgerMetadata
 from protocol.codes import OctavoError
 from protocol.extension import Op
-
-if TYPE_CHECKING:
-    from ledger.ledgers import LedgerClient
 
 log = structlog.get_logger()
 
@@ -28,7 +25,7 @@ _KEPT_MAX = 1_000
 class Doubts:
     """Those of one client."""
 
-    def __init__(self, client: LedgerClient) -> None:
+    def __init__(self, client: LedgerContext) -> None:
         self._client = client
         self._told: dict[tuple[int, int], float] = {}
 

@@ -18,6 +18,7 @@ import structlog
 from ledger.actions import ChooseReplacements
 from ledger.bookies import Bookies, settle
 from ledger.connection import BookieConnection
+from ledger.context import OpenWriter, Ticking
 from ledger.doubts import Doubts
 from ledger.errors import (
     BookieUnavailable,
@@ -34,7 +35,6 @@ from ledger.reader import LedgerReader
 from ledger.records import check_password, read_record
 from ledger.recovery import Recovery
 from ledger.recovery_events import RecoveryEvent
-from ledger.replication import Replication
 from ledger.taken_ids import TakenIds
 from ledger.writer import LedgerWriter
 from metadata.bookies import BookieRegistry
@@ -78,9 +78,9 @@ class LedgerClient:
         self._clock = clock or (lambda: 0)
         self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ticking: dict[Replication, None] = {}  # dicts as sets that keep their order
+        self._ticking: dict[Ticking, None] = {}  # dicts as sets that keep their order
         self._ticker: asyncio.Task[None] | None = None
-        self._writers: dict[LedgerWriter, None] = {}
+        self._writers: dict[OpenWriter, None] = {}
         self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
         self.doubts = Doubts(self)
         """Tells bookies which of their copies to compare."""
@@ -315,15 +315,15 @@ class LedgerClient:
                 return  # whoever awaits the task has it
             log.error("ledger_task_failed", reason=repr(error))
 
-    def forget(self, writer: LedgerWriter) -> None:
+    def forget(self, writer: OpenWriter) -> None:
         """It ended."""
         self._writers.pop(writer, None)
 
-    def stop_ticking(self, replication: Replication) -> None:
+    def stop_ticking(self, replication: Ticking) -> None:
         """It waits for nothing any more."""
         self._ticking.pop(replication, None)
 
-    def keep_ticking(self, replication: Replication) -> None:
+    def keep_ticking(self, replication: Ticking) -> None:
         """Call `replication.tick` from time to time, until it returns False."""
         self._ticking[replication] = None
         if self._ticker is None:

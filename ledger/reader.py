@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
+from ledger.context import LedgerContext
 from ledger.entry_source import EntrySource
 from ledger.errors import BookieUnavailable, LedgerError, ReadFailed
 from ledger.opened import opener_for
@@ -37,9 +38,6 @@ from protocol.codes import (
 from protocol.entry import INVALID_ENTRY_ID, Entry
 from protocol.extension import Op, bytes_of, int_of
 
-if TYPE_CHECKING:
-    from ledger.ledgers import LedgerClient
-
 log = structlog.get_logger()
 
 _SINGLE_READS_MAX = 128
@@ -51,7 +49,7 @@ _BUSY_PAUSE_S = 0.02
 class LedgerReader(EntrySource):
     """One ledger, open for reading. Made by `LedgerClient.open`."""
 
-    def __init__(self, client: LedgerClient, metadata: LedgerMetadata, version: int) -> None:
+    def __init__(self, client: LedgerContext, metadata: LedgerMetadata, version: int) -> None:
         self._client = client
         self._options = client.options
         self._loop = asyncio.get_running_loop()

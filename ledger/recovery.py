@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -30,6 +30,7 @@ from ledger.actions import (
 )
 from ledger.bookies import Bookie, Lane
 from ledger.connection import BookieConnection
+from ledger.context import LedgerContext
 from ledger.errors import BookieUnavailable, RecoveryFailed
 from ledger.records import ChangeLost, ChangeWritten, change_record, check_password, read_record
 from ledger.recovering import Recovering, State
@@ -60,9 +61,6 @@ from protocol.codes import (
 from protocol.entry import INVALID_ENTRY_ID, DigestType, digest_for, master_key, unpack_entry
 from protocol.frames import Flag, add_prefix
 
-if TYPE_CHECKING:
-    from ledger.ledgers import LedgerClient
-
 log = structlog.get_logger()
 
 _READ_FLAGS = int(Flag.FENCE | Flag.HIGH_PRIORITY | Flag.UNKNOWN_STATE)
@@ -76,7 +74,7 @@ class Recovery:
 
     def __init__(
         self,
-        client: LedgerClient,
+        client: LedgerContext,
         ledger_id: int,
         password: bytes | None,
         observe: Callable[[RecoveryEvent], None] | None = None,

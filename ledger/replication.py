@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ledger import writing
 from ledger.actions import (
@@ -27,6 +27,7 @@ from ledger.actions import (
     WritingAction,
 )
 from ledger.bookies import Lane
+from ledger.context import LedgerContext
 from ledger.errors import BookieUnavailable, LedgerFenced
 from ledger.pending import Pending
 from ledger.records import ChangeLost, ChangeWritten, change_record
@@ -35,9 +36,6 @@ from ledger.writing import State, Writing
 from metadata.ledgers import LedgerMetadata
 from protocol.codes import Code, OctavoError, error_for
 from protocol.extension import Op
-
-if TYPE_CHECKING:
-    from ledger.ledgers import LedgerClient
 
 _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
 """One such answer ends the writer: fenced, a wrong key, deleted."""
@@ -67,7 +65,7 @@ class Replication:
     """The ensemble of one open ledger."""
 
     def __init__(
-        self, client: LedgerClient, metadata: LedgerMetadata, version: int, owner: ReplicationOwner
+        self, client: LedgerContext, metadata: LedgerMetadata, version: int, owner: ReplicationOwner
     ) -> None:
         self.core = Writing(metadata, version)
         self.pending = Pending(metadata, self.core.quorum)

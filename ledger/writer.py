@@ -20,12 +20,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import structlog
 
 from ledger import writing
 from ledger.actions import ChangeDelayed, Closed, Ended, EnsembleChanged, Stalled
+from ledger.context import LedgerContext
 from ledger.errors import (
     ClientClosed,
     LedgerClosed,
@@ -40,9 +40,6 @@ from protocol.codes import OctavoError, Unauthorized
 from protocol.entry import Buffer
 from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
-if TYPE_CHECKING:
-    from ledger.ledgers import LedgerClient
-
 log = structlog.get_logger()
 
 __all__ = ["AddDone", "LedgerWriter", "WriterEvent"]
@@ -56,7 +53,7 @@ _HELD_FACTOR_MAX = 4
 class LedgerWriter:
     """One ledger, open for writing by this process. Made by `LedgerClient.create`."""
 
-    def __init__(self, client: LedgerClient, metadata: LedgerMetadata, version: int) -> None:
+    def __init__(self, client: LedgerContext, metadata: LedgerMetadata, version: int) -> None:
         self._client = client
         self._options = client.options
         self._loop = asyncio.get_running_loop()
