@@ -1,7 +1,7 @@
 """Who owns these folders: a cookie in every folder and in metadata, and a lock while one runs.
 
 A bookie vouches for what it does not hold ("no such entry"), so it must not start on folders that
-may have lost something. The rules (BookKeeper CK-1, CK-2):
+may have lost something. The rules, as in BookKeeper's `Cookie`:
 
 - every folder and metadata carry the same cookie: start;
 - none of them does, and the folders hold nothing else: stamp them, with a new incarnation;

@@ -102,7 +102,7 @@ class JournalQueue(Generic[T]):
             found = first.next()
             if found is None:
                 if len(self._stretches) == 1:
-                    return None  # its lanes remember who had a turn
+                    return None  # it is empty, and takes what comes next
                 self._stretches.popleft()
                 continue
             _, lane = found

@@ -1,7 +1,7 @@
 """Opens what a bookie left on its disks: mark, ledger state, entry logs, index. Blocking.
 
-The journal is replayed by storage.py on top of what is opened here. An index that is missing or
-older than the mark is rebuilt from the entry logs, from where it is known to be complete.
+The journals are replayed on top of it by opening.py. An index that is missing or older than the
+mark is rebuilt from the entry logs, from where it is known to be complete.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Writing:
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[WritingAction]:
-        """`bookie_id` stored `first` … `last`. Dropped unless it is in the ensemble (WR-5)."""
+        """`bookie_id` stored `first` … `last`. Counts for members of the ensemble alone (P15)."""
         try:
             position = self.ensemble.index(bookie_id)
         except ValueError:
@@ -156,7 +156,7 @@ class Writing:
     # ------------------------------------------------------------------ failures and spares
 
     def failed(self, bookie_id: str, reason: OctavoError) -> list[WritingAction]:
-        """`bookie_id` failed or timed out, be it for an add that was confirmed long ago (WR-8)."""
+        """`bookie_id` failed or timed out, be it for an add that was confirmed long ago (P18)."""
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
         position = self.ensemble.index(bookie_id)

@@ -67,7 +67,7 @@ def test_confirmed_by_an_ack_quorum_and_in_order() -> None:
 
 
 def test_acks_of_a_stranger_or_of_entries_never_sent_do_not_count() -> None:
-    """WR-5."""
+    """P15."""
     core = writing()
     core.push(2)
     core.acked("a", 0, 1)
@@ -231,7 +231,7 @@ def test_9_acks_of_the_replaced_bookie_are_forgotten_for_every_entry() -> None:
     core.chosen({2: "d"})
     assert confirmed(core.written(1)) is None
     assert confirmed(core.acked("a", 0, 0)) == 0, "entry 1 must wait for d, which has not stored it"
-    assert core.acked("c", 1, 1) == [], "WR-5: c is no member"
+    assert core.acked("c", 1, 1) == [], "P15: c is no member"
     assert confirmed(core.acked("d", 1, 1)) == 1
 
 
@@ -283,7 +283,7 @@ def test_10_a_stalled_writer_goes_on_when_a_bookie_returns_or_a_spare_comes() ->
 
 
 def test_11_a_late_failure_changes_the_ensemble_too() -> None:
-    """No. 11, WR-8, P18: the entry was confirmed long ago."""
+    """No. 11, P18: the entry was confirmed long ago."""
     core = writing()
     core.push(1)
     core.acked("a", 0, 0)
