@@ -92,6 +92,7 @@ class Recovery:
         self._writing_to: dict[Bookie, None] = {}
         self._restarts = 0
         self._add_flags = _ADD_FLAGS
+        self._ended = False
 
     async def run(self) -> LedgerMetadata:
         """The closed ledger's record. Raises `RecoveryFailed`, `Unauthorized`, `LedgerNotFound`."""
@@ -114,6 +115,7 @@ class Recovery:
         self._perform(self._core.metadata_read(metadata, version))
 
     def _stop(self) -> None:
+        self._ended = True
         for task in tuple(self._tasks):
             task.cancel()
         for bookie in self._writing_to:
@@ -135,6 +137,10 @@ class Recovery:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
+    def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+        """Do it then, unless this recovery has ended."""
+        self._loop.call_later(delay_s, lambda: None if self._ended else act(*args))
+
     def _fail(self, error: BaseException) -> None:
         if not self._result.done():
             self._result.set_exception(error)
@@ -142,7 +148,8 @@ class Recovery:
     # ------------------------------------------------------------------ actions
 
     def _perform(self, actions: list[RecoveringAction]) -> None:
-        todo = list(reversed(actions))
+        # What is answered after the end would have it listen to bookies that nobody lets go of.
+        todo = [] if self._ended else list(reversed(actions))
         while todo:
             action = todo.pop()
             match action:
@@ -257,7 +264,7 @@ class Recovery:
 
         def answered(error: OctavoError | None, data: bytes) -> None:
             if isinstance(error, TooManyRequests) and self._loop.time() < until:
-                self._loop.call_later(_BUSY_PAUSE_S, self._with, bookie, send, done)
+                self._later(_BUSY_PAUSE_S, self._with, bookie, send, done)
             elif error is not None:
                 done(error)
             else:
@@ -312,7 +319,7 @@ class Recovery:
             partial(self._send, bookie_id, first, last),
             partial(self._write_failed, bookie_id),
         )
-        self._loop.call_later(self._options.add_timeout_s, self._check_acked, bookie_id, last)
+        self._later(self._options.add_timeout_s, self._check_acked, bookie_id, last)
 
     def _send(self, bookie_id: str, first: int, last: int, connection: BookieConnection) -> None:
         parts: list[bytes] = []
@@ -359,7 +366,7 @@ class Recovery:
         if self._result.done():
             return
         if code == Code.TOO_MANY_REQUESTS:
-            self._loop.call_later(_BUSY_PAUSE_S, self._write_back, bookie_id, first, last)
+            self._later(_BUSY_PAUSE_S, self._write_back, bookie_id, first, last)
             return
         error = error_for(code, f"bookie {bookie_id}: recovery add of entries {first} to {last}")
         if self._is_squatted(bookie_id, error):

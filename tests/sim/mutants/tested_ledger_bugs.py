@@ -424,8 +424,7 @@ BUGS = (
             Edit(
                 "ledger.recovery:Recovery._ask",
                 "        if isinstance(error, TooManyRequests) and self._loop.time() < until:\n"
-                "            self._loop.call_later("
-                "_BUSY_PAUSE_S, self._with, bookie, send, done)\n"
+                "            self._later(_BUSY_PAUSE_S, self._with, bookie, send, done)\n"
                 "        elif error is not None:",
                 "        if error is not None:",
             ),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from ledger.errors import BookieUnavailable
 from ledger.options import LedgerOptions
-from ledger.recovery import Recovery
+from ledger.recovering import WriteBack
+from ledger.recovery import _BUSY_PAUSE_S, Recovery
 from protocol.codes import (
     BookieIOError,
+    Code,
     DigestMismatch,
     NoSuchEntry,
     NoSuchLedger,
@@ -93,3 +96,20 @@ async def test_of_a_foreign_bookie_a_wrong_key_says_nothing() -> None:
         await recovery._fence("b")
     recovery._read(3, "b")
     assert core.told == ["fence_failed", "entry_unknown"]
+
+
+async def test_after_its_end_it_listens_to_nobody() -> None:
+    """It was let go of by every bookie at its end: a listener from then on stays for ever."""
+    listened: list[object] = []
+    bookie = Mock(listen=listened.append, unlisten=listened.remove)
+    client: Any = SimpleNamespace(
+        options=LedgerOptions(), bookies=SimpleNamespace(get=lambda *_: bookie)
+    )
+    recovery = Recovery(client, 7, b"")
+    patched: Any = recovery
+    patched._with = lambda *_: None
+    recovery.add_refused("a", Code.TOO_MANY_REQUESTS, 0, 0)
+    recovery._stop()
+    await asyncio.sleep(2 * _BUSY_PAUSE_S)
+    recovery._perform([WriteBack(0, "a", 0, 0)])
+    assert not listened
