@@ -9,6 +9,7 @@ not be handed over, because the caller left or asked for less, is given back at 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from msgspec import Raw
 
 from broker.api_read import Position, answer_type, resolve
 from broker.call import JSON, NDJSON, OFFSET_MAX, Call, bad_parameter
+from broker.errors import StaleLease
 from broker.partition import Partition
 from broker.payloads import encode, message_out
 from broker.problems import Problem, problem_of
@@ -94,13 +96,27 @@ async def _receive_here(
     deliveries = await subscription.receive(
         consumer, messages_max=most, wait_s=wait_s, request=request
     )
-    if deliveries and call.client_is_gone:
-        # Nobody will ack these: give them to somebody else now, not after the ack timeout.
-        await subscription.acknowledge(nacks=[Nack(one.ack_id) for one in deliveries])
-        return _Received()
     if not deliveries:
         return _Received(held_back=subscription.held_back())
-    return _Received([Raw(_delivery(partition.name.partition, one)) for one in deliveries])
+    given = _Received()
+    try:
+        given.messages = await _rendered(call, partition.name.partition, deliveries)
+    finally:
+        if not given.messages or call.client_is_gone:
+            # Nobody will ack these: give them to somebody else now, not after the ack timeout.
+            given = _Received()
+            with contextlib.suppress(StaleLease):  # those whose lease is over are given back
+                await subscription.acknowledge(nacks=[Nack(one.ack_id) for one in deliveries])
+    return given
+
+
+async def _rendered(call: Call, number: int, deliveries: list[Delivery]) -> list[Raw]:
+    turns = call.services.broker.open_batches.turns
+    rendered: list[Raw] = []
+    for delivery in deliveries:
+        await turns.take(1)
+        rendered.append(Raw(_delivery(number, delivery)))
+    return rendered
 
 
 def _delivery(number: int, delivery: Delivery) -> bytes:

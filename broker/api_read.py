@@ -9,11 +9,11 @@ messages below the horizon of the partition's compacted view come from that (bro
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+from msgspec import Raw
 
 from broker.call import (
     JSON,
@@ -28,8 +28,9 @@ from broker.call import (
 )
 from broker.compacted import CompactedLog
 from broker.compacted_view import CompactedBatch
+from broker.open_batches import OpenBatches
 from broker.partition import Partition
-from broker.payloads import MessageOut, encode, message_out
+from broker.payloads import encode, message_out
 from broker.problems import Problem
 from broker.proxy import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from broker.types import MessageId, PartitionName, StoredBatch, TopicName
@@ -39,8 +40,6 @@ from protocol.limits import MESSAGE_BYTES_MAX
 from protocol.records import record_bytes
 from protocol.windows import BatchWindows
 
-RENDERED_TOGETHER = 2000
-"""Records looked at for JSON before others get their turn on the loop."""
 POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
 ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
 
@@ -74,11 +73,12 @@ async def read(call: Call) -> web.StreamResponse:
         if kind == RECORD_BATCH:
             return _as_batches(call, batches, following)
         room = max(bytes_max, MESSAGE_BYTES_MAX)
-        messages = await _open(call, name.partition, offset, batches, limit, room)
-        if messages[-1].offset + 1 < batches[-1].next_offset:
-            following = messages[-1].offset + 1
-        call.services.metrics.messages_read.inc(len(messages))
-        return _as_text(call, kind, messages, following)
+        page = _Page(call.services.broker.open_batches, name.partition, limit, room)
+        await page.fill(batches, offset)
+        if page.next_offset < batches[-1].next_offset:
+            following = page.next_offset
+        call.services.metrics.messages_read.inc(len(page.messages))
+        return _as_text(call, kind, page.messages, following)
 
     return await at_owner(call, name, here)
 
@@ -216,62 +216,60 @@ def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
 
 
 class _Page:
-    """The messages of an answer: at most `limit`, with at most `room` bytes; at least one."""
+    """The messages of an answer, as JSON: at most `limit`, with at most `room` bytes."""
 
-    def __init__(self, number: int, limit: int, room: int) -> None:
-        self.messages: list[MessageOut] = []
+    def __init__(self, opener: OpenBatches, number: int, limit: int, room: int) -> None:
+        self.messages: list[Raw] = []
+        """At least one, once it is filled."""
+        self.next_offset = -1
+        """What follows the last one."""
+        self._opener = opener
         self._number = number
         self._limit = limit
         self._room = room
-        self._rendered = 0
-        self.is_full = False
+        self._is_full = False
         """Nothing goes in any more."""
 
-    async def take(self, batch: StoredBatch, windows: BatchWindows, offset: int) -> None:
+    async def fill(self, batches: list[StoredBatch], offset: int) -> None:
+        """Add the messages from `offset` on. Raises a 406 when the first batch cannot be opened."""
+        for batch in batches:
+            try:
+                async with self._opener.opened(batch) as windows:
+                    await self._take(batch, windows, offset)
+            except (InvalidBatch, UnsupportedCompression) as error:
+                if self.messages:
+                    break  # the next read begins at the batch, and says what is wrong with it
+                raise _cannot_open(batch, error) from None
+            if self._is_full:
+                break
+            offset = batch.next_offset
+
+    async def _take(self, batch: StoredBatch, windows: BatchWindows, offset: int) -> None:
         """Add the messages of this batch from `offset` on. Raises `InvalidBatch`."""
         skip = offset - batch.base_offset
         # In a batch of a compacted view a record's offset is not told by its position.
         gaps = isinstance(batch, CompactedBatch)
-        for first, records in windows.following(0 if gaps else max(0, skip), gaps=gaps):
+        start = 0 if gaps else max(0, skip)
+        following = windows.following(start, gaps=gaps)
+        while start < batch.header.record_count:
+            await self._opener.turns.take(len(windows.span(start)))
+            first, records = next(following)
+            start = first + len(records)
             for index, record in enumerate(records, first):
                 delta = record.offset_delta
                 if delta < skip:
                     continue
                 self._room -= record_bytes(record.key, record.value, record.headers)
                 if self.messages and self._room < 0:
-                    self.is_full = True
+                    self._is_full = True
                     return
                 at = MessageId(batch.ledger_id, batch.entry_id, index)
                 found = message_out(self._number, batch.base_offset + delta, at, record)
-                self.messages.append(found)
+                self.messages.append(Raw(encode(found)))
+                self.next_offset = found.offset + 1
                 if len(self.messages) == self._limit:
-                    self.is_full = True
+                    self._is_full = True
                     return
-            self._rendered += len(records)
-            if self._rendered > RENDERED_TOGETHER:
-                self._rendered = 0
-                await asyncio.sleep(0)
-
-
-async def _open(
-    call: Call, number: int, offset: int, batches: list[StoredBatch], limit: int, room: int
-) -> list[MessageOut]:
-    """The messages from `offset` on."""
-    page = _Page(number, limit, room)
-    for batch in batches:
-        try:
-            opened = call.services.broker.open_batches.opened(batch)
-            turn = call.services.rendering.turn(batch.header.record_count)
-            async with opened as windows, turn:
-                await page.take(batch, windows, offset)
-        except (InvalidBatch, UnsupportedCompression) as error:
-            if page.messages:
-                break  # the next read begins at the batch, and says what is wrong with it
-            raise _cannot_open(batch, error) from None
-        if page.is_full:
-            break
-        offset = batch.next_offset
-    return page.messages
 
 
 def _cannot_open(batch: StoredBatch, error: Exception) -> Problem:
@@ -295,11 +293,9 @@ def _as_batches(call: Call, batches: list[StoredBatch], following: int) -> web.S
     return web.Response(body=body, content_type=RECORD_BATCH, headers=_headers(call, following))
 
 
-def _as_text(
-    call: Call, kind: str, messages: list[MessageOut], following: int
-) -> web.StreamResponse:
+def _as_text(call: Call, kind: str, messages: list[Raw], following: int) -> web.StreamResponse:
     headers = _headers(call, following)
     if kind == NDJSON:
-        body = b"\n".join([encode(message) for message in messages]) + b"\n"
+        body = b"\n".join([bytes(message) for message in messages]) + b"\n"
         return web.Response(body=body, content_type=NDJSON, headers=headers)
     return call.reply({"messages": messages, "next_offset": following}, headers=headers)

@@ -6,14 +6,12 @@ a few bytes in a packed batch may unpack to as many messages of any length as a 
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from broker.dispatch import HandOut
 from broker.open_batches import ReadableBatch
 from broker.types import Delivery, MessageId, PartitionName, StoredBatch
-from ledger.open_batch import TURN_WINDOWS
 from protocol.records import record_bytes
 
 _READ_BYTES = 1024 * 1024
@@ -62,7 +60,6 @@ async def _take(
     front, back = f"{log.name.partition}-", f"-{log.lease_epoch}-{found.number}"
     base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
     offsets, counts, end = found.offsets, found.counts, batch.next_offset
-    turns = 0
     async with log.readable(batch) as records:
         for at in range(len(deliveries), len(offsets)):
             offset = offsets[at]
@@ -70,10 +67,7 @@ async def _take(
                 break
             index = offset - base
             if not records.holds(index):
-                records.turn_to(index)
-                turns += 1
-                if not turns % TURN_WINDOWS:
-                    await asyncio.sleep(0)
+                await records.turn_to(index)
             record = records[index]
             room -= record_bytes(record.key, record.value, record.headers)
             if deliveries and room < 0:

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from broker.turns import Turns
 from broker.types import StoredBatch
 from ledger.open_batch import is_large, open_batch
 from protocol.batch import InvalidBatch, read_header
@@ -35,6 +36,8 @@ class OpenBatches:
         self._kept: OrderedDict[_Key, BatchWindows | InvalidBatch] = OrderedDict()
         self.kept_bytes = 0
         self._turn = asyncio.Lock()
+        self.turns = Turns()
+        """Of all who work on single messages of these batches."""
 
     @asynccontextmanager
     async def opened(self, batch: StoredBatch) -> AsyncGenerator[BatchWindows]:
@@ -67,7 +70,7 @@ class OpenBatches:
                 windows = await stack.enter_async_context(self.opened(batch))
             except (InvalidBatch, UnsupportedCompression) as error:
                 windows = _Damaged(batch.header.record_count, error)
-            yield ReadableBatch(windows)
+            yield ReadableBatch(windows, self.turns)
 
     async def _open(self, key: _Key, data: bytes) -> BatchWindows:
         found = self._kept.get(key)
@@ -95,8 +98,9 @@ class OpenBatches:
 class ReadableBatch:
     """The messages of a batch by their number in it, one after the other."""
 
-    def __init__(self, windows: BatchWindows | _Damaged) -> None:
+    def __init__(self, windows: BatchWindows | _Damaged, turns: Turns) -> None:
         self._windows = windows
+        self._turns = turns
         self._first = 0
         self._records: list[Record] = []
 
@@ -104,16 +108,17 @@ class ReadableBatch:
         """Whether this message is at hand; otherwise `turn_to` it."""
         return 0 <= index - self._first < len(self._records)
 
-    def turn_to(self, index: int) -> None:
-        """Take this message apart, and those around it.
+    async def turn_to(self, index: int) -> None:
+        """Take this message apart, and those around it, when it is their turn.
 
         Where they are damaged (the checksum of the batch holds: its producer made it so) each of
         them is an empty message with a header that says why: a subscription must not stop there.
         """
+        span = self._windows.span(index)
+        await self._turns.take(len(span))
         try:
             self._first, self._records = self._windows.window(index)
         except InvalidBatch as error:
-            span = self._windows.span(index)
             self._first, self._records = span.start, _empty(span, error)
 
     def __getitem__(self, index: int) -> Record:

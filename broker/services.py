@@ -17,7 +17,6 @@ from broker.in_use import RecoveryDoor
 from broker.metrics import Metrics
 from broker.overview import Overview
 from broker.proxy import Peers
-from broker.rendering import Rendering
 from metadata.store import MetadataStore
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ class Services:
     url: str = ""
     ready: bool = False
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
-    rendering: Rendering = field(default_factory=Rendering)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turn: itertools.count[int] = field(default_factory=itertools.count)
     """Whose turn it is: spreads messages without a key, rotates where receives begin."""

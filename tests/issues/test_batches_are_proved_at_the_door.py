@@ -364,7 +364,7 @@ async def test_the_cache_counts_what_it_holds(seed: int, bytes_max: int) -> None
         batch = rng.choice(batches)
         async with cache.readable(batch) as found:
             index = rng.randrange(batch.header.record_count)
-            found.turn_to(index)
+            await found.turn_to(index)
             assert found.holds(index)
         kept = sum(1024 + getattr(one, "held_bytes", 0) for one in cache._kept.values())
         assert cache.kept_bytes == kept <= bytes_max
@@ -454,8 +454,8 @@ async def test_a_record_of_many_headers_is_not_made_into_objects() -> None:
         with pytest.raises(InvalidBatch, match=f"the most is {RECORD_HEADERS_MAX}"):
             windows.window(0)
         async with OpenBatches(MIB).readable(stored(batch, 0)) as readable:
-            readable.turn_to(0)
+            await readable.turn_to(0)
             assert dict(readable[0].headers).keys() == {"octavo-error"}
-            readable.turn_to(1)
+            await readable.turn_to(1)
             assert readable[1].value == b"next"
     assert peak[0] < 32 * MIB

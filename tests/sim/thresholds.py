@@ -147,6 +147,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "protocol.windows:WINDOW_RECORDS": (1, 3),
     "protocol.windows:WINDOW_BYTES": (1, 100),
     "protocol.windows:STEP_RECORDS": (1, 2),
+    "broker.turns:RECORDS_A_TURN": (1, 3),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "broker.cursor:_CHUNK_SHIFT": {
@@ -156,7 +157,7 @@ TOGETHER: Mapping[str, Mapping[str, Any]] = {
 }
 """What follows from another."""
 IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
-    "ledger.open_batch:TURN_WINDOWS": ("broker.delivering", "ledger.time_search"),
+    "ledger.open_batch:TURN_WINDOWS": ("ledger.time_search",),
     "protocol.windows:WINDOW_RECORDS": ("broker.open_batches",),
     "protocol.windows:STEP_RECORDS": ("broker.batch_proofs",),
     "bookie.pressure:MODEST_BYTES": ("bookie.connection",),

@@ -93,7 +93,7 @@ KEPT: Mapping[str, str] = {
         broker.api_read:* broker.api_subscriptions:* broker.api_topics:* broker.api_transactions:*
         broker.held_bytes:* broker.http_config:* broker.http_connections:* broker.in_use:*
         broker.inflating:*
-        broker.overview:* broker.rendering:* broker.router:* broker.server:* broker.services:*
+        broker.overview:* broker.router:* broker.server:* broker.services:*
         broker.status_page:*
         octavo.client.sync:* octavo.client.wire:* bookie.server:_KEEPALIVE_PROBES
         bookie.server:_BACKLOG
