@@ -16,6 +16,8 @@ def tell(outcome: Outcome) -> None:
     print(f"{verdict}  {outcome.seconds:6.2f} s  {outcome.attempt.name}", flush=True)
     for stall in outcome.stalls:
         print(f"      stall: {stall}", flush=True)
+    for peak in outcome.memory:
+        print(f"      memory: {peak}", flush=True)
     for problem in outcome.problems:
         print(f"      {problem}", flush=True)
 

@@ -42,6 +42,8 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
     """Told, and no harm by themselves: a machine that is busy with others shows them too."""
+    memory: list[str] = field(default_factory=list)
+    """The most that each process had in any attempt, and which; of the last outcome alone."""
 
 
 def chosen(
@@ -66,7 +68,7 @@ async def attack(
     tell: Callable[[Outcome], None],
     share: float,
 ) -> list[Outcome]:
-    """Run them all; the last outcome is the audit of the canary's topic."""
+    """Run them all; the last outcome audits the canary's topic and has the peaks of memory."""
     world = World(cluster)
     await world.topic("attacked")
     assert (await world.ask("PUT", "/v1/topics/public/attacked/subscriptions/s")).status in (
@@ -90,6 +92,7 @@ async def attack(
     last = Outcome(Attempt("the canary's messages", attempts_floods.serves, False), 0.0)
     last.problems += problems
     last.problems += [f"a trace in a log: {line}" for line in world.traces()[:3]]
+    last.memory += world.peaks.report()
     outcomes.append(last)
     tell(last)
     return outcomes
@@ -99,6 +102,7 @@ async def _one(
     world: World, canary: Canary, stalls: Stalls, attempt: Attempt, share: float
 ) -> Outcome:
     began, logged = time.monotonic(), world.log_bytes()
+    world.peaks.begin()
     outcome = Outcome(attempt, 0.0)
     try:
         async with asyncio.timeout(ATTEMPT_S + attempt.seconds):
@@ -109,6 +113,7 @@ async def _one(
     outcome.problems += canary.problems(began, share)
     outcome.problems += world.check_processes()
     outcome.problems += await _calm(world, canary)
+    outcome.problems += world.peaks.end(attempt.name)
     outcome.stalls += stalls.since(began)
     minutes = max(1.0, outcome.seconds / 60)
     if (more := world.log_bytes() - logged) > LOG_BYTES_MAX * minutes:

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from tests.attack.memory import Peaks
 from tests.process.cluster import Standalone
 
 ANSWER_S = 30.0
-RSS_BYTES_MAX = 700 * 1024 * 1024
-"""Of one process under any attack: the bounds of its caches, queues and bodies together."""
 
 
 class Said(NamedTuple):
@@ -42,6 +41,7 @@ class World:
         self.brokers = [_address(one.address) for one in found.of_kind("broker")]
         self.bookies = [_address(one.address) for one in found.of_kind("bookie")]
         self.pids = cluster.pids()
+        self.peaks = Peaks(cluster.folder, self.pids)
 
     # ---- HTTP
 
@@ -121,8 +121,6 @@ class World:
         for name, pid in self.pids.items():
             if alive.get(name) != pid:
                 yield f"{name} is not the process that it was"
-            elif (found := psutil.Process(pid).memory_info().rss) > RSS_BYTES_MAX:
-                yield f"{name} takes {found >> 20} MiB; its bound is {RSS_BYTES_MAX >> 20}"
 
     def log_bytes(self) -> int:
         """All logs together."""

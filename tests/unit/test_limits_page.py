@@ -14,6 +14,8 @@ from broker.config import BrokerConfig
 from broker.http_config import HttpConfig
 from ledger.options import LedgerOptions
 from octavo.settings import ProcessConfig
+from octavo.standalone.supervisor import SMALLER
+from tests.attack.memory import MIB, bookie_parts, broker_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "limits.md"
@@ -99,6 +101,31 @@ def test_the_defaults_are_those_of_the_code() -> None:
     for row in rows():
         name = name_of(row)
         assert row.default == shown(name, value_of(name)), name
+
+
+def test_what_a_process_takes_is_what_the_attack_holds_it_to() -> None:
+    small = {kind: {**how} for kind, how in SMALLER.items()}
+    http, ledger = HttpConfig(), LedgerOptions()
+    folders: Any = {"journal_directories": ("/j",), "ledger_directories": ("/l",)}
+    sums = {
+        "broker": [
+            broker_parts(BrokerConfig(broker_id="a", **how), http, ledger)
+            for how in ({}, small["broker"])
+        ],
+        "bookie": [
+            bookie_parts(BookieConfig(bookie_id="a", **folders, **how))
+            for how in ({}, small["bookie"])
+        ],
+    }
+    page = PAGE.read_text()
+    for kind, (default, standalone) in sums.items():
+        told = page.split(f"| {kind} | made of |")[1].split("\n\n")[0].splitlines()[2:]
+        expected = [(name, size, standalone[name]) for name, size in default.items()]
+        expected.append(("all", sum(default.values()), sum(standalone.values())))
+        found = [[cell.strip() for cell in line.strip("|").split("|")] for line in told]
+        assert [(row[0], row[2], row[3]) for row in found] == [
+            (name, str(round(most / MIB)), str(round(here / MIB))) for name, most, here in expected
+        ]
 
 
 def test_each_row_says_what_happens_and_names_a_test_that_is_there() -> None:
