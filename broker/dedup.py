@@ -1,13 +1,14 @@
 """Idempotent producers of a partition: which batches are new, repeated, early, a zombie's. Pure.
 
-Kafka's rules: a producer numbers its messages densely per partition, `int32`, wrapping from 2³¹−1
-to 0; a new epoch starts at 0 and shuts out the older one. Of each producer the last five batches
-are remembered with their offsets, so that a repeat is answered with the *old* offsets, whatever
-batch boundaries the repeat has. A repeat of something older is known to be stored, only not where.
+As in Kafka a producer numbers its messages densely per partition, `int32`, wrapping from 2³¹−1 to
+0, and a new epoch starts at 0 and shuts out the older one. Of each producer the last five batches
+are remembered with their offsets, so that a repeat is answered with the *old* offsets. Other than
+in Kafka a repeat may have other batch boundaries, a repeat of something older is known to be
+stored, only not where, and a producer that is not known must begin at 0 (there: anywhere).
 
 At most `producers_max` are remembered. The one silent for longest is forgotten first; when it
-comes back it is a new producer: it must begin at 0 (or raise its epoch), and is told so by the gap
-error. Nothing is stored twice by forgetting unless a producer repeats sequence 0 after that.
+comes back it is a new producer, and is told so by the gap error. Nothing is stored twice by
+forgetting unless a producer repeats sequence 0 after that.
 """
 
 from __future__ import annotations

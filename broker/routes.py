@@ -114,7 +114,7 @@ _MESSAGES = (
             tag="messages", summary="Publish",
             description=(
                 "The body is one message or several, by Content-Type. A key picks the partition "
-                "(murmur2, as Kafka does), messages without one are spread. Every line of NDJSON "
+                "(murmur2), messages without one are spread. Every line of NDJSON "
                 "and every JSON message has `value` or `value_base64`; `null` is a message without "
                 "a value. NDJSON is streamed: lines before a bad one are stored, and the answer "
                 "says how many. Producer-Id, -Epoch and -Seq together make repeating safe; they "

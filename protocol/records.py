@@ -190,7 +190,7 @@ def _unpacked(found: BatchHeader, batch: bytes, kind: Compression) -> bytes:
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of `key` among `partitions`: the same as Kafka's default partitioner gives."""
+    """The partition of `key` among `partitions`: the same as Kafka's Java client gives."""
     if len(key) <= _KEY_BYTES_REMEMBERED_MAX:
         return _remembered_hash(key) % partitions
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,8 +1,8 @@
 """Rows of a Spark task, made into record batches by topic and partition. Pure but for the clock.
 
-As Kafka's sink: the option `topic` overrides the column; a column (or option) `partition` goes
-before the key, the key picks the partition as Kafka's clients do (murmur2), and rows without a key
-fill one partition, another one for each task. Within a partition rows keep their order.
+As in Spark's Kafka sink the option `topic` overrides the column, and a column `partition` goes
+before the key; here there is an option `partition` too. A key picks the partition by murmur2, rows
+without one fill one partition, another one for each task. Within a partition rows keep their order.
 """
 
 from __future__ import annotations
