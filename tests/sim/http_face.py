@@ -20,6 +20,7 @@ from broker.payloads import encode
 from broker.problems import PROBLEM_TYPE, Problem, problem_of
 from broker.publish_answer import summarize
 from broker.publishing import Piece
+from broker.turns import Turns
 from broker.types import PartitionName, TopicName
 from octavo.client.wire import Reply
 from protocol.batch import check_batch
@@ -104,7 +105,11 @@ class _Call(SimpleNamespace):
         params: Mapping[str, str],
         body: bytes,
     ) -> None:
-        super().__init__(client_is_gone=False)
+        batches = SimpleNamespace(turns=Turns())  # of this call alone; in production of a broker
+        super().__init__(
+            client_is_gone=False,
+            services=SimpleNamespace(broker=SimpleNamespace(open_batches=batches)),
+        )
         self.broker, self.partitions, self.params, self.body = broker, partitions, params, body
         self.epochs: dict[str, int] = {}
         self.owner = ""
