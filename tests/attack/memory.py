@@ -108,9 +108,8 @@ class Peaks:
             if found > highest.bytes:
                 highest.bytes, highest.when = found, when
             if found > highest.bound:
-                problems.append(
-                    f"{name} took {found // MIB} MiB; its bound is {highest.bound // MIB}"
-                )
+                took, bound = found / MIB, highest.bound / MIB
+                problems.append(f"{name} took {took:.0f} MiB; its bound is {bound:.0f}")
         return problems
 
     def report(self) -> list[str]:

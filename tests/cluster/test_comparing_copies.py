@@ -3,6 +3,8 @@ which copy is right, nothing is touched and it is told."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -22,6 +24,7 @@ from protocol.entry import DigestType, digest_for, master_key, pack_entry, unpac
 from protocol.extension import Op
 from tests.broker_cluster import batch
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.process.cluster import octavo
 from tests.raw_bookie import until
 
 pytestmark = pytest.mark.usefixtures("no_pause")
@@ -187,6 +190,42 @@ async def test_an_open_ledger_is_compared_once_it_is_closed(cluster: Cluster) ->
     assert comparer.status.compared_entries == 0
     await writer.close()
     await until(lambda: comparer.status.replaced == 1)
+
+
+async def test_a_person_has_a_ledger_compared(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.process.copies._START_S", 0.0)
+    await cluster.stop_bookie("b1")
+    node = await cluster.start_bookie("b1", admin_port=0)
+    metadata = await written(await cluster.client(9))
+    await forge(cluster, metadata, "b1", 3, b"forged")
+    url = f"http://127.0.0.1:{node.admin.port}"
+
+    async def shown(*more: str) -> Any:
+        found = await asyncio.to_thread(octavo, "bookie", "copies", "--url", url, "--json", *more)
+        assert found.returncode == 0, found.stderr
+        return json.loads(found.stdout)
+
+    async with kept_copies(node, cluster.store, rng=random.Random(5)):
+        assert (await shown())["replaced"] == 0
+        await shown("--compare", str(metadata.ledger_id))
+        async with asyncio.timeout(60):
+            while not (told := await shown())["replaced"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        assert (told["replaced"], told["compared_entries"], told["disagreeing"]) == (1, 5, [])
+        assert b"bookie_replaced_copies_total 1.0" in node.metrics.exposition()
+        assert await payload_on(cluster, metadata, "b1", 3) == payload_of(3)
+        for name in ("b1", "b2"):
+            await forge(cluster, metadata, name, 3, f"by {name}".encode())
+        await shown("--compare", str(metadata.ledger_id))
+        async with asyncio.timeout(60):
+            while not (told := await shown())["disagreeing"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        assert told["disagreeing"][0]["entry"] == 3
+        plain = await asyncio.to_thread(octavo, "bookie", "copies", "--url", url)
+        assert "copies of entry 3: b" in plain.stdout
+        assert b"bookie_copies_disagree 1.0" in node.metrics.exposition()
 
 
 async def test_anybody_may_ask_and_nobody_can_say_by_what(cluster: Cluster) -> None:
