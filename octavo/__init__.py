@@ -16,7 +16,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if not __debug__:  # every command, process, Spark task and client comes through here
     sys.exit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+
+import octavo
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -29,6 +32,12 @@ def test_the_license_that_is_named_is_the_one_that_is_there() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
     assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest
+    assert newest[1] == octavo.__version__
 
 
 @pytest.mark.parametrize("package", PACKAGES)
