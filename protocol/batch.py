@@ -134,6 +134,15 @@ def split_batches(data: Buffer, *, gaps: bool = False) -> Iterator[tuple[BatchHe
         start += found.total_bytes
 
 
+def sealed(header: BatchHeader, records: Buffer) -> bytes:
+    """A batch of this header, whose checksum is made to fit, and these records."""
+    data = bytearray(HEADER.pack(*header))
+    data += records
+    crc = crc32c(memoryview(data)[_CRC_FROM:])
+    data[: HEADER.size] = HEADER.pack(*header._replace(crc=crc))
+    return bytes(data)
+
+
 def with_base_offset(batch: Buffer, base_offset: int, leader_epoch: int = 0) -> bytes:
     """A copy of `batch` that starts at `base_offset`; its checksum stays valid."""
     length = _OFFSET_AND_EPOCH.unpack_from(batch)[1]

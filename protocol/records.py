@@ -28,6 +28,7 @@ from protocol.batch import (
     BatchHeader,
     InvalidBatch,
     read_header,
+    sealed,
     with_base_offset,
 )
 from protocol.compression import Compression, compression_of, unpack
@@ -37,6 +38,10 @@ _UNLIMITED = 2**31 - 1
 """The builder's own size limit is not used: callers bound a batch by what they put into it."""
 RECORD_OVERHEAD_BYTES = 16
 """About what a message takes in a batch beside its `record_bytes`."""
+NO_TIME_MS = -1
+"""The timestamp of a message that has none."""
+_LATER_MS = 2
+"""By so much -1 is a time like any other."""
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
 _KEY_BYTES_REMEMBERED_MAX = 64
 _KEYS_REMEMBERED_MAX = 65_536
@@ -101,14 +106,27 @@ def build_gapped_batch(
     """
     kind = compression_of(compression)
     builder = DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)
-    last = -1
+    last, later_ms = -1, 0
     for key, value, headers, timestamp_ms, delta in records:
         assert delta > last
+        if last < 0 and timestamp_ms == NO_TIME_MS:
+            later_ms = _LATER_MS  # the builder would give the first one the next one's time
         last = delta
-        builder.append(delta, timestamp_ms, key, value, list(headers) if headers else _NO_HEADERS)
+        given = list(headers) if headers else _NO_HEADERS
+        builder.append(delta, timestamp_ms + later_ms, key, value, given)
     if last < 0:
         raise InvalidBatch("a record batch has at least one record, got none")
-    return with_base_offset(bytes(builder.build()), base_offset)
+    batch = bytes(builder.build())
+    return with_base_offset(_earlier(batch, later_ms) if later_ms else batch, base_offset)
+
+
+def _earlier(batch: bytes, by_ms: int) -> bytes:
+    """The same, each record by so much: they say how much later than the header's time they are."""
+    header = read_header(batch)
+    moved = header._replace(
+        first_timestamp=header.first_timestamp - by_ms, max_timestamp=header.max_timestamp - by_ms
+    )
+    return sealed(moved, memoryview(batch)[HEADER_BYTES:])
 
 
 def read_records(batch: Buffer) -> Iterator[Record]:
