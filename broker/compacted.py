@@ -91,8 +91,13 @@ class CompactedLog:
         return 0 if self._view.now.horizon else self._log.earliest_offset
 
     async def _offset_at(self, time_ms: int) -> int:
-        found = await self._view.offset_at(time_ms)
-        return await self._log.offset_at(time_ms) if found is None else found
+        while True:
+            found, horizon = await self._view.offset_at(time_ms)
+            if found is None:
+                found = await self._log.offset_at(time_ms, horizon)
+            # Retention may have passed the horizon meanwhile: what is gone, a newer view may have.
+            if self._view.now.horizon == horizon or self._log.earliest_offset <= horizon:
+                return found
 
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
@@ -235,13 +240,14 @@ class CompactedReader:
 
         return await self._in_view(find)
 
-    async def offset_at(self, time_ms: int) -> int | None:
-        """The first offset in the view with a message as new as `time_ms`; None: all are older.
+    async def offset_at(self, time_ms: int) -> tuple[int | None, int]:
+        """The first offset in the view with a message as new as `time_ms`, and its horizon.
 
-        The first time it reads a ledger of the view whole; what it learned is kept.
+        None: all are older. The first time it reads a ledger of the view whole; what it learned is
+        kept.
         """
 
-        async def find(view: View) -> int | None:
+        async def find(view: View) -> tuple[int | None, int]:
             for ledger in view.ledgers:
                 times = await self._times_of(ledger)
                 if times.last_ms < time_ms:
@@ -252,8 +258,8 @@ class CompactedReader:
                     gaps=True,
                 )  # fmt: skip
                 if found is not None:
-                    return ledger.first_offset + found
-            return None
+                    return ledger.first_offset + found, view.horizon
+            return None, view.horizon
 
         return await self._in_view(find)
 

@@ -111,17 +111,21 @@ class LogReader:
                 return batches[0]
         raise MessageNotFound(f"{self._name} has no message {message_id}")
 
-    async def offset_at(self, time_ms: int, link: PartitionLedger) -> int | None:
+    async def offset_at(self, time_ms: int, link: PartitionLedger, least: int = 0) -> int | None:
         """The first offset in this ledger with a message as new as `time_ms`; None: all are older.
 
-        How long it takes depends on the link's `disorder_ms`: see `EntrySource.as_new_as`.
+        `least`: none before it counts. How long it takes: see `EntrySource.as_new_as`.
         """
         last = await self._last_entry_of(link)
+        relative = max(0, least - link.base_offset)
+        first = await self._undamaged(link, lambda: self.entry_of(link, least)) if relative else 0
 
         async def search(reader: AnyReader) -> int | None:
             if last > reader.last_add_confirmed:
                 await self._catch_up(reader, last)
-            return await offset_as_new_as(reader, time_ms, last, link.disorder_ms, self._opening)
+            return await offset_as_new_as(
+                reader, time_ms, last, link.disorder_ms, self._opening, first=first, least=relative
+            )
 
         found = await self._where_it_lies(link, await self._reader(link), search)
         return None if found is None else link.base_offset + found
@@ -433,8 +437,7 @@ class LogReader:
     async def _mean_entry_bytes(self, link: PartitionLedger) -> int:
         if link.count is None or link.bytes == 0:
             return 16 * 1024
-        entries = await self._last_entry_of(link) + 1
-        return max(1, link.bytes // max(1, entries))
+        return max(1, link.bytes // max(1, await self._last_entry_of(link) + 1))
 
 
 async def _ready(batches: list[StoredBatch]) -> list[StoredBatch]:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from broker.cache import PartitionTail, TailCache
-from broker.chain import is_measured, measured
+from broker.chain import end_offset, is_measured, measured
 from broker.entry_index import EntryIndex
 from broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
 from broker.log_reader import LogReader
@@ -113,14 +113,16 @@ class PartitionLog:
             return found
         return await self.reader.read(offset, self.end_offset, bytes_max, count_max)
 
-    async def offset_at(self, time_ms: int) -> int:
-        """See `Partition.offset_at`."""
+    async def offset_at(self, time_ms: int, least: int = 0) -> int:
+        """See `Partition.offset_at`. `least`: messages before that offset do not count."""
         passed = -1
         # The chain of each moment: what follows a ledger that was trimmed meanwhile may be newer.
         while (link := self._after(passed)) is not None:
             passed = link.base_offset
+            if least >= (self.end_offset if link.count is None else end_offset(link)):
+                continue
             try:
-                found = await self._offset_in(link, time_ms)
+                found = await self._offset_in(link, time_ms, least)
             except LedgerNotFound:
                 if self._record.chain.link_of(link.ledger_id) is not None:
                     raise
@@ -134,7 +136,7 @@ class PartitionLog:
         place = bisect_right(links, base_offset, key=lambda link: link.base_offset)
         return links[place] if place < len(links) else None
 
-    async def _offset_in(self, link: PartitionLedger, time_ms: int) -> int | None:
+    async def _offset_in(self, link: PartitionLedger, time_ms: int, least: int) -> int | None:
         if link.count is not None:
             if not is_measured(link) and not is_only_copy(link.offload):  # an object's footer knows
                 link = measured(link, await self.times.of(link))
@@ -143,7 +145,7 @@ class PartitionLog:
             link = replace(link, last_ms=contents.last_ms, disorder_ms=contents.disorder_ms)
         if is_measured(link) and link.last_ms < time_ms:
             return None
-        return await self.reader.offset_at(time_ms, link)
+        return await self.reader.offset_at(time_ms, link, least)
 
     def forget(self, ledger_id: int) -> None:
         """The ledger left the chain."""

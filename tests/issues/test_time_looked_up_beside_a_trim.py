@@ -28,11 +28,11 @@ async def test_ledgers_that_came_meanwhile_are_looked_into(
         look, looked = log._offset_in, 0
         stored: list[int] = []
 
-        async def slow(link: Any, time_ms: int) -> int | None:
+        async def slow(link: Any, time_ms: int, least: int) -> int | None:
             nonlocal looked
             looked += 1
             if looked > 1:
-                found: int | None = await look(link, time_ms)
+                found: int | None = await look(link, time_ms, least)
                 return found
             await partition.publish(batch(1, time_ms=2_000))
             await until(

@@ -121,6 +121,40 @@ class CompactedHistory:
             self._fail(f"X9 {what}: what it gave ends at {at}")
         return list(range(start, at))
 
+    def looked_up(self, time_ms: int, found: int, end: int, horizons: tuple[int, int]) -> None:
+        """They were told that `time_ms` begins at `found`, when the log ended at `end` or later.
+
+        `horizons`: of the view that the owner knew before, and of the one that it knew then.
+        """
+        self._trace.probe("compacted.looked_up")
+        oldest, newest = horizons
+        views = [view for view in self._views if oldest <= view.horizon <= newest]
+        why = [self._why_not(view, time_ms, found, end) for view in views]
+        if all(why):
+            self._fail(
+                f"P61 {self._log.name}, compacted: {time_ms} ms is said to begin at offset "
+                f"{found} of {end}; {', '.join(why)}"
+            )
+
+    def _why_not(self, view: Kept, time_ms: int, found: int, end: int) -> str:
+        """Why that is no answer in this view; "": it is one, for all that is known."""
+        log, where = self._log, f"with horizon {view.horizon}"
+        if found < view.horizon and found not in view.offsets:
+            return f"{where} the view has no offset {found}"
+        behind = range(max(view.horizon, log.trimmed), found)
+        for offset in (*(one for one in view.offsets if one < found), *behind):
+            if self._is_as_new(offset, time_ms):
+                return f"{where} offset {offset} is as new"
+        if found < end and self._is_as_new(found, time_ms) is False:
+            return f"{where} offset {found} is older"
+        return ""
+
+    def _is_as_new(self, offset: int, time_ms: int) -> bool | None:
+        message = self._log.at.get(offset)
+        if message is None or message.stamp_ms is None:
+            return None
+        return message.stamp_ms >= time_ms
+
     def passed(self, before: Kept, seen: set[int], end: int) -> None:
         """Somebody read from the beginning to `end`; `before` was the view when it began."""
         self._trace.probe("compacted.pass")

@@ -4,8 +4,8 @@ A compaction here is the job's own steps over the partition's record, and its ow
 what Spark does in between, finding the newest message of each key, is a dictionary. Its ledgers and
 entries are cut anywhere: views of one entry, of many small ledgers, uneven ones. Jobs race, die,
 give up, and take away the ledgers of earlier views at once or later. A reader goes from the
-beginning to the end by pages of any size. Drawn from streams of its own: a seed without compaction
-is what it was before there was any.
+beginning to the end by pages of any size; some ask where a time begins. Drawn from streams of its
+own: a seed without compaction is what it was before there was any.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from protocol.records import Record, build_gapped_batch, read_gapped_records
 from tests.sim.brokers import watch_ledgers
 from tests.sim.compaction_audit import CompactedHistory, Seen
 from tests.sim.process import current_process
+from tests.sim.time_load import telling_time
 from tests.sim.tools import ToolCluster
 from tests.sim.topic_client import EXPECTED, TopicClient
 
@@ -57,6 +58,7 @@ _PAUSE_S = 0.08
 _CHANGE_S = 3.0
 _READ_PAUSE_S = 0.02
 _PASSES = 3
+_ASKED_IN_THE_END = 4
 _BYTES_MAX = (1, 200, 400, 900, 10_000)
 _COUNTS_MAX = (1, 3, 6, 12, 1_000)
 
@@ -78,6 +80,8 @@ class CompactionOptions:
     """… and entries of one of its ledgers."""
     grace_ms: int = 0
     """How long ledgers of earlier views stay."""
+    lookups: int = 0
+    """Clients that ask where in such a read a time begins."""
 
     def key_of(self, value: str) -> bytes | None:
         """By the value alone, so that no draw of a client's is another one."""
@@ -99,6 +103,7 @@ def draw(rng: random.Random) -> CompactionOptions:
         entry_max=rng.choice((1, 3, 8)),
         ledger_max=rng.choice((1, 2, 5, 5, 100)),
         grace_ms=rng.choice((-3_600_000, 0, 200, 3_600_000)),
+        lookups=rng.choice((0, 1)),
     )
 
 
@@ -123,6 +128,10 @@ class CompactionLoad:
         return [
             *[TopicClient(self.load, f"m{n}", self._compact) for n in range(1, options.jobs + 1)],
             *[TopicClient(self.load, f"z{n}", self._read) for n in range(1, options.readers + 1)],
+            *[
+                TopicClient(self.load, f"y{n}", self._look_up)
+                for n in range(1, options.lookups + 1)
+            ],
         ]
 
     async def finish(self, client: TopicClient) -> None:
@@ -137,6 +146,8 @@ class CompactionLoad:
             while not await self._pass(client, name):
                 await client.pause(_PAUSE_S)
             await self._look(client, name)
+            for _ in range(_ASKED_IN_THE_END if self.options.lookups else 0):
+                await self._until_done(client, partial(self._ask, client, name))
 
     async def _until_done(self, client: TopicClient, work: partial[object]) -> None:
         while True:
@@ -334,6 +345,25 @@ class CompactionLoad:
                 log.stands([value], offset, f"compacted reader {client.name}")
             batches.append(Seen(batch.ledger_id, batch.base_offset, batch.next_offset, messages))
         return page.following, self.views[name].page(at, page.start, page.following, batches)
+
+    async def _look_up(self, client: TopicClient) -> None:
+        while not self.load.over:
+            with contextlib.suppress(*EXPECTED):
+                await self._ask(client, client.rng.choice(self.load.partitions))
+            await client.pause(_READ_PAUSE_S)
+
+    async def _ask(self, client: TopicClient, name: PartitionName) -> None:
+        """Where a time begins. Raises `EXPECTED`."""
+        time_ms = telling_time(self.load, client.rng, name)
+
+        async def work(partition: Partition) -> tuple[int, int, tuple[int, int]]:
+            compacted, end = partition.compacted, partition.next_offset
+            known = compacted._view.now.horizon
+            found = await compacted.resolve(time_ms=time_ms)
+            return found, end, (known, compacted._view.now.horizon)
+
+        found, end, horizons = await client.ask(name, work)
+        self.views[name].looked_up(time_ms, found, end, horizons)
 
     # ------------------------------------------------------------------ the world
 

@@ -16,6 +16,15 @@ _DAY_MS = 24 * 3_600_000
 _ASKED_IN_THE_END = 6
 
 
+def telling_time(load: TopicLoad, rng: random.Random, name: PartitionName) -> int:
+    """One that decides something: about as new as some message, or anything."""
+    at = load.audit.logs[name].at
+    message = at[rng.choice(list(at))] if at else None
+    if message is None or message.stamp_ms is None or rng.random() < 0.1:
+        return load.cluster.loop.wall_ms() + rng.choice((-FAR_MS, 0, FAR_MS))
+    return message.stamp_ms + rng.randint(-1, 1)
+
+
 class TimeLoad:
     """Of one seed."""
 
@@ -37,7 +46,7 @@ class TimeLoad:
         while not load.over:
             name = client.rng.choice(load.partitions)
             try:
-                await self._ask(client, name, self._time(client.rng, name))
+                await self._ask(client, name, telling_time(self._load, client.rng, name))
             except EXPECTED:
                 await client.pause(RETRY_S)
             await client.pause(load.options.pause_s)
@@ -46,7 +55,7 @@ class TimeLoad:
         """The log has been read as a whole: every answer is known."""
         if self._options.lookups:
             for _ in range(_ASKED_IN_THE_END):
-                time_ms = self._time(client.rng, name)
+                time_ms = telling_time(self._load, client.rng, name)
                 while True:
                     try:
                         await self._ask(client, name, time_ms)
@@ -59,7 +68,7 @@ class TimeLoad:
         log = self._load.audit.logs[name]
         view = await cluster.view(str(name.topic_name), name.partition)
         for _ in range(_ASKED_IN_THE_END if self._options.lookups else 0):
-            time_ms = self._time(self._rng, name)
+            time_ms = telling_time(self._load, self._rng, name)
             found = await cluster.offset_at(view, time_ms)
             end = view.end
             self._audit.looked_up(log, time_ms, end if found is None else found, end, "spark")
@@ -71,14 +80,6 @@ class TimeLoad:
 
         found, end = await client.ask(name, work)
         self._audit.looked_up(self._load.audit.logs[name], time_ms, found, end, "owner")
-
-    def _time(self, rng: random.Random, name: PartitionName) -> int:
-        """One that decides something: about as new as some message, or anything."""
-        at = self._load.audit.logs[name].at
-        message = at[rng.choice(list(at))] if at else None
-        if message is None or message.stamp_ms is None or rng.random() < 0.1:
-            return self._load.cluster.loop.wall_ms() + rng.choice((-FAR_MS, 0, FAR_MS))
-        return message.stamp_ms + rng.randint(-1, 1)
 
     # Clocks
 

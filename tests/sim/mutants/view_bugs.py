@@ -62,6 +62,24 @@ MUTANTS = (
         PROFILE,
     ),
     Mutant(
+        "time-sought-below-the-horizon",
+        0,
+        "compacted.py",
+        "where the compacted view has nothing as new, all of the log is asked where a time begins",
+        """Retention often leaves nothing below the horizon, and then it is the same. Where it does
+        leave something, the answer may be a message that the view leaves out.""",
+        "P61 (of compacted reads)",
+        "timestamps out of order, a log that goes back behind the horizon",
+        (
+            Edit(
+                "broker.compacted:CompactedLog._offset_at",
+                "self._log.offset_at(time_ms, horizon)",
+                "self._log.offset_at(time_ms)",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
         "owner-takes-a-view-back",
         0,
         "offloads.py",

@@ -225,7 +225,7 @@ async def test_a_view_goes_away(world: World, reader: CompactedReader, how: str)
     gone(second)
     assert await read(reader, 3) in (([3, 8, 9], 10, 50), ([3, 8, 9, 20], 10, 50)), "what is there"
     assert await read(reader, 10) == ([61, 80], 90, 90)
-    assert await reader.offset_at(62) == 80
+    assert await reader.offset_at(62) == (80, 90)
     newest = world.stored.compaction
     assert newest is not None
     gone(*newest.ledgers)
@@ -352,13 +352,31 @@ async def test_times_and_ids(world: World, reader: CompactedReader) -> None:
     await reader.learn(at_once=True)
     for time_ms in range(72):
         expected = next((one for one in offsets if one >= time_ms), None)
-        assert await reader.offset_at(time_ms) == expected
+        assert await reader.offset_at(time_ms) == (expected, 90)
     assert await reader.position(MessageId(first.ledger_id, 0, 1)) == 8
     assert await reader.position(MessageId(second.ledger_id, 0, 2)) == 45
     assert await reader.position(MessageId(second.ledger_id + 1, 0, 0)) is None
     for wrong in ((first.ledger_id, 0, 2), (first.ledger_id, 2, 0)):
         with pytest.raises(MessageNotFound):
             await reader.position(MessageId(*wrong))
+
+
+async def test_a_time_is_looked_up_again_when_view_and_log_have_moved_on(world: World) -> None:
+    """The log was trimmed up to the horizon of a newer view, which has what is gone there."""
+
+    class MovingLog(Log):
+        async def offset_at(self, time_ms: int, least: int) -> int:
+            if least == 10:
+                world.view(30, [[3], [21]])
+                world.value, self.earliest_offset = world.stored, 30
+            return max(time_ms, least, self.earliest_offset)
+
+    world.view(10, [[3]])
+    ledgers: Any = SimpleNamespace(open=world.open_ledger)
+    record: Any = world
+    log = cast(Any, MovingLog("k" * 40))
+    compacted = CompactedLog(PartitionName("public", "t", 0), ledgers, record, log, opening)
+    assert await compacted.resolve(time_ms=20) == 21
 
 
 @pytest.mark.parametrize("seed", range(60))
