@@ -309,7 +309,7 @@ class Peers:
             body = self._passing_on(call, broken)
         headers = escaped(
             CIMultiDict(
-                (key, value)
+                (key.lower(), value)  # aiohttp drops the first of a name in two spellings
                 for key, value in request.headers.items()
                 if key.lower() not in _NOT_PASSED_ON
             )
