@@ -18,12 +18,12 @@ from concurrent.futures import Executor
 from bookie.config import BookieConfig
 from bookie.damage import Damage, DamagedRead, DamageKind, DamageRegistry
 from bookie.entry_log import EntryLogs
-from bookie.fair_line import FairLine
 from bookie.index import IndexRun, LedgerIndex
 from bookie.read_ahead import ReadAhead
 from bookie.read_cache import CachedRun, ReadCache
 from bookie.read_stats import ReadStats
 from protocol.codes import BookieIOError, TooManyRequests
+from protocol.fair_line import FairLine
 
 
 class _Wanted:

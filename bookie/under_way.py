@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from bookie.fair_line import FairLine
 from protocol.codes import ProtocolError
 from protocol.extension import Op, Request
+from protocol.fair_line import FairLine
 from protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 if TYPE_CHECKING:

@@ -214,7 +214,7 @@ async def _prove(call: Call, body: bytes, header: BatchHeader, batch: bytes) -> 
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
 
-    await call.services.proofs.prove(header, batch, hold)
+    await call.services.proofs.prove(header, batch, call.peer, hold)
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:

@@ -242,19 +242,20 @@ class Call:
         """Say that `size` bytes of this body are in memory now. Raises `Overloaded`."""
         more = size - self._held_bytes
         if more > 0:
-            await self.services.held.take(self._peer, more)
+            await self.services.held.take(self.peer, more)
         elif more < 0:
-            self.services.held.give_back(self._peer, -more)
+            self.services.held.give_back(self.peer, -more)
         self._held_bytes = size
 
     def release(self) -> None:
         """The request is over: its body no longer counts."""
         if self._held_bytes:
-            self.services.held.give_back(self._peer, self._held_bytes)
+            self.services.held.give_back(self.peer, self._held_bytes)
             self._held_bytes = 0
 
     @property
-    def _peer(self) -> str:
+    def peer(self) -> str:
+        """The address that the call came from."""
         return self.request.remote or "unknown"
 
     async def _arrived(self, patience_ms: int) -> bytes:

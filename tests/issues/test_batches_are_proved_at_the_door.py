@@ -204,12 +204,12 @@ async def test_the_most_a_batch_may_hold_does_not_stop_the_loop(
     assert len(long) < 10_000
     with memory() as peak:
         for batch in (large, long):
-            await BatchProofs().prove(read_header(batch), batch, hold)
+            await BatchProofs().prove(read_header(batch), batch, "p", hold)
     assert peak[0] < 2 * RECORDS_BYTES_MAX
     assert held == [RECORDS_BYTES_MAX, 0] * 2
     async with watched() as stall:
         for batch in (million, long):
-            await BatchProofs().prove(read_header(batch), batch, hold)
+            await BatchProofs().prove(read_header(batch), batch, "p", hold)
     assert stall[0] < STALL_S_MAX
 
 
@@ -224,11 +224,11 @@ async def test_one_large_batch_at_a_time() -> None:
 
     proofs = BatchProofs()
     large = many(70_000)
-    await asyncio.gather(*(proofs.prove(read_header(large), large, hold) for _ in range(5)))
+    await asyncio.gather(*(proofs.prove(read_header(large), large, "p", hold) for _ in range(5)))
     assert (most, under_way) == (1, 0)
     with pytest.raises(InvalidBatch):
-        await proofs.prove(read_header(FORGED), FORGED, hold)
-    await asyncio.wait_for(proofs.prove(read_header(large), large, hold), 60)
+        await proofs.prove(read_header(FORGED), FORGED, "p", hold)
+    await asyncio.wait_for(proofs.prove(read_header(large), large, "p", hold), 60)
 
 
 # ---- what was stored before
@@ -436,7 +436,7 @@ async def test_corrupted_batches_are_refused_or_whole(seed: int) -> None:
 
     try:
         check_batch(batch)
-        await BatchProofs().prove(read_header(batch), batch, hold)
+        await BatchProofs().prove(read_header(batch), batch, "p", hold)
     except (InvalidBatch, UnsupportedCompression):
         return
     found = list(read_records(batch))

@@ -231,6 +231,21 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "proofs-by-arrival",
+        "large packed batches are proved in the order in which they came, whoever sent them",
+        """A line of all keys that are alike still looks like a fair one. One peer that sends a
+        hundred of them keeps the others out until theirs are refused.""",
+        "nobody else waits for whoever meets a bound (docs/limits.md)",
+        "issues/test_one_peer_holds_up_all_proofs.py::test_peers_take_turns",
+        (
+            Edit(
+                "broker.batch_proofs:_Line.enter",
+                "self._waiting.push(peer, turn)",
+                'self._waiting.push("", turn)',
+            ),
+        ),
+    ),
+    TestedBug(
         "open-batches-counted-packed",
         "batches that are kept open count nothing of what they hold",
         """The overhead alone is added up, as for one that could not be opened. Sixteen batches of

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.budget import Budget
-from bookie.fair_line import FairLine
 from bookie.journal_queue import JournalQueue
 from bookie.metrics import BookieMetrics
 from bookie.pressure import RUN_BYTES, AddPressure, Pressure
@@ -25,6 +24,7 @@ from bookie.read_stats import ReadStats
 from bookie.reads import ColdReads
 from bookie.write_cache import WriteCache
 from protocol.codes import Code, TooManyRequests
+from protocol.fair_line import FairLine
 from protocol.frames import Flag
 from tests.raw_bookie import (
     RawClient,

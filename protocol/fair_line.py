@@ -22,6 +22,10 @@ class FairLine(Generic[K, T]):
     def __len__(self) -> int:
         return self._length
 
+    def waiting(self, key: K) -> int:
+        """How many of this key are in it."""
+        return len(self._lanes.get(key, ()))
+
     def push(self, key: K, item: T) -> None:
         """Line up behind the others of the same key."""
         lane = self._lanes.get(key)
