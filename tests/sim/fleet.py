@@ -30,6 +30,7 @@ TIDY_WITHIN_S = 8.0
 MAINTAINED_WITHIN_S = 2.0
 _LOOK_EVERY_S = 0.05
 _BROKERS_MAX = 5
+_HELD_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class FleetOptions:
     """Mean pause between two brokers that leave or come."""
     ill: int | None
     """The partition whose maintenance fails now and then, by an error that nobody expects."""
+    held_s: float | None
+    """Mean pause between two times in which the metadata store reads and does not write."""
 
 
 def draw(rng: random.Random) -> FleetOptions:
@@ -57,6 +60,7 @@ def draw(rng: random.Random) -> FleetOptions:
         partitions=rng.choice((None, None, None, None, 3, 4, 7)),
         moves_s=rng.choice((None, None, 0.25, 0.6)),
         ill=rng.choice((None, None, 0)),
+        held_s=rng.choice((0.3, 1.0)) if rng.random() < _HELD_SHARE else None,
     )
 
 
@@ -88,6 +92,19 @@ class Fleet:
     def start(self) -> None:
         if self.options.moves_s is not None:
             self._next(self.options.moves_s)
+        embedded = not self.cluster.metadata.resends_reads
+        if self.options.held_s is not None and embedded and self.cluster.options.profile == "topic":
+            self._hold_next(self.options.held_s)
+
+    def _hold_next(self, mean_s: float) -> None:
+        self.cluster.loop.world_later(self.rng.expovariate(1 / mean_s), self._hold, mean_s)
+
+    def _hold(self, mean_s: float) -> None:
+        if not self.over:
+            s = self.rng.choice((0.05, 0.3, 1.0)) * self.rng.uniform(0.5, 1.5)
+            self.cluster.events.add("FLEET", "metadata writes held", f"for {s:.3f} s")
+            self.cluster.metadata.hold_writes(s)
+            self._hold_next(mean_s)
 
     def _next(self, mean_s: float) -> None:
         self.cluster.loop.world_later(self.rng.expovariate(1 / mean_s), self._move, mean_s)

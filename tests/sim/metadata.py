@@ -91,6 +91,7 @@ class SimMetadata:
         self._cuts: dict[str, Cut] = {}
         self._deaf_until_s: dict[str, float] = {}
         self._slow: dict[str, tuple[float, float]] = {}
+        self._writes_from_s = 0.0
         self._away = False
         self.troubled = False
         """Whether anybody is cut off: `hears` and `is_heard` need not be asked otherwise."""
@@ -148,6 +149,7 @@ class SimMetadata:
             return
         self._cuts.clear()
         self._slow.clear()
+        self._writes_from_s = 0.0
         self.come_back()
         self.troubled = False
 
@@ -160,6 +162,16 @@ class SimMetadata:
         """For `s` seconds each call of the process `name` is `extra_s` longer on its way."""
         self.trace.fault("metadata.slow")
         self._slow[name] = extra_s, self.loop.now + s
+
+    def hold_writes(self, s: float) -> None:
+        """For so long nobody's write is done, and then all of them; reads and sessions go on.
+
+        So it is where somebody else has the lock of an embedded store. One like ZooKeeper knows
+        nothing of the kind: it keeps the order of what a process asks for.
+        """
+        assert not self.resends_reads
+        self.trace.fault("metadata.writes_held")
+        self._writes_from_s = max(self._writes_from_s, self.loop.now + s)
 
     def expire(self, name: str) -> None:
         """End the sessions of the process `name` at once, behind its back."""
@@ -214,6 +226,10 @@ class SimMetadata:
         """How much longer than usual a request of `name` takes now."""
         extra_s, until_s = self._slow.get(name, (0.0, 0.0))
         return extra_s if self.loop.now < until_s else 0.0
+
+    def writes_wait_s(self) -> float:
+        """How long a write that arrives now waits."""
+        return max(0.0, self._writes_from_s - self.loop.now)
 
     def delay_s(self) -> float:
         """The time that one message takes."""

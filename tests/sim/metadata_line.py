@@ -77,6 +77,7 @@ class MetadataLine:
         """Of the process, once started."""
         self._process: Process | None = None
         self._arrival = (self._arrive,)
+        self._turn = (self._take_turn,)
         self._receipt = (self._receive,)
         self._server = server
         self._loop = server.loop
@@ -92,6 +93,8 @@ class MetadataLine:
         self._waiting: deque[_Call] = deque()
         self._under_way: dict[_Call, None] = {}
         self._requests: deque[_Call] = deque()
+        self._held: deque[_Call] = deque()
+        """Writes that wait at the server."""
         self._replies: deque[tuple[_Call, Any, Exception | None]] = deque()
         self._next_arrival_s = self._next_reply_s = 0.0
         self._pulse: asyncio.TimerHandle | None = None
@@ -200,6 +203,18 @@ class MetadataLine:
 
     def _arrive(self) -> None:
         call = self._requests.popleft()
+        wait_s = 0.0 if call.is_read else self._server.writes_wait_s()
+        if wait_s or (self._held and not call.is_read):
+            self._held.append(call)
+            server = self._server
+            self._loop.put(self._loop.now + wait_s, server.context, self._loop.world, self._turn)
+        else:
+            self._do(call)
+
+    def _take_turn(self) -> None:
+        self._do(self._held.popleft())
+
+    def _do(self, call: _Call) -> None:
         server = self._server
         if server.troubled and not server.hears(self.name):
             return  # lost with the connection, which is not known to be dead yet

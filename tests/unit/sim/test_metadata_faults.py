@@ -5,6 +5,7 @@ What it promises when all goes well: tests/conformance/test_metadata_store.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -316,3 +317,25 @@ def test_a_slow_way_is_slow_for_one_and_for_a_while(world):
     began_s = world.loop.now
     world.run("a", a.get("/a"))
     assert world.loop.now - began_s < 0.2
+
+
+def test_held_writes_are_done_in_turn_and_reads_go_on(world):
+    a = world.open("a")
+    world.run("a", a.create("/a", b"1"))
+    world.server.resends_reads = False
+    world.server.hold_writes(0.5)
+    began_s = world.loop.now
+    done = []
+
+    async def both():
+        write = asyncio.ensure_future(a.put("/a", b"2", 0))
+        again = asyncio.ensure_future(a.put("/a", b"3", 1))
+        await asyncio.sleep(0.1)
+        done.append((await a.get("/a")).value)
+        assert world.loop.now - began_s < 0.3
+        await asyncio.gather(write, again)
+        done.append((await a.get("/a")).value)
+
+    world.run("a", both())
+    assert 0.5 <= world.loop.now - began_s < 0.8
+    assert done == [b"1", b"3"]
