@@ -22,6 +22,9 @@ BATCH_RECORDS_MAX = 1_000_000
 RECORDS_BYTES_MAX = 64 * 1024 * 1024
 """What the records of one batch may unpack to: a few bytes of zstd can hide any amount."""
 
+RECORD_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX
+"""One record of a packed batch, unpacked: what one of a batch that is not packed may have."""
+
 RECORD_HEADERS_MAX = 64 * 1024
 """Headers of one record in a batch: each costs three objects, and a few bytes may announce many."""
 

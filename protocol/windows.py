@@ -27,7 +27,7 @@ from protocol.batch import (
 )
 from protocol.compression import Compression, compression_of
 from protocol.entry import Buffer
-from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX, RECORD_HEADERS_MAX
+from protocol.limits import RECORD_BYTES_MAX, RECORD_HEADERS_MAX
 from protocol.records import Record
 
 WINDOW_RECORDS = 128
@@ -188,10 +188,8 @@ class BatchWindows:
         """
         first, after = self._firsts[number], self._last(number)
         size = self._end(number) - self._starts[number]
-        if size > ENTRY_PAYLOAD_BYTES_MAX:
-            raise self._damaged(
-                first, f"it has {size} bytes; the most is {ENTRY_PAYLOAD_BYTES_MAX}"
-            )
+        if size > RECORD_BYTES_MAX:
+            raise self._damaged(first, f"it has {size} bytes; the most is {RECORD_BYTES_MAX}")
         try:
             deltas = self._deltas(number)
         except _DAMAGED as error:

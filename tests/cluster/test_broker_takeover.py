@@ -297,3 +297,18 @@ async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
     await make_topic(second.broker, TopicName("public", "flights"))
     again = await owned(second.broker, name)
     assert again.next_offset == 0
+
+
+async def test_a_state_ledger_that_is_long_in_bytes_is_replaced(brokers: BrokerCluster) -> None:
+    first = await brokers.start("A", state_ledger_bytes_max=300)
+    partition = await owned(first.broker, await make_topic(first.broker))
+    info, _ = await first.broker.create_subscription(
+        TOPIC, "s", SubscriptionSettings(type="shared")
+    )
+    subscription = await partition.subscribe(info)
+    await partition.publish(batch(100))
+    ledgers = set()
+    for one in await subscription.receive("c", messages_max=100):
+        await subscription.acknowledge([one.ack_id])
+        ledgers.add(partition._record.value.state_ledger)
+    assert 2 < len(ledgers) < 50

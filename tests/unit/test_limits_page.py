@@ -137,4 +137,4 @@ def test_each_row_says_what_happens_and_names_a_test_that_is_there() -> None:
             without += 1
             continue
         assert (ROOT / "tests" / row.test.strip("`")).is_file(), row
-    assert without <= 12, "a bound without a test: write one"
+    assert without <= 2, "a bound without a test: write one"

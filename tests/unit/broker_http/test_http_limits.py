@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fake_broker import Running, running, until
 
+from broker import api_deliveries
 from broker.api_cluster import LEDGERS_SHOWN_MAX
 from broker.api_deliveries import (
     ACK_IDS_MAX,
@@ -85,6 +86,23 @@ async def test_what_a_receive_may_ask_for(one: Running, query: str, most: int) -
     answer = await one.api.post(f"{SUB}/receive?{asked(most + 1)}")
     assert answer.status == 400, answer
     assert str(most) in answer.json()["detail"]
+
+
+async def test_partitions_that_one_receive_looks_at(
+    one: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_deliveries, "RECEIVE_PARTITIONS_MAX", 2)
+    await one.api.put(ONE, json={"partitions": 4})
+    for number in range(4):
+        await one.api.post(f"{ONE}/partitions/{number}/messages", b"x", "text/plain")
+    await one.api.put(SUB, json={"type": "shared", "start": "earliest"})
+    found: list[int] = []
+    for _ in range(4):
+        answer = await one.api.post(f"{SUB}/receive?max=100")
+        some = [each["partition"] for each in answer.json()["messages"]] if answer.body else []
+        assert len(some) <= 2
+        found += some
+    assert sorted(found) == [0, 1, 2, 3]
 
 
 async def test_ack_ids_of_one_call(one: Running) -> None:

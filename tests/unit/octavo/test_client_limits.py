@@ -1,0 +1,92 @@
+"""Bounds of the Python client (docs/limits.md), each at its edge."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from octavo.client import lane, sync
+from octavo.client.client import AsyncClient
+from octavo.client.errors import ApiError, ProducerFailed
+from octavo.client.subscription import WAIT_S_MAX, Subscription
+from octavo.client.types import TopicName
+from tests.unit.octavo.fake_broker import FakeBroker
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    one = FakeBroker(partitions=1)
+    await one.start()
+    yield one
+    await one.stop()
+
+
+async def test_messages_of_one_batch(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "MESSAGES_PER_BATCH_MAX", 3)
+    async with AsyncClient(broker.url) as client:
+        producer = await client.producer("t", linger_ms=60_000)
+        for number in range(7):
+            await producer.send(f"{number}", partition=0)
+        await producer.flush()
+    assert [method for method, _ in broker.requests].count("POST") == 3
+    assert [one.value for one in broker.log.partitions[0]] == [b"%d" % n for n in range(7)]
+
+
+async def test_a_producer_that_has_used_its_last_epoch_ends(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "EPOCH_MAX", 1)
+    faults = iter(["422", None, "422"])
+    broker.fault = lambda: next(faults)
+    async with AsyncClient(broker.url) as client:
+        producer = await client.producer("t")
+        for stored in (False, True, False):
+            receipt = await producer.send("a", partition=0)
+            if stored:
+                assert (await receipt).offset == 0
+            else:
+                with pytest.raises(ApiError, match="invalid-batch"):
+                    await receipt
+        with pytest.raises(ProducerFailed, match="last epoch, 1: go on under another"):
+            await (await producer.send("b", partition=0))
+    assert len(broker.log.partitions[0]) == 1
+
+
+async def test_one_receives_wait() -> None:
+    waited: list[tuple[float, float]] = []
+
+    async def call(*_: object, query: dict[str, Any], wait_s: float, **__: object) -> Any:
+        waited.append((query["wait"], wait_s))
+        return SimpleNamespace(body=b"")
+
+    transport = SimpleNamespace(call=call)
+    subscription = Subscription(
+        cast(Any, transport), TopicName("public", "t"), "s", "c", 1, {}, cast(Any, None)
+    )
+    for wait_s in (1.0, WAIT_S_MAX, WAIT_S_MAX + 1, 3600.0):
+        assert await subscription.receive(wait_s=wait_s) == []
+    assert waited == [(s, s) for s in (1.0, WAIT_S_MAX, WAIT_S_MAX, WAIT_S_MAX)]
+
+
+def test_messages_that_threads_have_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "HANDED_OVER_MAX", 2)
+    handed: list[Callable[[], None]] = []
+    inner = SimpleNamespace(
+        has_room=True, send_nowait=lambda *_, **__: SimpleNamespace(on_done=lambda done: None)
+    )
+    producer = sync.Producer(cast(Any, inner), cast(Any, SimpleNamespace(soon=handed.append)))
+    for _ in range(2):
+        producer.send("a")
+    third = threading.Thread(target=producer.send, args=("a",))
+    third.start()
+    third.join(0.05)
+    assert third.is_alive()
+    assert len(handed) == 2
+    handed[0]()
+    third.join(5)
+    assert not third.is_alive()
+    assert len(handed) == 3
