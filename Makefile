@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: attack containers help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
+.PHONY: attack containers docs help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
 	@echo 'make demo-pipeline  the flights through Spark, each result checked (needs Java 17)'
 	@echo 'make test      format, lint, types, layers, and every test'
 	@echo 'make check     the same without the tests'
+	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1, B2, B3 of docs/performance.md on this machine'
 	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
@@ -60,6 +61,12 @@ check: install
 fmt: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The names that octavo loads when they are first used are loaded first: pdoc shows what is there.
+docs: install
+	$(BIN)/python -c 'import octavo, pdoc.__main__; [getattr(octavo, name) for name in octavo.__all__]; pdoc.__main__.cli()' \
+	    --no-show-source --output-directory dist/api \
+	    octavo octavo.client protocol metadata ledger bookie broker
 
 bench: install
 	$(BIN)/python bench/b1_one_bookie.py

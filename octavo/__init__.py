@@ -81,7 +81,9 @@ def __getattr__(name: str) -> object:
     """Load what `__all__` names on first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES.get(name, _ERRORS)), name)
+    found: object = getattr(importlib.import_module(_HOMES.get(name, _ERRORS)), name)
+    globals()[name] = found  # once
+    return found
 
 
 def __dir__() -> list[str]:
