@@ -153,8 +153,15 @@ class Life:
 
     async def add(self, size: int = PAYLOAD_BYTES, *, ledger_id: int = 0) -> None:
         ledger_id = ledger_id or self.ledger_id
+        entry_id = self._next_entry(ledger_id)
+        await self._send(ledger_id, entry_id, size)
+
+    def _next_entry(self, ledger_id: int) -> int:
         entry_id = self.next_entry.get(ledger_id, 0)
         self.next_entry[ledger_id] = entry_id + 1
+        return entry_id
+
+    async def _send(self, ledger_id: int, entry_id: int, size: int) -> None:
         run = make_run(
             ledger_id,
             entry_id,
@@ -172,6 +179,13 @@ class Life:
         self.storage.add([run], done)
         code = await answered
         assert code is Code.OK, f"{run} was answered {code}"
+
+    async def again(self) -> None:
+        """An add of which nothing is heard for a while: the same comes beside it, and after it."""
+        ledger_id, entry_id = self.ledger_id, self._next_entry(self.ledger_id)
+        adds = [self._send(ledger_id, entry_id, PAYLOAD_BYTES) for _ in range(2)]
+        await asyncio.gather(*adds)
+        await self._send(ledger_id, entry_id, PAYLOAD_BYTES)
 
     async def roll(self) -> None:
         """An add that makes the journal roll, and the entry log after it."""
@@ -246,6 +260,7 @@ class Life:
 
 OPERATIONS: dict[str, Callable[[Life], Awaitable[None]]] = {
     "add": Life.add,
+    "again": Life.again,
     "roll": Life.roll,
     "fence": Life.fence,
     "lac": Life.lac,
