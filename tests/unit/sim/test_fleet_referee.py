@@ -25,7 +25,7 @@ class Told:
             audit=SimpleNamespace(fail=self.said.append),
             trace=SimpleNamespace(probe=lambda _: None),
         )
-        options = FleetOptions(config={}, partitions=None, moves_s=None, ill=0)
+        options = FleetOptions(config={}, partitions=None, moves_s=None, ill=0, held_s=None)
         brokers = {name: broker(numbers) for name, numbers in served.items()}
         self.fleet = Fleet(
             cast(Any, cluster),
