@@ -22,6 +22,8 @@ _NAMES = (
     (events, "get_running_loop"),
     (events, "_get_running_loop"),
 )
+_ALL_TASKS: Any = vars(tasks).get("_all_tasks", vars(tasks).get("_scheduled_tasks"))
+"""Until Python 3.11 and since."""
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _NAMES]
 
 
@@ -33,14 +35,13 @@ def running(loop: SimLoop) -> Iterator[None]:
     itself = repeat(loop).__next__  # as quick as can be: it is asked for half as often as steps run
     for owner, name in _NAMES:
         setattr(owner, name, itself)
-    all_tasks: Any = tasks._all_tasks  # type: ignore[attr-defined]
-    all_tasks.add = id  # does nothing, without a frame of Python
+    _ALL_TASKS.add = id  # does nothing, without a frame of Python
     sys.set_asyncgen_hooks(firstiter=None, finalizer=loop.finalize_generator)
     try:
         yield
     finally:
         sys.set_asyncgen_hooks(*hooks)
-        del all_tasks.add
+        del _ALL_TASKS.add
         for owner, name, real in _REAL:
             setattr(owner, name, real)
         events._set_running_loop(None)
