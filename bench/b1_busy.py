@@ -37,11 +37,11 @@ import psutil
 import uvloop
 from b1_one_bookie import OwnBookie, Workload, own_bookie, run_size
 
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
-from metadata.opening import open_store
-from protocol.answers import ReadAnswer, parse_answers
-from protocol.frames import Flag, read_request
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
+from octavo.metadata.opening import open_store
+from octavo.protocol.answers import ReadAnswer, parse_answers
+from octavo.protocol.frames import Flag, read_request
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 MIB = 1024 * 1024
 HOUR_MS = 3_600_000

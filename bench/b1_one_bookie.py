@@ -31,10 +31,10 @@ import structlog
 import uvloop
 
 from octavo.clock import wall_clock_ms
-from protocol.answers import Added, AddRefused, parse_answers
-from protocol.entry import HEADER_BYTES, DigestType, digest_for, master_key, pack_entry
-from protocol.frames import ADD_PREFIX_BYTES, Flag, FrameReceiver, add_prefix
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.answers import Added, AddRefused, parse_answers
+from octavo.protocol.entry import HEADER_BYTES, DigestType, digest_for, master_key, pack_entry
+from octavo.protocol.frames import ADD_PREFIX_BYTES, Flag, FrameReceiver, add_prefix
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 KEY = master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")
@@ -188,10 +188,10 @@ async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[di
 
 async def serve(folder: str, settings: dict[str, Any]) -> None:
     """The bookie process: prints its ports, ends on SIGTERM."""
-    from bookie.config import BookieConfig
-    from bookie.disk import RealDisk
-    from bookie.node import BookieNode
-    from metadata.opening import open_store
+    from octavo.bookie.config import BookieConfig
+    from octavo.bookie.disk.files import RealDisk
+    from octavo.bookie.node import BookieNode
+    from octavo.metadata.opening import open_store
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     store = open_store(f"file://{folder}/metadata.db")

@@ -32,14 +32,14 @@ import psutil
 import structlog
 import uvloop
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.node import BookieNode
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from ledger.writer import LedgerWriter
-from metadata.opening import open_store
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.node import BookieNode
 from octavo.clock import wall_clock_ms
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.opening import open_store
 
 BURST_BYTES = 64 * 1024
 TICK_S = 120.0

@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 import psutil
 import uvloop
 
-from protocol.records import Record, build_batch
+from octavo.protocol.records import Record, build_batch
 
 TOPIC = "/v1/topics/public/b3"
 WARM_UP_S = 1.0

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import uvloop
 
-from protocol.frames import BATCH_ANSWER, LENGTH, FrameReceiver, batch_read_request
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.frames import BATCH_ANSWER, LENGTH, FrameReceiver, batch_read_request
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 MIB = 1024 * 1024
 UNDER_WAY = 2

@@ -38,13 +38,13 @@ from b1_busy import forget_files
 from b1_one_bookie import OwnBookie, Workload, own_bookie, run_size
 from b5_catch_up import BATCH_BYTES, Link, Readers, check_links
 
-from protocol.answers import Added, BatchReadAnswer, parse_answers
-from protocol.frames import (
+from octavo.protocol.answers import Added, BatchReadAnswer, parse_answers
+from octavo.protocol.frames import (
     ADD_PREFIX_BYTES,
     Flag,
     batch_read_request,
 )
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 MIB = 1024 * 1024
 FLAGS = int(Flag.CRC32C | Flag.RANGE_ACK)

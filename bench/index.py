@@ -26,13 +26,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from storage import make_run
 
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.entry_log import Location
-from bookie.index import IndexRun, RocksIndex
-from bookie.storage import Storage
-from protocol.codes import Code
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.entrylog.log import Location
+from octavo.bookie.index.index import IndexRun, RocksIndex
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code
 
 ENTRY_BYTES = 1000
 RUNS_EACH = 10

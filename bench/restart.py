@@ -40,17 +40,17 @@ import psutil
 import structlog
 import uvloop
 
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.node import BookieNode
-from metadata.opening import open_store
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.node import BookieNode
 from octavo.clock import wall_clock_ms
-from protocol.answers import Added, ReadAnswer, parse_answers
-from protocol.codes import Code
-from protocol.entry import DigestType, digest_for, master_key, pack_entry
-from protocol.frames import add_prefix, read_request
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.metadata.opening import open_store
+from octavo.protocol.answers import Added, ReadAnswer, parse_answers
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
+from octavo.protocol.frames import add_prefix, read_request
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 KEY = master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")

@@ -20,13 +20,13 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.storage import Storage
-from protocol.codes import Code
-from protocol.entry import HEADER
-from protocol.frames import add_prefix
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import HEADER
+from octavo.protocol.frames import add_prefix
 
 KEY = b"k" * 20
 

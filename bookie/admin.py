@@ -23,9 +23,9 @@ from urllib.parse import parse_qsl
 
 import structlog
 
-from bookie.metrics import BookieMetrics
-from bookie.server import ListenFailed, why_not_listening
-from protocol.codes import OctavoError
+from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.wire.server import ListenFailed, why_not_listening
+from octavo.protocol.codes import OctavoError
 
 Handler = Callable[[Mapping[str, str]], Any]
 """Takes the query, returns a JSON-able value, or an awaitable of one."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from protocol.codes import OctavoError, Scope
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB

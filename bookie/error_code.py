@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from protocol.codes import BookieError, Code, OctavoError, ProtocolError
+from octavo.protocol.codes import BookieError, Code, OctavoError, ProtocolError
 
 log = structlog.get_logger()
 

@@ -21,29 +21,29 @@ from typing import Any
 
 import structlog
 
-from bookie.admin import AdminServer
-from bookie.collector import Collector
-from bookie.config import BookieConfig
-from bookie.cookies import lock_folders
-from bookie.disk import Disk, DiskError, File
-from bookie.identity import Identity
-from bookie.index import LedgerIndex
-from bookie.ledger_sizes import ledger_sizes
-from bookie.metrics import BookieMetrics
-from bookie.proofs import Proofs
-from bookie.scrub import Scrubber
-from bookie.server import BookieServer
-from bookie.storage import Storage
-from metadata.bookies import BookieInfo, BookieRegistry
-from metadata.cookie import Cookie
-from metadata.ledgers import LedgerStore
-from metadata.store import (
+from octavo.bookie.admin import AdminServer
+from octavo.bookie.check.scrub import Scrubber
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import Disk, DiskError, File
+from octavo.bookie.gc.collector import Collector
+from octavo.bookie.gc.ledger_sizes import ledger_sizes
+from octavo.bookie.gc.proofs import Proofs
+from octavo.bookie.index.index import LedgerIndex
+from octavo.bookie.ledgers.cookies import lock_folders
+from octavo.bookie.ledgers.identity import Identity
+from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.storage import Storage
+from octavo.bookie.wire.server import BookieServer
+from octavo.metadata.bookies import BookieInfo, BookieRegistry
+from octavo.metadata.cookie import Cookie
+from octavo.metadata.ledgers import LedgerStore
+from octavo.metadata.store import (
     MetadataStore,
     MetadataUnavailable,
     SessionExpired,
     SessionState,
 )
-from protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import OctavoError, Scope
 
 log = structlog.get_logger()
 

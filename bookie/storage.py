@@ -4,9 +4,10 @@ Promises. An add, a fence, an explicit LAC or a deletion that was reported done 
 A fence is in line with adds: those queued before it are answered first, later ones are refused.
 Reads see only what is durable, wait for no write, and tell absent (`NoSuchEntry`) from unknown
 (`BookieIOError`). Memory is bounded: past its bounds `pressure` asks the connections to read
-less; nothing is dropped. Relies on: journal.py (durable, in order), checkpoint.py (order of flush).
-On a crash: the index, the logs and the ledger state hold what is before the mark; the journal holds
-the rest and is replayed. `SyncFailed` is final: `on_fatal` is told and nothing is acked any more.
+less; nothing is dropped. Relies on: journal/writer.py (durable, in order), write/checkpoint.py
+(order of flush). On a crash: the index, the logs and the ledger state hold what is before the mark;
+the journal holds the rest and is replayed. `SyncFailed` is final: `on_fatal` is told and nothing is
+acked any more.
 
 All methods are called on the event loop. Blocking calls run in three executors: the journal's, the
 flush's, the readers', so that neither waits for another.
@@ -21,37 +22,37 @@ from functools import partial
 
 import structlog
 
-from bookie.add_run import AddRun
-from bookie.blocking import Blocking
-from bookie.budget import Budget
-from bookie.checkpoint import Checkpointer
-from bookie.compaction import Compactor, Pace
-from bookie.config import BookieConfig
-from bookie.consistency import check_at_start
-from bookie.damage import DamageRegistry
-from bookie.disk import Disk, DiskFull
-from bookie.entry_log import EntryLogs
-from bookie.figures import Figures
-from bookie.flushing import Flushing
-from bookie.index import LedgerIndex
-from bookie.journal import Journal
-from bookie.journals import Journals, drive
-from bookie.ledger_control import LedgerControl
-from bookie.ledger_state import LedgerStates
-from bookie.limbo import Limbo
-from bookie.limbo_file import LimboFile
-from bookie.loss import OnLoss, tell_losses
-from bookie.opening import begin_journals, open_files, replay
-from bookie.pressure import AddPressure
-from bookie.read_cache import ReadCache
-from bookie.read_stats import ReadStats
-from bookie.reading import Reading
-from bookie.reads import ColdReads
-from bookie.repeats import Done, Repeats, Results
-from bookie.scrub import Scrubber
-from bookie.write_cache import Half, WriteCache
-from protocol.codes import Code
-from protocol.entry import INVALID_ENTRY_ID
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.admission.budget import Budget
+from octavo.bookie.admission.pressure import AddPressure
+from octavo.bookie.check.consistency import check_at_start
+from octavo.bookie.check.scrub import Scrubber
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.blocking import Blocking
+from octavo.bookie.disk.damage import DamageRegistry
+from octavo.bookie.disk.files import Disk, DiskFull
+from octavo.bookie.disk.loss import OnLoss, tell_losses
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.figures import Figures
+from octavo.bookie.gc.compaction import Compactor, Pace
+from octavo.bookie.index.index import LedgerIndex
+from octavo.bookie.journal.journals import Journals, drive
+from octavo.bookie.journal.writer import Journal
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.limbo import Limbo
+from octavo.bookie.ledgers.limbo_file import LimboFile
+from octavo.bookie.ledgers.state import LedgerStates
+from octavo.bookie.read.cache import ReadCache
+from octavo.bookie.read.reading import Reading
+from octavo.bookie.read.reads import ColdReads
+from octavo.bookie.read.stats import ReadStats
+from octavo.bookie.startup.opening import begin_journals, open_files, replay
+from octavo.bookie.write.cache import Half, WriteCache
+from octavo.bookie.write.checkpoint import Checkpointer
+from octavo.bookie.write.flushing import Flushing
+from octavo.bookie.write.repeats import Done, Repeats, Results
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import INVALID_ENTRY_ID
 
 _OK = Code.OK
 
@@ -277,7 +278,8 @@ class Storage:
         """Admit `runs` in order; `done` gets each with its code when the group is durable.
 
         A run is taken or refused whole. `done` gets some of them at a time: those of a journal; at
-        once what is refused; alone what may be here (repeats.py). Lanes take turns at a journal.
+        once what is refused; alone what may be here (write/repeats.py). Lanes take turns at a
+        journal.
         """
         if (only := self._journals.only) is not None:
             self._add_to(only, runs, done, lane)

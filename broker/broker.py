@@ -16,25 +16,25 @@ from typing import Any
 
 import structlog
 
-from broker.balance import AskHeir, Balance
-from broker.cache import TailCache
-from broker.chores import Chores
-from broker.config import BrokerConfig
-from broker.deletion import Deletions
-from broker.deletion_clock import ClockLimits, DeletionTime
-from broker.errors import TopicChanged, TopicNotFound
-from broker.leftovers import Leftovers
-from broker.members import Members, decode_broker, encode_broker
-from broker.metrics import Duties
-from broker.open_batches import OpenBatches
-from broker.ownership import Owners
-from broker.partition import Partition
-from broker.read_ahead import ReadAheadBudget
-from broker.surroundings import Surroundings
-from broker.timekeeper import Timekeeper
-from broker.topics import Topics
-from broker.transactions import Transactions
-from broker.types import (
+from octavo.broker.bulkload.driver import Transactions
+from octavo.broker.clock.deletion_clock import ClockLimits, DeletionTime
+from octavo.broker.clock.timekeeper import Timekeeper
+from octavo.broker.cluster.balance import AskHeir, Balance
+from octavo.broker.cluster.chores import Chores
+from octavo.broker.cluster.deletion import Deletions
+from octavo.broker.cluster.leftovers import Leftovers
+from octavo.broker.cluster.members import Members, decode_broker, encode_broker
+from octavo.broker.cluster.ownership import Owners
+from octavo.broker.cluster.topics import Topics
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import TopicChanged, TopicNotFound
+from octavo.broker.log.cache import TailCache
+from octavo.broker.log.open_batches import OpenBatches
+from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.metrics import Duties
+from octavo.broker.partition.partition import Partition
+from octavo.broker.partition.surroundings import Surroundings
+from octavo.broker.types import (
     DEFAULT_NAMESPACE,
     BrokerInfo,
     Owner,
@@ -45,13 +45,13 @@ from broker.types import (
     TopicName,
     TopicSettings,
 )
-from ledger.ledgers import LedgerClient
-from metadata.clock import ClockStore
-from metadata.election import Ownership
-from metadata.store import MetadataStore, MetadataUnavailable, SessionExpired
-from metadata.topics import TopicStore
-from metadata.transactions import TransactionStore
-from protocol.codes import OctavoError
+from octavo.ledger.client import LedgerClient
+from octavo.metadata.clock import ClockStore
+from octavo.metadata.election import Ownership
+from octavo.metadata.store import MetadataStore, MetadataUnavailable, SessionExpired
+from octavo.metadata.topics import TopicStore
+from octavo.metadata.transactions import TransactionStore
+from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.codes import OctavoError, Scope
-from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB

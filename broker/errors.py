@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger.errors import TooFewBookies
-from protocol.codes import OctavoError, Scope
+from octavo.ledger.errors import TooFewBookies
+from octavo.protocol.codes import OctavoError, Scope
 
 
 class BrokerError(OctavoError):
@@ -18,7 +18,7 @@ class BrokerError(OctavoError):
 
 
 class InvalidName(BrokerError):
-    """A name that breaks the rule of `protocol.names` (400)."""
+    """A name that breaks the rule of `octavo.protocol.names` (400)."""
 
     name = "invalid-name"
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
-from protocol.batch import BatchHeader
-from protocol.names import NAME_RULE, is_name
-from protocol.records import Record
+from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
+from octavo.protocol.batch import BatchHeader
+from octavo.protocol.names import NAME_RULE, is_name
+from octavo.protocol.records import Record
 
 DEFAULT_NAMESPACE = "public"
 _SETTING_MAX = 2**63 - 1
@@ -333,7 +333,7 @@ class PartitionStats:
 
 
 class PartitionState(enum.Enum):
-    """Of a partition that is owned here: see the first lines of broker/partition.py."""
+    """Of a partition that is owned here: see the first lines of broker/partition/partition.py."""
 
     OPENING = "opening"
     OPEN = "open"

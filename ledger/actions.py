@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metadata.ledgers import LedgerMetadata
-from protocol.codes import OctavoError
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.protocol.codes import OctavoError
 
 # ---------------------------------------------------------------------- of a writer
 

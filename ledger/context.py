@@ -1,6 +1,6 @@
 """What a ledger's writer, reader and recovery need of the client that made them.
 
-`LedgerClient` (ledgers.py) is all of this. It makes writers, readers and recoveries, so it knows
+`LedgerClient` (client.py) is all of this. It makes writers, readers and recoveries, so it knows
 them; they know only what stands here.
 """
 
@@ -11,14 +11,14 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from ledger.actions import ChooseReplacements
-from ledger.bookies import Bookies
-from ledger.connection import BookieConnection
-from ledger.errors import BookieUnavailable
-from ledger.options import LedgerOptions
-from metadata.ledgers import LedgerMetadata, LedgerStore
-from protocol.codes import OctavoError
-from protocol.extension import Op
+from octavo.ledger.actions import ChooseReplacements
+from octavo.ledger.bookies.bookies import Bookies
+from octavo.ledger.bookies.connection import BookieConnection
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.ledgers import LedgerMetadata, LedgerStore
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.extension import Op
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""What the ledger client raises, beside what a bookie answers (`protocol.codes`).
+"""What the ledger client raises, beside what a bookie answers (`octavo.protocol.codes`).
 
 The set is closed. Each error says what was wrong, and where it helps, what would be right.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import OctavoError, Scope
 
 
 class LedgerError(OctavoError):

@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from metadata.ledgers import LedgerMetadata
+    from octavo.metadata.ledgers import LedgerMetadata
 
 
 @dataclass(frozen=True, slots=True)

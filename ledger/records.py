@@ -11,10 +11,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from ledger.errors import LedgerNotFound
-from metadata.ledgers import LedgerMetadata, LedgerStore
-from metadata.store import MetadataUnavailable, RecordNotFound, SessionExpired, VersionConflict
-from protocol.codes import Unauthorized
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.ledgers import LedgerMetadata, LedgerStore
+from octavo.metadata.store import (
+    MetadataUnavailable,
+    RecordNotFound,
+    SessionExpired,
+    VersionConflict,
+)
+from octavo.protocol.codes import Unauthorized
 
 log = structlog.get_logger()
 

@@ -18,11 +18,11 @@ from types import MappingProxyType
 import structlog
 from google.protobuf.message import DecodeError
 
-from metadata.cookie import Cookie, decode_cookie, encode_cookie
-from metadata.ledgers import LEDGERS_ROOT
-from metadata.paths import join
-from metadata.protobuf_schema import BookieServiceInfoFormat
-from metadata.store import (
+from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
+from octavo.metadata.ledgers import LEDGERS_ROOT
+from octavo.metadata.paths import join
+from octavo.metadata.protobuf_schema import BookieServiceInfoFormat
+from octavo.metadata.store import (
     BadRecord,
     MetadataError,
     MetadataStore,
@@ -33,7 +33,7 @@ from metadata.store import (
     VersionConflict,
     Watch,
 )
-from metadata.together import all_of
+from octavo.metadata.together import all_of
 
 __all__ = ["BookieIdTaken", "BookieInfo", "BookieRegistry", "Cookie"]
 

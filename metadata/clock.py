@@ -3,7 +3,7 @@
     /octavo/clock   time_ms, highest_ms, confirmed
 
 Written by each broker once a minute: when the store changed it last, by a clock of the store's own,
-is a second witness beside the writer's clock (broker/timekeeper.py).
+is a second witness beside the writer's clock (broker/clock/timekeeper.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from metadata.store import MetadataStore, RecordExists, RecordNotFound, VersionConflict
-from metadata.topic_records import decode_record, encode_record
+from octavo.metadata.store import MetadataStore, RecordExists, RecordNotFound, VersionConflict
+from octavo.metadata.topic_records import decode_record, encode_record
 
 CLOCK_PATH = "/octavo/clock"
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord, RetiredLedger
-from protocol.codes import OctavoError
+from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord, RetiredLedger
+from octavo.protocol.codes import OctavoError
 
 KIND = b"compacted"
 """`octavo.kind` of a ledger that a compaction has written; its run stands under the other key."""

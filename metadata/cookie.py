@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from google.protobuf import text_format
 
-from metadata.protobuf_schema import CookieFormat
-from metadata.store import BadRecord
+from octavo.metadata.protobuf_schema import CookieFormat
+from octavo.metadata.store import BadRecord
 
 LAYOUT_VERSION = 5
 _OLDEST_TEXT_VERSION = 4

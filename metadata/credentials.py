@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from metadata.store import BadMetadataCredentials
+from octavo.metadata.store import BadMetadataCredentials
 
 _FORM = "it holds one line, user:password"
 

@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from metadata.paths import name_of
-from metadata.store import (
+from octavo.metadata.paths import name_of
+from octavo.metadata.store import (
     MetadataError,
     MetadataStore,
     MetadataUnavailable,

@@ -27,11 +27,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from metadata.lock_holder import describe_holder
-from metadata.paths import check_folder, check_path
-from metadata.record_file import FileLocked, RecordFile, boot_clock_ms
-from metadata.record_schema import is_locked, is_transient
-from metadata.store import (
+from octavo.metadata.lock_holder import describe_holder
+from octavo.metadata.paths import check_folder, check_path
+from octavo.metadata.record_file import FileLocked, RecordFile, boot_clock_ms
+from octavo.metadata.record_schema import is_locked, is_transient
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataError,
     MetadataUnavailable,
@@ -41,7 +41,7 @@ from metadata.store import (
     Watch,
     check_value,
 )
-from metadata.watching import WatchKey, WatchTable
+from octavo.metadata.watching import WatchKey, WatchTable
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metadata.store import (
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataUnusable,
     Record,
@@ -27,7 +27,7 @@ class _NoWatch:
 
 
 class FrozenStore:
-    """Implements `metadata.store.MetadataStore` over `records`, a map of paths to values."""
+    """Implements `octavo.metadata.store.MetadataStore` over `records`, a map of paths to values."""
 
     session_state = SessionState.CONNECTED
     session_timeout_ms = 2**31

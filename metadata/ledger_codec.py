@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
-from metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
-from metadata.protobuf_schema import LedgerMetadataFormat
-from metadata.store import BadRecord
-from protocol.entry import INVALID_ENTRY_ID, DigestType
+from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.protobuf_schema import LedgerMetadataFormat
+from octavo.metadata.store import BadRecord
+from octavo.protocol.entry import INVALID_ENTRY_ID, DigestType
 
 _HEADER = b"BookieMetadataFormatVersion\t"
 _V1_IN_RECOVERY = -102

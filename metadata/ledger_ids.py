@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import re
 
-from metadata.paths import name_of
-from metadata.store import (
+from octavo.metadata.paths import name_of
+from octavo.metadata.store import (
     MetadataError,
     MetadataStore,
     MetadataUnavailable,

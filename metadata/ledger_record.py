@@ -12,7 +12,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from protocol.entry import INVALID_ENTRY_ID, DigestType
+from octavo.protocol.entry import INVALID_ENTRY_ID, DigestType
 
 
 class LedgerState(enum.IntEnum):

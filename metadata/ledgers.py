@@ -15,11 +15,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
-from metadata.ledger_ids import LedgerIds, ledger_path, step_widths
-from metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
-from metadata.paths import parent_of
-from metadata.store import (
+from octavo.metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
+from octavo.metadata.ledger_ids import LedgerIds, ledger_path, step_widths
+from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.paths import parent_of
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataError,
     MetadataStore,
@@ -30,7 +30,7 @@ from metadata.store import (
     SessionExpired,
     Watch,
 )
-from metadata.together import all_of
+from octavo.metadata.together import all_of
 
 __all__ = ["LEDGERS_ROOT", "Fragment", "LedgerMetadata", "LedgerState", "LedgerStore"]
 

@@ -19,9 +19,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from metadata.store import MetadataUnavailable, SessionExpired, VersionConflict
-from metadata.topics import OffloadRecord, PartitionLedger, PartitionRecord, TopicStore
-from protocol.codes import OctavoError
+from octavo.metadata.store import MetadataUnavailable, SessionExpired, VersionConflict
+from octavo.metadata.topics import OffloadRecord, PartitionLedger, PartitionRecord, TopicStore
+from octavo.protocol.codes import OctavoError
 
 COPYING, OFFLOADED, DROPPED = "copying", "offloaded", "dropped"
 _PAUSE_S = 0.1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit
 
-from metadata.credentials import read_credentials
-from metadata.embedded import EmbeddedStore
-from metadata.paths import is_safe_name
-from metadata.store import BadMetadataUrl, MetadataStore
+from octavo.metadata.credentials import read_credentials
+from octavo.metadata.embedded import EmbeddedStore
+from octavo.metadata.paths import is_safe_name
+from octavo.metadata.store import BadMetadataUrl, MetadataStore
 
 SESSION_TIMEOUT_MS = 6000
 ZOOKEEPER_PORT = 2181
@@ -33,7 +33,7 @@ def open_store(
             path = _file_path(url)
             return EmbeddedStore(path, session_timeout_ms=session_timeout_ms)
         case "zk":
-            from metadata.zookeeper import ZooKeeperStore
+            from octavo.metadata.zookeeper import ZooKeeperStore
 
             hosts, chroot = _zookeeper_parts(url, rest)
             return ZooKeeperStore(

@@ -29,10 +29,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from metadata.beats import Beats, Lease
-from metadata.paths import check_folder, check_path, parent_of, parents_of
-from metadata.record_schema import ENDS_IN_BEATS, is_locked, open_database
-from metadata.store import (
+from octavo.metadata.beats import Beats, Lease
+from octavo.metadata.paths import check_folder, check_path, parent_of, parents_of
+from octavo.metadata.record_schema import ENDS_IN_BEATS, is_locked, open_database
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataError,
     MetadataUnavailable,
@@ -43,7 +43,7 @@ from metadata.store import (
     SessionExpired,
     VersionConflict,
 )
-from metadata.watching import WatchKey
+from octavo.metadata.watching import WatchKey
 
 CHANGES_KEPT = 10_000
 """Rows of the change log. A watcher that falls further behind gets a false alarm for all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from metadata.store import MetadataUnusable
+from octavo.metadata.store import MetadataUnusable
 
 SCHEMA_VERSION = 2
 _OLD_VERSION = 1

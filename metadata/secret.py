@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from metadata.store import BadRecord, MetadataStore, RecordExists, RecordNotFound
-from metadata.topic_records import decode_record, encode_record
+from octavo.metadata.store import BadRecord, MetadataStore, RecordExists, RecordNotFound
+from octavo.metadata.topic_records import decode_record, encode_record
 
 SECRET_PATH = "/octavo/secret"
 SECRET_BYTES = 32

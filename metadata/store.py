@@ -15,7 +15,7 @@ import enum
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import OctavoError, Scope
 
 ANY_VERSION = -1
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from metadata.store import BadRecord
+from octavo.metadata.store import BadRecord
 
 FORMAT_VERSION = 1
 R = TypeVar("R")

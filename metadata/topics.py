@@ -18,8 +18,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from metadata.paths import join
-from metadata.store import (
+from octavo.metadata.paths import join
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataStore,
     RecordExists,
@@ -27,7 +27,7 @@ from metadata.store import (
     VersionConflict,
     Watch,
 )
-from metadata.topic_records import (
+from octavo.metadata.topic_records import (
     CompactedLedger,
     CompactionRecord,
     NamespaceRecord,

@@ -3,8 +3,8 @@
     /octavo/transactions/<id>
 
 One record per id, for all its batches: writing batch n over batch n - 1 is the moment at which
-batch n is committed (broker/transaction.py says when that may be done). Every read here is synced:
-what it says is not older than anything that anybody was told before.
+batch n is committed (broker/bulkload/rules.py says when that may be done). Every read here is
+synced: what it says is not older than anything that anybody was told before.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from metadata.paths import join
-from metadata.store import ANY_VERSION, MetadataStore, RecordNotFound
-from metadata.topic_records import TopicRecord, decode_record, encode_record
+from octavo.metadata.paths import join
+from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound
+from octavo.metadata.topic_records import TopicRecord, decode_record, encode_record
 
 TRANSACTIONS_ROOT = "/octavo/transactions"
 ABSENT = -1

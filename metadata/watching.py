@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from metadata.store import SessionState
+from octavo.metadata.store import SessionState
 
 OnChange = Callable[[], None]
 OnSession = Callable[[SessionState], None]
@@ -24,7 +24,7 @@ class WatchKey(NamedTuple):
 
 
 class StandingWatch:
-    """One registration. Fulfils `metadata.store.Watch`."""
+    """One registration. Fulfils `octavo.metadata.store.Watch`."""
 
     __slots__ = ("_on_cancel", "key", "on_change")
 

@@ -28,10 +28,10 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
-from metadata.credentials import Credentials
-from metadata.paths import check_folder, check_path, parents_of
-from metadata.record_file import boot_clock_ms
-from metadata.store import (
+from octavo.metadata.credentials import Credentials
+from octavo.metadata.paths import check_folder, check_path, parents_of
+from octavo.metadata.record_file import boot_clock_ms
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataError,
     MetadataUnavailable,
@@ -45,9 +45,9 @@ from metadata.store import (
     Watch,
     check_value,
 )
-from metadata.watching import WatchKey, WatchTable
-from metadata.zookeeper_pairs import beside as beside_of
-from metadata.zookeeper_watches import PlacedWatches
+from octavo.metadata.watching import WatchKey, WatchTable
+from octavo.metadata.zookeeper_pairs import beside as beside_of
+from octavo.metadata.zookeeper_watches import PlacedWatches
 
 CONNECT_TIMEOUT_MS = 6000
 CALL_TIMEOUT_MS = 10_000

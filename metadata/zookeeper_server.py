@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from metadata.store import MetadataError
+from octavo.metadata.store import MetadataError
 
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")

@@ -17,7 +17,7 @@ from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.protocol.states import EventType, WatchedEvent
 
-from metadata.watching import WatchKey, WatchTable
+from octavo.metadata.watching import WatchKey, WatchTable
 
 # The session or its connection ended: all watches are placed again when there is a new one.
 _PLACED_AGAIN_LATER = (

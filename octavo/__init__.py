@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from octavo.client.sync import Client
     from octavo.client.types import Delivery, Message, Position, Topic
-    from protocol.compression import Compression
+    from octavo.protocol.compression import Compression
 
 __all__ = [
     "AcksUnsent",
@@ -71,7 +71,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "octavo.client.client",
     "Client": "octavo.client.sync",
-    "Compression": "protocol.compression",
+    "Compression": "octavo.protocol.compression",
     **dict.fromkeys(("Delivery", "Message", "Position", "Topic"), "octavo.client.types"),
 }
 _ERRORS = "octavo.client.errors"

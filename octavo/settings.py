@@ -29,7 +29,7 @@ from pydantic_settings import (
 )
 
 from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX
-from protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import OctavoError, Scope
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from protocol import extension
-from protocol.auth import AuthMessage
-from protocol.codes import Code, ProtocolError
-from protocol.frames import (
+from octavo.protocol import extension
+from octavo.protocol.auth import AuthMessage
+from octavo.protocol.codes import Code, ProtocolError
+from octavo.protocol.frames import (
     ADD_HEADER,
     ANSWER,
     ANSWER_BYTES,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from protocol.codes import ProtocolError
-from protocol.entry import Buffer
+from octavo.protocol.codes import ProtocolError
+from octavo.protocol.entry import Buffer
 
 AUTH_DISABLED = "AuthDisabledPlugin"
 """The plugin name by which a bookie says that it asks nobody who they are."""

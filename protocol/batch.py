@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from protocol.codes import OctavoError
-from protocol.entry import Buffer
-from protocol.limits import BATCH_RECORDS_MAX
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import Buffer
+from octavo.protocol.limits import BATCH_RECORDS_MAX
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size

@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Callable
 from enum import IntEnum
 
-from protocol.batch import InvalidBatch
-from protocol.codes import OctavoError
-from protocol.limits import RECORDS_BYTES_MAX
+from octavo.protocol.batch import InvalidBatch
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.limits import RECORDS_BYTES_MAX
 
 try:
     import cramjam

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from protocol.codes import DigestMismatch
+from octavo.protocol.codes import DigestMismatch
 
 INVALID_ENTRY_ID = -1
 """The LAC of a ledger whose first entry is not confirmed, and the last entry of an empty one."""

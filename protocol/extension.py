@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from protocol.codes import Code, ProtocolError
-from protocol.frames import PREFIX, header
+from octavo.protocol.codes import Code, ProtocolError
+from octavo.protocol.frames import PREFIX, header
 
 VERSION = 0x4F
 ANSWER = 0x8000

@@ -19,9 +19,9 @@ import struct
 import sys
 from typing import NamedTuple
 
-from protocol.auth import AuthMessage, decode_auth, encode_auth
-from protocol.codes import FrameTooLong, ProtocolError
-from protocol.entry import MASTER_KEY_BYTES, Buffer
+from octavo.protocol.auth import AuthMessage, decode_auth, encode_auth
+from octavo.protocol.codes import FrameTooLong, ProtocolError
+from octavo.protocol.entry import MASTER_KEY_BYTES, Buffer
 
 VERSION = 2
 

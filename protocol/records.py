@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from protocol.batch import (
+from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
     HEADER,
     HEADER_BYTES,
@@ -31,8 +31,8 @@ from protocol.batch import (
     sealed,
     with_base_offset,
 )
-from protocol.compression import Compression, compression_of, unpack
-from protocol.entry import Buffer
+from octavo.protocol.compression import Compression, compression_of, unpack
+from octavo.protocol.entry import Buffer
 
 _UNLIMITED = 2**31 - 1
 """The builder's own size limit is not used: callers bound a batch by what they put into it."""

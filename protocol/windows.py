@@ -17,7 +17,7 @@ from operator import attrgetter
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from protocol.batch import (
+from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
     HEADER,
     HEADER_BYTES,
@@ -25,10 +25,10 @@ from protocol.batch import (
     InvalidBatch,
     read_header,
 )
-from protocol.compression import Compression, compression_of
-from protocol.entry import Buffer
-from protocol.limits import RECORD_BYTES_MAX, RECORD_HEADERS_MAX
-from protocol.records import Record
+from octavo.protocol.compression import Compression, compression_of
+from octavo.protocol.entry import Buffer
+from octavo.protocol.limits import RECORD_BYTES_MAX, RECORD_HEADERS_MAX
+from octavo.protocol.records import Record
 
 WINDOW_RECORDS = 128
 """Records taken apart together: a tenth of a millisecond."""

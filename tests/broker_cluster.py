@@ -10,17 +10,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from broker.broker import Broker
-from broker.config import BrokerConfig
-from broker.errors import OwnerUnreachable, PartitionMoving
-from broker.partition import Partition
-from broker.proxy import with_owner
-from broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from metadata.opening import open_store
-from metadata.store import MetadataStore
-from protocol.records import Record, build_batch, read_records
+from octavo.broker.broker import Broker
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import OwnerUnreachable, PartitionMoving
+from octavo.broker.http.forwarding import with_owner
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.records import Record, build_batch, read_records
 from tests.ledger_cluster import QUICK, Cluster, running_cluster
 
 SESSION_TIMEOUT_MS = 2_000

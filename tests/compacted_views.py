@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from ledger.ledgers import LedgerClient
-from metadata.compactions import KIND, KIND_KEY, begun, collected, published, retired_before
-from metadata.offloads import change_partition
-from metadata.topics import CompactedLedger, TopicStore
-from protocol.compression import Compression
-from protocol.records import Record, build_gapped_batch
+from octavo.ledger.client import LedgerClient
+from octavo.metadata.compactions import KIND, KIND_KEY, begun, collected, published, retired_before
+from octavo.metadata.offloads import change_partition
+from octavo.metadata.topics import CompactedLedger, TopicStore
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record, build_gapped_batch
 
 Kept = tuple[int, Record]
 """Offset and message."""

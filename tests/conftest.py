@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 import structlog
 
-from metadata.zookeeper_server import ZooKeeperNotInstalled, server_command, write_config
+from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled, server_command, write_config
 from octavo.standalone.ports import free_port
 
 # A test is right or wrong, not late: machines that run tests are busy with others.

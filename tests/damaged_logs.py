@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bookie.add_run import AddRun
-from bookie.entry_log import EntryLogs, Location
-from bookie.entry_log_format import Record
-from protocol.entry import DigestType, digest_for, pack_entry
-from protocol.frames import Flag, add_prefix
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.entrylog.format import Record
+from octavo.bookie.entrylog.log import EntryLogs, Location
+from octavo.protocol.entry import DigestType, digest_for, pack_entry
+from octavo.protocol.frames import Flag, add_prefix
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import KEY, Bench
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import aiohttp
 
-from broker.broker import Broker
-from broker.broker_proof import KEY_USE
-from broker.config import BrokerConfig
-from broker.http_config import HttpConfig
-from broker.server import BrokerServer
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from metadata.opening import open_store
-from metadata.secret import cluster_secret
-from metadata.store import MetadataStore
+from octavo.broker.broker import Broker
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.broker_proof import KEY_USE
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.server import BrokerServer
 from octavo.clock import wall_clock_ms
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.opening import open_store
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.store import MetadataStore
 from tests.ledger_cluster import QUICK, Cluster, running_cluster
 from tests.unit.broker_http.fake_broker import Answer, Api, until
 

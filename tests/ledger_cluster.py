@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from bookie.disk import Disk
-from bookie.node import BookieNode
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from ledger.writer import LedgerWriter
-from metadata.store import MetadataStore
+from octavo.bookie.disk.files import Disk
+from octavo.bookie.node import BookieNode
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.store import MetadataStore
 from tests.raw_bookie import config_in, new_node, open_metadata
 
 QUICK: dict[str, Any] = {

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ledger import actions as wanted
-from ledger.errors import BookieUnavailable
-from ledger.recovering import Recovering
-from metadata.ledgers import Fragment, LedgerMetadata
-from protocol.codes import Unauthorized
+from octavo.ledger import actions as wanted
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.recover.recovering import Recovering
+from octavo.metadata.ledgers import Fragment, LedgerMetadata
+from octavo.protocol.codes import Unauthorized
 
 Held = tuple[tuple[int, bytes], ...]
 """Entries to be written back, with their content."""

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from bookie.disk import Disk, DiskError, DiskFull, File, SyncFailed
-from protocol.entry import Buffer
+from octavo.bookie.disk.files import Disk, DiskError, DiskFull, File, SyncFailed
+from octavo.protocol.entry import Buffer
 
 SECTOR = 512
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protocol.frames import batch_read_request, read_request
+from octavo.protocol.frames import batch_read_request, read_request
 from tests.raw_bookie import add_of, adds_of
 
 MIB = 1024 * 1024

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from bookie.config import BookieConfig
-from bookie.disk import Disk, File, RealDisk, RealFile
-from bookie.node import BookieNode
-from metadata.opening import open_store
-from metadata.store import MetadataStore
-from protocol import extension
-from protocol.answers import (
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import Disk, File, RealDisk, RealFile
+from octavo.bookie.node import BookieNode
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import MetadataStore
+from octavo.protocol import extension
+from octavo.protocol.answers import (
     Added,
     AddRefused,
     AnyAnswer,
@@ -28,9 +28,9 @@ from protocol.answers import (
     ReadAnswer,
     parse_answers,
 )
-from protocol.codes import Code
-from protocol.entry import Buffer, DigestType, digest_for, master_key, pack_entry
-from protocol.frames import Flag, add_prefix, batch_read_request, read_request
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import Buffer, DigestType, digest_for, master_key, pack_entry
+from octavo.protocol.frames import Flag, add_prefix, batch_read_request, read_request
 
 T = TypeVar("T")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.index import IndexRun, RocksIndex
-from bookie.storage import Storage
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.index.index import IndexRun, RocksIndex
+from octavo.bookie.storage import Storage
 from tests.damaged_logs import checked_run
 from tests.storage_support import Bench
 

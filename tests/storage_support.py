@@ -8,13 +8,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.index import MemoryIndex
-from bookie.storage import Storage
-from protocol.codes import Code
-from protocol.entry import HEADER
-from protocol.frames import Flag, add_prefix
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.index.index import MemoryIndex
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import HEADER
+from octavo.protocol.frames import Flag, add_prefix
 from tests.memory_disk import MemoryDisk
 
 KEY = b"k" * 20

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from metadata.zookeeper_server import server_command
+from octavo.metadata.zookeeper_server import server_command
 from octavo.standalone.ports import free_port
 
 READY_S = 60.0

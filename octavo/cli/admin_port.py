@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from octavo.cli.options import BadOption
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 _TIMEOUT_S = 15.0
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024

@@ -22,7 +22,7 @@ from octavo.cli.options import AsJson, BadOption
 from octavo.cli.output import emit_json, emit_table, say
 
 if TYPE_CHECKING:
-    from bookie.disk import RealDisk
+    from octavo.bookie.disk.files import RealDisk
     from octavo.inspect.folders import BookieFolders
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +57,7 @@ def sizes(
         found = ask(url, f"/ledgers?limit={limit or 1_000_000}")
         _show_sizes(found["ledgers"], found["ledger_count"], found["bytes"], as_json, limit=0)
         return
-    from bookie.disk import RealDisk
+    from octavo.bookie.disk.files import RealDisk
     from octavo.inspect.sizes import ledger_sizes, log_paths
 
     disk, bookie = RealDisk(), _find(folders)
@@ -97,7 +97,7 @@ def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
       octavo bookie check /var/lib/octavo/b1
       octavo bookie check /disk1/b1 /disk2/b1 --json
     """
-    from bookie.disk import RealDisk
+    from octavo.bookie.disk.files import RealDisk
     from octavo.inspect.check import check_bookie
 
     disk, bookie = RealDisk(), _find(folders)
@@ -130,8 +130,8 @@ def rebuild_index(folders: Folders, as_json: AsJson = False) -> None:
     Example:
       octavo bookie rebuild-index /var/lib/octavo/b1
     """
-    from bookie.disk import RealDisk
-    from bookie.index_rebuild import rebuild_index as rebuild
+    from octavo.bookie.disk.files import RealDisk
+    from octavo.bookie.startup.index_rebuild import rebuild_index as rebuild
     from octavo.inspect.sizes import log_paths
     from octavo.logs import configure_logging
 
@@ -153,7 +153,7 @@ def rebuild_index(folders: Folders, as_json: AsJson = False) -> None:
 @contextmanager
 def _alone(disk: RealDisk, bookie: BookieFolders) -> Iterator[None]:
     """Hold the folders' locks. Raises `FolderUnusable`, naming the process, when a bookie runs."""
-    from bookie.cookies import FolderUnusable, lock_folders
+    from octavo.bookie.ledgers.cookies import FolderUnusable, lock_folders
     from octavo.inspect.folders import NoBookieHere
 
     if not bookie.ledgers:
@@ -344,7 +344,7 @@ def copies(
 
 def _find(folders: list[Path]) -> BookieFolders:
     """The bookie in these folders; says whose they are."""
-    from bookie.disk import RealDisk
+    from octavo.bookie.disk.files import RealDisk
     from octavo.inspect.folders import find_folders
 
     found = find_folders(RealDisk(), [str(path) for path in folders])

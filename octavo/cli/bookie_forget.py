@@ -32,12 +32,12 @@ def forget(bookie_id: BookieId, metadata: Metadata = None, data: Data = None) ->
 
 
 async def _forget(url: str, bookie_id: str) -> None:
-    from ledger.forgetting import forget_bookie
-    from metadata.bookies import BookieRegistry
-    from metadata.ledgers import LedgerStore
-    from metadata.opening import open_store
     from octavo.credentials import credentials_file
+    from octavo.ledger.rereplication.forgetting import forget_bookie
     from octavo.logs import configure_logging
+    from octavo.metadata.bookies import BookieRegistry
+    from octavo.metadata.ledgers import LedgerStore
+    from octavo.metadata.opening import open_store
 
     configure_logging(form="console", level="error")
     store = open_store(url, credentials_file=credentials_file())

@@ -9,7 +9,7 @@ from octavo.cli.options import AsJson, Data, Metadata, metadata_url
 from octavo.cli.output import emit_json, emit_table, say
 
 if TYPE_CHECKING:
-    from metadata.bookies import BookieInfo
+    from octavo.metadata.bookies import BookieInfo
 
 
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
@@ -34,10 +34,10 @@ def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = Fals
 
 async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
     """The registered ones, and the names of all that ever were."""
-    from metadata.bookies import BookieRegistry
-    from metadata.opening import open_store
     from octavo.credentials import credentials_file
     from octavo.logs import configure_logging
+    from octavo.metadata.bookies import BookieRegistry
+    from octavo.metadata.opening import open_store
 
     configure_logging(form="console", level="error")
     store = open_store(url, credentials_file=credentials_file())

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from octavo.cli.options import BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_raw, say
-from protocol.json_message import show_headers, show_key, show_value
+from octavo.protocol.json_message import show_headers, show_key, show_value
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from octavo.cli.options import AsJson, BadOption
-from protocol.entry import DigestType
+from octavo.protocol.entry import DigestType
 
 app = typer.Typer(
     help="Show what stands in a bookie's files. Reads only, also while the bookie runs.",
@@ -188,7 +188,7 @@ def _show(
     as_json: bool,
 ) -> None:
     """Walk, show, and say what was found."""
-    from bookie.disk import RealDisk
+    from octavo.bookie.disk.files import RealDisk
     from octavo.cli.inspect_output import Shown
     from octavo.inspect.line import Wish
     from octavo.inspect.walks import walks_of

@@ -18,9 +18,9 @@ from octavo.cli.options import AsJson, BadOption, Data, Metadata, metadata_url
 from octavo.cli.output import emit_fields, emit_json, emit_raw, emit_table, say
 
 if TYPE_CHECKING:
-    from ledger.ledgers import LedgerClient
-    from ledger.recovery_events import RecoveryEvent
-    from metadata.ledgers import LedgerMetadata
+    from octavo.ledger.client import LedgerClient
+    from octavo.ledger.recover.events import RecoveryEvent
+    from octavo.metadata.ledgers import LedgerMetadata
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -37,11 +37,11 @@ SHOWN_BYTES_MAX = 60
 
 def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
     """Run `work` with a ledger client on the metadata store at `url`."""
-    from ledger.ledgers import LedgerClient
-    from metadata.opening import open_store
     from octavo.clock import wall_clock_ms
     from octavo.credentials import credentials_file
+    from octavo.ledger.client import LedgerClient
     from octavo.logs import configure_logging
+    from octavo.metadata.opening import open_store
 
     configure_logging(form="console", level="error")
 
@@ -186,7 +186,7 @@ def recover(
       octavo ledger recover 7 --data ./octavo-data --force
     """
 
-    from broker.in_use import in_use, user_of
+    from octavo.broker.cluster.in_use import in_use, user_of
     from octavo.process.recovery_log import step_fields
     from octavo.words import recovery_step_in_words
 

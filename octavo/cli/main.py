@@ -26,7 +26,7 @@ from octavo.cli import (
     topic,
 )
 from octavo.cli.output import debugging, fail
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 app = typer.Typer(
     name="octavo",

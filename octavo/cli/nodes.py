@@ -54,7 +54,7 @@ def bookie(
     """
     if context.invoked_subcommand is not None:
         return
-    from bookie.config import BookieConfig, FoldersMissing
+    from octavo.bookie.config import BookieConfig, FoldersMissing
     from octavo.process.bookie import serve_bookie
     from octavo.settings import load
 
@@ -100,9 +100,9 @@ def broker(
       octavo broker --metadata zk://127.0.0.1:2181/octavo --port 8080
       octavo broker --config /etc/octavo.toml --set tail_cache_bytes_max=134217728
     """
-    from broker.config import BrokerConfig
-    from broker.http_config import HttpConfig
-    from ledger.options import LedgerOptions
+    from octavo.broker.config import BrokerConfig
+    from octavo.broker.http.config import HttpConfig
+    from octavo.ledger.options import LedgerOptions
     from octavo.process.broker import serve_broker
     from octavo.settings import load
 
@@ -133,7 +133,7 @@ def _serve(
     main: Any, name: str, metadata: str | None, config: Path | None, sections: dict[str, Any]
 ) -> None:
     """Run a process's main here; its exit code becomes ours."""
-    from metadata.opening import open_store
+    from octavo.metadata.opening import open_store
     from octavo.process.life import run_process
     from octavo.process.spec import ProcessSpec, to_plain
     from octavo.settings import ProcessConfig, load

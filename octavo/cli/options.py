@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from octavo.protocol.codes import OctavoError
 from octavo.standalone.cluster_file import read_cluster
-from protocol.codes import OctavoError
 
 DATA_FOLDER = Path("octavo-data")
 BROKER_URL = "http://127.0.0.1:8080"

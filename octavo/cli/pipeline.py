@@ -262,8 +262,8 @@ def offload(
         return partial(offload, options=options)
 
     def target_of(text: str) -> str:
-        from ledger.errors import OffloadUnavailable
-        from ledger.object_store import file_system
+        from octavo.ledger.errors import OffloadUnavailable
+        from octavo.ledger.offload.object_store import file_system
 
         place = text if "://" in text else Path(text).absolute().as_uri()
         try:

@@ -10,7 +10,7 @@ import typer
 
 from octavo.cli.options import BROKER_URL, BadOption, Data, broker_urls, metadata_url
 from octavo.cli.output import debugging, emit_fields, emit_json, emit_table, fail, say
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 if TYPE_CHECKING:
     from octavo.pipeline.outcome import Outcome

@@ -18,8 +18,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_json, err
-from protocol.codes import OctavoError
-from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
 
 if TYPE_CHECKING:
     from octavo.client.types import Position

@@ -98,10 +98,10 @@ _OWN = {
 
 def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str, Any]]:
     """Settings of bookies and brokers from file, environment and `--set section.name=value`."""
-    from bookie.config import BookieConfig
-    from broker.config import BrokerConfig
-    from broker.http_config import HttpConfig
-    from ledger.options import LedgerOptions
+    from octavo.bookie.config import BookieConfig
+    from octavo.broker.config import BrokerConfig
+    from octavo.broker.http.config import HttpConfig
+    from octavo.ledger.options import LedgerOptions
     from octavo.settings import SECTIONS, SettingsError, chosen
 
     flags: dict[str, dict[str, object]] = {}

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import IO
 
-from metadata.zookeeper_server import server_command, write_config
 from octavo.cli.output import out, say
+from octavo.metadata.zookeeper_server import server_command, write_config
+from octavo.protocol.codes import OctavoError, Scope
 from octavo.standalone.ports import check_port, free_port
-from protocol.codes import OctavoError, Scope
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 30.0

@@ -21,7 +21,7 @@ from octavo.client.transport import Transport
 from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value
 from octavo.client.wire import Wire
 from octavo.clock import wall_clock_ms
-from protocol.compression import Compression
+from octavo.protocol.compression import Compression
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 READ_MESSAGES_MAX = 1_000

@@ -16,9 +16,9 @@ from msgspec import UNSET
 from octavo.client.errors import MessageTooLong
 from octavo.client.transport import BATCH_TYPE, NDJSON_TYPE
 from octavo.client.types import Value, key_bytes, to_bytes
-from protocol.json_message import show_headers, show_key, show_value
-from protocol.limits import MESSAGE_BYTES_MAX, json_line_bytes_max
-from protocol.records import RECORD_OVERHEAD_BYTES, Record, build_batch, record_bytes
+from octavo.protocol.json_message import show_headers, show_key, show_value
+from octavo.protocol.limits import MESSAGE_BYTES_MAX, json_line_bytes_max
+from octavo.protocol.records import RECORD_OVERHEAD_BYTES, Record, build_batch, record_bytes
 
 Headers = Sequence[tuple[str, bytes | None]]
 LINE_BYTES_MAX = json_line_bytes_max(MESSAGE_BYTES_MAX)
@@ -63,7 +63,8 @@ class Encoding(Protocol):
 
 
 class BatchEncoding:
-    """One Kafka RecordBatch v2 a request; `compression` as `protocol.records.Compression`."""
+    """One Kafka RecordBatch v2 a request; `compression` as
+    `octavo.protocol.records.Compression`."""
 
     whole = True
 

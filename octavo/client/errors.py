@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 
 class ClientError(OctavoError):

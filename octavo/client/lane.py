@@ -24,8 +24,8 @@ from octavo.client.errors import ApiError, OutcomeUnknown, ProducerFailed, Topic
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import NEXT_OFFSET, Answer, Transport
 from octavo.client.types import Position, TopicName
-from protocol.codes import OctavoError
-from protocol.records import Record
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.records import Record
 
 if TYPE_CHECKING:
     from octavo.client.producer import ProducerOptions

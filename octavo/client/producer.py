@@ -19,7 +19,7 @@ from octavo.client.incarnation import Incarnation
 from octavo.client.lane import Batch, Lane, Stored
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Position, TopicName, Value, header_pairs, key_bytes
-from protocol.records import partition_for
+from octavo.protocol.records import partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
 BATCH_BYTES_MAX = 2 * 1024 * 1024

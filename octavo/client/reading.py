@@ -11,8 +11,8 @@ from typing import NamedTuple
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import BATCH_TYPE, NEXT_OFFSET, Transport
 from octavo.client.types import Message, TopicName
-from protocol.batch import split_batches
-from protocol.records import read_gapped_records, read_records
+from octavo.protocol.batch import split_batches
+from octavo.protocol.records import read_gapped_records, read_records
 
 
 class ReadBatch(NamedTuple):

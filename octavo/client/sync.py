@@ -24,7 +24,7 @@ from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Handed
 from octavo.client.types import Delivery, Headers, Message, Position, Topic, Value
 from octavo.loop_thread import LoopThread
-from protocol.compression import Compression
+from octavo.protocol.compression import Compression
 
 T = TypeVar("T")
 HANDED_OVER_MAX = 1_000

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from octavo.client.errors import InvalidCall
-from protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
-from protocol.names import NAME_RULE, is_name
+from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
+from octavo.protocol.names import NAME_RULE, is_name
 
 Json = dict[str, Any]
 Value = Any

@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.broker_proof import KEY_USE, BrokerProof
-from ledger.ledgers import LedgerClient
-from metadata.ledgers import LedgerMetadata, LedgerState
-from metadata.opening import open_store
-from metadata.secret import cluster_secret
-from metadata.store import MetadataStore
+from octavo.broker.http.broker_proof import KEY_USE, BrokerProof
 from octavo.client.client import AsyncClient
 from octavo.client.transport import BATCH_TYPE
 from octavo.clock import wall_clock_ms
 from octavo.demo.following import LogEvent, LogFollower
 from octavo.demo.screen import Screen
+from octavo.ledger.client import LedgerClient
 from octavo.logs import configure_logging
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.metadata.opening import open_store
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.records import Record, build_batch
 from octavo.standalone.cluster_file import Member
 from octavo.standalone.supervisor import Plan, Supervisor
 from octavo.words import in_words, recovery_step_in_words
-from protocol.records import Record, build_batch
 
 TOPIC = "public/accounts"
 BEFORE, AFTER = 50, 10

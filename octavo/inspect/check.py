@@ -1,8 +1,8 @@
 """Checks a stopped bookie: each small file and journal by itself, then what all say together.
 
 Reads only. The caller holds the locks of the folders. Entry logs, index and their agreement with
-the ledger state are bookie/folder_check.py's; the walks of `octavo inspect` name the exact range in
-journals and ledger state, and look at cookies and limbo files.
+the ledger state are bookie/check/folder_check.py's; the walks of `octavo inspect` name the exact
+range in journals and ledger state, and look at cookies and limbo files.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bookie.cookies import LOCK_FILE
-from bookie.damage import Damage
-from bookie.disk import Disk
-from bookie.folder_check import Report, check_folders
+from octavo.bookie.check.folder_check import Report, check_folders
+from octavo.bookie.disk.damage import Damage
+from octavo.bookie.disk.files import Disk
+from octavo.bookie.ledgers.cookies import LOCK_FILE
 from octavo.inspect.folders import BookieFolders
 from octavo.inspect.line import Wish
 from octavo.inspect.walks import NothingToInspect, walks_of
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 
 @dataclass(slots=True)

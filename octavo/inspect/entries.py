@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookie.journal_format import META, META_VALUE, META_VERSION, MetaOp
+from octavo.bookie.journal.format import META, META_VALUE, META_VERSION, MetaOp
 from octavo.inspect.line import Line, Wish, time_of
-from protocol.batch import ATTRIBUTE_COMPRESSION, NO_PRODUCER, InvalidBatch, check_batch
-from protocol.entry import HEADER, HEADER_BYTES, DigestType, digest_for
-from protocol.frames import ADD_HEADER, ADD_PREFIX, ADD_PREFIX_BYTES, LENGTH, Flag
+from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, NO_PRODUCER, InvalidBatch, check_batch
+from octavo.protocol.entry import HEADER, HEADER_BYTES, DigestType, digest_for
+from octavo.protocol.frames import ADD_HEADER, ADD_PREFIX, ADD_PREFIX_BYTES, LENGTH, Flag
 
 _ADD = ADD_HEADER >> 16
 _FLAG_NAMES = {Flag.RECOVERY_ADD: "recovery", Flag.HIGH_PRIORITY: "priority"}

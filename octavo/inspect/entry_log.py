@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from crc32c import crc32c
 
-from bookie.damage import Damage, DamageKind
-from bookie.disk import File
-from bookie.entry_log_format import (
+from octavo.bookie.disk.damage import Damage, DamageKind
+from octavo.bookie.disk.files import File
+from octavo.bookie.entrylog.format import (
     FILE_HEADER_BYTES,
     FOOTER,
     MAP_MAGIC,

@@ -11,16 +11,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bookie.cookies import LOCK_FILE, VERSION_FILE
-from bookie.disk import Disk, DiskError, lock_holder
-from bookie.entry_log_format import log_id_of
-from bookie.journal_format import file_id_of as journal_id_of
-from bookie.ledger_state import file_id_of as state_id_of
-from bookie.mark import NAME as MARK_NAME
-from bookie.recover import INDEX_FOLDER
-from metadata.cookie import Cookie
+from octavo.bookie.disk.files import Disk, DiskError, lock_holder
+from octavo.bookie.entrylog.format import log_id_of
+from octavo.bookie.journal.format import file_id_of as journal_id_of
+from octavo.bookie.journal.mark import NAME as MARK_NAME
+from octavo.bookie.ledgers.cookies import LOCK_FILE, VERSION_FILE
+from octavo.bookie.ledgers.state import file_id_of as state_id_of
+from octavo.bookie.startup.recover import INDEX_FOLDER
 from octavo.inspect.small import read_cookie
-from protocol.codes import OctavoError
+from octavo.metadata.cookie import Cookie
+from octavo.protocol.codes import OctavoError
 
 _DEPTH = 2
 _FOLDERS_MAX = 1000

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from rocksdict import AccessType, Rdict
 
-from bookie.damage import Damage, DamageKind
-from bookie.index import COVERED, COVERED_KEY, KEY, VALUE, rocks_options
+from octavo.bookie.disk.damage import Damage, DamageKind
+from octavo.bookie.index.index import COVERED, COVERED_KEY, KEY, VALUE, rocks_options
 from octavo.inspect.line import Line, Wish
-from protocol.codes import BookieIOError
+from octavo.protocol.codes import BookieIOError
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.2

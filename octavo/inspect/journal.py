@@ -16,9 +16,9 @@ from itertools import groupby
 
 from crc32c import crc32c
 
-from bookie.damage import Damage, DamageKind
-from bookie.disk import File
-from bookie.journal_format import (
+from octavo.bookie.disk.damage import Damage, DamageKind
+from octavo.bookie.disk.files import File
+from octavo.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
     FILE_HEADER_BYTES,

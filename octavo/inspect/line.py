@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from bookie.damage import Damage
-from protocol.entry import DigestType
+from octavo.bookie.disk.damage import Damage
+from octavo.protocol.entry import DigestType
 
 BODY_BYTES_MAX = 256 * 1024 * 1024
 """No block or run is longer: a forged length must not fill the memory."""

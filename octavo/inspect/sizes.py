@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bookie.disk import Disk, File
-from bookie.entry_log_format import FOOTER, decode_footer, decode_map, log_id_of
+from octavo.bookie.disk.files import Disk, File
+from octavo.bookie.entrylog.format import FOOTER, decode_footer, decode_map, log_id_of
 from octavo.inspect.entry_log import EntryLogWalk
 from octavo.inspect.folders import BookieFolders
 from octavo.inspect.index import IndexReader, Stored

@@ -8,9 +8,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from bookie.damage import Damage, DamageKind
-from bookie.disk import File
-from bookie.ledger_state import (
+from octavo.bookie.disk.damage import Damage, DamageKind
+from octavo.bookie.disk.files import File
+from octavo.bookie.journal.mark import Mark, decode_mark
+from octavo.bookie.ledgers.limbo import LimboDamaged, decode_limbo
+from octavo.bookie.ledgers.state import (
     BLOCK,
     BLOCK_BYTES,
     BLOCK_MAGIC,
@@ -22,12 +24,10 @@ from bookie.ledger_state import (
     decode_record,
     encode_file_header,
 )
-from bookie.limbo import LimboDamaged, decode_limbo
-from bookie.mark import Mark, decode_mark
-from metadata.cookie import Cookie, decode_cookie
-from metadata.store import BadRecord
 from octavo.inspect.line import BODY_BYTES_MAX, YEAR_2000_MS, Line, Wish, time_of
-from protocol.codes import OctavoError
+from octavo.metadata.cookie import Cookie, decode_cookie
+from octavo.metadata.store import BadRecord
+from octavo.protocol.codes import OctavoError
 
 _SMALL_BYTES_MAX = 64 * 1024
 _MARK_BYTES_MAX = 1024 * 1024

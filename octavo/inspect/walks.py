@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bookie.cookies import VERSION_FILE
-from bookie.disk import Disk, File
-from bookie.entry_log_format import FILE_HEADER_BYTES, decode_file_header, log_id_of
-from bookie.journal_format import file_id_of as journal_id_of
-from bookie.journal_reader import journal_files
-from bookie.ledger_state import file_id_of as state_id_of
-from bookie.limbo import NAME as LIMBO_NAME
-from bookie.mark import NAME as MARK_NAME
-from bookie.mark import read_mark
-from bookie.recover import INDEX_FOLDER
+from octavo.bookie.disk.files import Disk, File
+from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, decode_file_header, log_id_of
+from octavo.bookie.journal.format import file_id_of as journal_id_of
+from octavo.bookie.journal.mark import NAME as MARK_NAME
+from octavo.bookie.journal.mark import read_mark
+from octavo.bookie.journal.reader import journal_files
+from octavo.bookie.ledgers.cookies import VERSION_FILE
+from octavo.bookie.ledgers.limbo import NAME as LIMBO_NAME
+from octavo.bookie.ledgers.state import file_id_of as state_id_of
+from octavo.bookie.startup.recover import INDEX_FOLDER
 from octavo.inspect.entry_log import EntryLogWalk
 from octavo.inspect.folders import BookieFolders, NoBookieHere, find_folders
 from octavo.inspect.index import IndexReader, LogLookup, walk_index
 from octavo.inspect.journal import walk_journal
 from octavo.inspect.line import Line, Wish
 from octavo.inspect.small import mark_fields, walk_cookie, walk_limbo, walk_mark, walk_state
-from protocol.codes import BookieIOError, OctavoError
+from octavo.protocol.codes import BookieIOError, OctavoError
 
 KINDS = ("journal", "entrylog", "index", "cookie", "mark", "state", "limbo")
 _IS_OF_KIND: dict[str, Callable[[str], bool]] = {

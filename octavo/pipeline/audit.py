@@ -18,23 +18,23 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from broker.leftover import label_of
-from ledger.copies import missing, names
-from ledger.errors import LedgerNotFound
-from ledger.quorum import quorum_of
-from metadata.bookies import BookieRegistry
-from metadata.compactions import RUN_KEY, compacted_ledgers
-from metadata.ledgers import LedgerMetadata
-from metadata.offloads import is_only_copy
+from octavo.broker.log.leftover import label_of
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.quorum import quorum_of
+from octavo.ledger.rereplication.copies import missing, names
+from octavo.metadata.bookies import BookieRegistry
+from octavo.metadata.compactions import RUN_KEY, compacted_ledgers
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.offloads import is_only_copy
 from octavo.pipeline.outcome import Finding, Outcome
 from octavo.pipeline.runner import Run
 from octavo.pipeline.runs import Run as Entries
 from octavo.pipeline.runs import count_of, has, numbers_in, runs_in, without, words
 from octavo.pipeline.spread import Findings, Found, Part, current, parts_of, spread
+from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from octavo.protocol.extension import Op
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.options import Selection
-from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
-from protocol.extension import Op
 
 _PART_ENTRIES = 2**62
 """A ledger is one part: the answer about it is one."""

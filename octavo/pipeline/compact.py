@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ledger.errors import LedgerNotFound
-from metadata.compactions import (
+from octavo.clock import wall_clock_ms
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.compactions import (
     CompactionLost,
     begun,
     collected,
     published,
     retired_before,
 )
-from metadata.offloads import change_partition
-from metadata.store import RecordNotFound
-from metadata.topics import CompactedLedger
-from octavo.clock import wall_clock_ms
+from octavo.metadata.offloads import change_partition
+from octavo.metadata.store import RecordNotFound
+from octavo.metadata.topics import CompactedLedger
 from octavo.pipeline.compact_rules import (
     RETIRED_MAX,
     Chunk,

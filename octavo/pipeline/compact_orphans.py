@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.transaction import PARTITION_KEY
-from ledger.errors import LedgerNotFound
-from metadata.compactions import (
+from octavo.broker.bulkload.rules import PARTITION_KEY
+from octavo.clock import wall_clock_ms
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.compactions import (
     KIND,
     KIND_KEY,
     RUN_KEY,
@@ -23,10 +24,9 @@ from metadata.compactions import (
     given_up,
     retired_before,
 )
-from metadata.ledgers import LedgerMetadata
-from metadata.offloads import change_partition
-from metadata.store import RecordNotFound
-from octavo.clock import wall_clock_ms
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.offloads import change_partition
+from octavo.metadata.store import RecordNotFound
 from octavo.pipeline.compact import Name, collect_retired, delete_ledger
 from octavo.spark.cluster import Cluster, connected
 

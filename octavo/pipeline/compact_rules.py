@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from metadata.topics import CompactionRecord
+from octavo.metadata.topics import CompactionRecord
 from octavo.spark.splits import (
     Piece,
     View,

@@ -18,21 +18,21 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from broker.transaction import PARTITION_KEY
-from ledger.errors import LedgerError
-from ledger.writer import LedgerWriter
-from metadata.compactions import KIND, KIND_KEY, RUN_KEY
-from metadata.topics import TopicSettings
+from octavo.broker.bulkload.rules import PARTITION_KEY
+from octavo.ledger.errors import LedgerError
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.compactions import KIND, KIND_KEY, RUN_KEY
+from octavo.metadata.topics import TopicSettings
 from octavo.pipeline.compact_rules import CompactPolicy, may_go
 from octavo.pipeline.offload_rules import pause_s
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.compression import Compression
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.protocol.records import Record, build_gapped_batch
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import StoredBatch
 from octavo.spark.options import SourceOptions
 from octavo.spark.reading import Split, SplitReader
-from protocol.codes import OctavoError
-from protocol.compression import Compression
-from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
-from protocol.records import Record, build_gapped_batch
 
 KEYS = pa.schema(
     [("place", pa.int32()), ("key", pa.binary()), ("offset", pa.int64()), ("gone", pa.bool_())]

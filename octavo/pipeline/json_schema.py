@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 _NOTES = {
     *("$schema", "$id", "$comment", "title", "description", "default", "examples"),

@@ -19,10 +19,11 @@ import uuid as uuids
 from collections import Counter
 from dataclasses import dataclass
 
-from ledger.errors import LedgerNotFound
-from ledger.object_store import joined
-from ledger.offload_format import About
-from metadata.offloads import (
+from octavo.clock import wall_clock_ms
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.offload.format import About
+from octavo.ledger.offload.object_store import joined
+from octavo.metadata.offloads import (
     COPYING,
     OFFLOADED,
     OffloadLost,
@@ -32,9 +33,8 @@ from metadata.offloads import (
     finished,
     given_up,
 )
-from metadata.store import MetadataUnavailable, RecordNotFound
-from metadata.topics import OffloadIntent, OffloadRecord, PartitionRecord, TopicStore
-from octavo.clock import wall_clock_ms
+from octavo.metadata.store import MetadataUnavailable, RecordNotFound
+from octavo.metadata.topics import OffloadIntent, OffloadRecord, PartitionRecord, TopicStore
 from octavo.pipeline.interrupt import told
 from octavo.pipeline.offload_copy import (
     Copied,
@@ -58,9 +58,9 @@ from octavo.pipeline.offload_rules import (
 )
 from octavo.pipeline.outcome import Finding, Outcome
 from octavo.pipeline.runner import JobFailed, Run
+from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.options import Selection
-from protocol.codes import OctavoError
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ import secrets
 from collections.abc import Container
 from typing import Any, NamedTuple
 
-from ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
-from ledger.object_store import file_system, joined
-from ledger.offload_format import About, Checksum, ObjectWriter, Written
-from ledger.offloaded import open_offloaded
-from metadata.frozen import FrozenStore
-from metadata.offloads import OFFLOADED
-from metadata.topics import OffloadRecord
+from octavo.ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
+from octavo.ledger.offload.format import About, Checksum, ObjectWriter, Written
+from octavo.ledger.offload.object_store import file_system, joined
+from octavo.ledger.offload.offloaded import open_offloaded
+from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.offloads import OFFLOADED
+from octavo.metadata.topics import OffloadRecord
 from octavo.pipeline.offload_rules import pause_s
+from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import Cluster
-from protocol.codes import OctavoError
 
 
 class CopyTask(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from metadata.offloads import COPYING, DROPPED, OFFLOADED
-from metadata.topics import OffloadIntent, PartitionLedger, PartitionRecord
+from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED
+from octavo.metadata.topics import OffloadIntent, PartitionLedger, PartitionRecord
 
 OFFLOADS_MAX = 1_500
 """Of one partition: each takes some 250 bytes of its record, which holds a megabyte at most."""

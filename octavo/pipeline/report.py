@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.chain import Chain, RetentionPolicy
-from metadata.topics import PartitionLedger, PartitionRecord, TopicSettings
+from octavo.broker.log.chain import Chain, RetentionPolicy
+from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicSettings
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.report_page import page
 from octavo.pipeline.runner import BadUsage, Run, frame, look, topic_settings, with_whole_names

@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.types import DEFAULT_NAMESPACE
-from metadata.topics import PartitionRecord, TopicSettings, TopicStore
+from octavo.broker.types import DEFAULT_NAMESPACE
 from octavo.client.errors import InvalidCall
 from octavo.client.types import TopicName
+from octavo.metadata.topics import PartitionRecord, TopicSettings, TopicStore
 from octavo.pipeline.interrupt import Interrupted, Signals
 from octavo.pipeline.json_schema import BadSchema
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.session import SparkOptions, session
+from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption, Selection
 from octavo.spark.splits import Offsets, View, ends_of, to_json
-from protocol.codes import OctavoError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

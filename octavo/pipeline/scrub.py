@@ -19,18 +19,18 @@ from typing import Any
 
 from crc32c import crc32c
 
-from ledger.bookies import settle
-from ledger.connection import BookieConnection
-from ledger.errors import BookieUnavailable
-from ledger.opened import Opener, opener_for
-from ledger.quorum import quorum_of
-from metadata.ledgers import LedgerMetadata
+from octavo.ledger.bookies.bookies import settle
+from octavo.ledger.bookies.connection import BookieConnection
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.quorum import quorum_of
+from octavo.ledger.read.opened import Opener, opener_for
+from octavo.metadata.ledgers import LedgerMetadata
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.runner import BadUsage, Run
 from octavo.pipeline.runs import runs_in, words
 from octavo.pipeline.spread import Findings, Found, Part, current, parts_of, spread
+from octavo.protocol.codes import DigestMismatch, NoSuchEntry, NoSuchLedger, OctavoError
 from octavo.spark.cluster import Cluster, connected
-from protocol.codes import DigestMismatch, NoSuchEntry, NoSuchLedger, OctavoError
 
 PART_ENTRIES = 50_000
 _BLOCK_ENTRIES = 256

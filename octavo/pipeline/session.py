@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

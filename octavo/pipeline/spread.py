@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
-from ledger.errors import LedgerNotFound
-from metadata.frozen import FrozenStore
-from metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import Run
 from octavo.spark.cluster import Cluster, connected

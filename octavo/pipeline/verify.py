@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from metadata.topics import PartitionRecord
+from octavo.metadata.topics import PartitionRecord
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import Run, frame, look, with_whole_names
 from octavo.spark.options import Selection

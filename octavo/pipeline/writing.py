@@ -11,9 +11,9 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from metadata.topics import TopicSettings, TopicStore
-from metadata.transactions import TransactionRecord, TransactionStore
 from octavo.client.types import TopicName
+from octavo.metadata.topics import TopicSettings, TopicStore
+from octavo.metadata.transactions import TransactionRecord, TransactionStore
 from octavo.pipeline.runner import BadUsage, Run
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption, Selection

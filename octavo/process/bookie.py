@@ -10,11 +10,11 @@ import random
 import sys
 from pathlib import Path
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.node import BookieNode
-from metadata.opening import open_store
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.node import BookieNode
 from octavo.clock import wall_clock_ms
+from octavo.metadata.opening import open_store
 from octavo.process.copies import kept_copies
 from octavo.process.life import Life, run_process
 from octavo.process.spec import ProcessSpec, read_spec

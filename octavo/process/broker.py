@@ -7,16 +7,16 @@ import random
 import sys
 from pathlib import Path
 
-from broker.broker import Broker
-from broker.broker_proof import KEY_USE
-from broker.config import BrokerConfig
-from broker.http_config import HttpConfig
-from broker.server import BrokerServer
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from metadata.opening import open_store
-from metadata.secret import cluster_secret
+from octavo.broker.broker import Broker
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.broker_proof import KEY_USE
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.server import BrokerServer
 from octavo.clock import wall_clock_ms
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.opening import open_store
+from octavo.metadata.secret import cluster_secret
 from octavo.process.life import Life, run_process
 from octavo.process.recovery_log import log_recovery_step
 from octavo.process.spec import ProcessSpec, read_spec

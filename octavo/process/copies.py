@@ -17,16 +17,16 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from bookie.add_run import AddRun
-from bookie.node import BookieNode
-from ledger.comparing import ComparingStatus, CopyComparer
-from ledger.copies import Range
-from ledger.keeper import CopyKeeper, KeeperOptions, KeeperStatus
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from metadata.store import MetadataError, MetadataStore
-from protocol.entry import HEADER
-from protocol.frames import Flag, add_prefix
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.node import BookieNode
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.rereplication.comparing import ComparingStatus, CopyComparer
+from octavo.ledger.rereplication.copies import Range
+from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions, KeeperStatus
+from octavo.metadata.store import MetadataError, MetadataStore
+from octavo.protocol.entry import HEADER
+from octavo.protocol.frames import Flag, add_prefix
 
 log = structlog.get_logger()
 

@@ -27,7 +27,7 @@ import uvloop
 from octavo.logs import configure_logging
 from octavo.process.loop_watch import LoopWatch
 from octavo.process.spec import ProcessSpec
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import structlog
 
-from ledger.recovery_events import EntryAnswered, RecoveryEvent
-from metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.ledger.recover.events import EntryAnswered, RecoveryEvent
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 
 log = structlog.get_logger()
 

@@ -1,9 +1,10 @@
 """`octavo-as-stored`: ledgers entry by entry, whatever their batches claim. For the job `verify`.
 
-The source `octavo` refuses entries whose offsets do not follow one another (ledger/continuity.py).
-Who is to tell of all of them reads on, and nothing here goes by the offsets that are in doubt: a
-ledger is read whole, in one task, from its first entry to its last. Takes the options of `octavo`;
-what is read begins where a ledger does. An entry that has no row to show is an error.
+The source `octavo` refuses entries whose offsets do not follow one another
+(ledger/read/continuity.py). Who is to tell of all of them reads on, and nothing here goes by the
+offsets that are in doubt: a ledger is read whole, in one task, from its first entry to its last.
+Takes the options of `octavo`; what is read begins where a ledger does. An entry that has no row to
+show is an error.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import AsyncGenerator
 
 from pyspark.sql.types import StructType
 
-from ledger.continuity import Continuity
-from ledger.errors import LedgerDamaged, LedgerError, OffloadDamaged
-from metadata.frozen import FrozenStore
+from octavo.ledger.errors import LedgerDamaged, LedgerError, OffloadDamaged
+from octavo.ledger.read.continuity import Continuity
+from octavo.metadata.frozen import FrozenStore
+from octavo.protocol.codes import NoSuchEntry
+from octavo.protocol.entry import Entry
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import StoredBatch, checked_schema
 from octavo.spark.options import SourceOptions, source_options
@@ -24,8 +27,6 @@ from octavo.spark.reading import Split, SplitReader, stored_batch
 from octavo.spark.served import NotServed
 from octavo.spark.source import OctavoDataSource, OctavoReader
 from octavo.spark.splits import Piece
-from protocol.codes import NoSuchEntry
-from protocol.entry import Entry
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 

@@ -19,26 +19,28 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 import aiohttp
 import structlog
 
-from broker.members import decode_broker
-from ledger.continuity import Continuity
-from ledger.entry_source import DISORDER_UNKNOWN
-from ledger.errors import LedgerNotFound
-from ledger.ledgers import LedgerClient
-from ledger.offloaded import OffloadedReader, open_offloaded
-from ledger.open_batch import opening
-from ledger.options import LedgerOptions
-from ledger.reader import LedgerReader
-from ledger.time_search import offset_as_new_as
-from metadata.bookies import encode_service_info
-from metadata.compactions import compacted_ledgers
-from metadata.ledger_codec import encode_ledger_metadata
-from metadata.ledger_ids import ledger_path
-from metadata.ledgers import LEDGERS_ROOT
-from metadata.opening import open_store
-from metadata.paths import join
-from metadata.store import MetadataStore, RecordNotFound
-from metadata.together import all_of
-from metadata.topics import (
+from octavo.broker.cluster.members import decode_broker
+from octavo.clock import wall_clock_ms
+from octavo.credentials import credentials_file
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.offload.offloaded import OffloadedReader, open_offloaded
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.read.continuity import Continuity
+from octavo.ledger.read.entry_source import DISORDER_UNKNOWN
+from octavo.ledger.read.open_batch import opening
+from octavo.ledger.read.reader import LedgerReader
+from octavo.ledger.read.time_search import offset_as_new_as
+from octavo.metadata.bookies import encode_service_info
+from octavo.metadata.compactions import compacted_ledgers
+from octavo.metadata.ledger_codec import encode_ledger_metadata
+from octavo.metadata.ledger_ids import ledger_path
+from octavo.metadata.ledgers import LEDGERS_ROOT
+from octavo.metadata.opening import open_store
+from octavo.metadata.paths import join
+from octavo.metadata.store import MetadataStore, RecordNotFound
+from octavo.metadata.together import all_of
+from octavo.metadata.topics import (
     BROKERS_ROOT,
     OffloadRecord,
     PartitionLedger,
@@ -47,13 +49,11 @@ from metadata.topics import (
     TopicStore,
     broker_path,
 )
-from octavo.clock import wall_clock_ms
-from octavo.credentials import credentials_file
+from octavo.protocol.batch import BatchHeader, read_header
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import Entry
 from octavo.spark.options import InvalidOption, Selection
 from octavo.spark.splits import DataLost, Piece, Span, View, copy_to_read
-from protocol.batch import BatchHeader, read_header
-from protocol.codes import OctavoError
-from protocol.entry import Entry
 
 _ANSWER_S = 30.0
 _RECORDS_AT_ONCE = 64

@@ -23,10 +23,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from broker.types import DEFAULT_NAMESPACE
+from octavo.broker.types import DEFAULT_NAMESPACE
+from octavo.protocol.batch import BatchHeader
+from octavo.protocol.records import open_batch
 from octavo.spark.options import InvalidOption, SourceOptions
-from protocol.batch import BatchHeader
-from protocol.records import open_batch
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])

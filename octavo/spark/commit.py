@@ -15,13 +15,13 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from metadata.secret import cluster_secret
-from metadata.together import all_of
 from octavo.client.wire import CONNECT_TIMEOUT_S
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.together import all_of
+from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
 from octavo.spark.sink_ledgers import Written
 from octavo.spark.sink_rows import Target
-from protocol.codes import OctavoError
 
 _GIVEN_UP_AT_ONCE = 5_000
 """Ledgers in one call; a broker takes twice as many."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.client.types import TopicName
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 EARLIEST = -2
 LATEST = -1

@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.transaction import BATCH_KEY, KIND, KIND_KEY, TRANSACTION_KEY
-from ledger.errors import LedgerNotFound
-from metadata.ledgers import LedgerMetadata
+from octavo.broker.bulkload.rules import BATCH_KEY, KIND, KIND_KEY, TRANSACTION_KEY
 from octavo.clock import wall_clock_ms
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.ledgers import LedgerMetadata
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.commit import SinkFailed, give_up
 

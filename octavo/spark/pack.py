@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from importlib import metadata, util
 from pathlib import Path
 
-PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo")
+PACKAGES = ("octavo", "pyspark_octavo")
 _SINCE_DOS = (1980, 1, 1, 0, 0, 0)
 
 
@@ -51,8 +51,10 @@ def _sources() -> Iterator[tuple[str, Path]]:
         assert found is not None
         assert found.submodule_search_locations is not None, "each of them is a package"
         folder = Path(found.submodule_search_locations[0])
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
+        # In a clone the layers are links, which `rglob` does not follow.
+        walked = os.walk(folder, followlinks=True)
+        for path in sorted(Path(inside, name) for inside, _, files in walked for name in files):
+            if path.suffix != ".pyc":
                 yield f"{package}/{path.relative_to(folder).as_posix()}", path
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from metadata.topics import PartitionRecord
+from octavo.metadata.topics import PartitionRecord
 from octavo.spark.cluster import Cluster
 from octavo.spark.options import EARLIEST, LATEST, Bound, InvalidOption, SourceOptions
 from octavo.spark.reading import Split

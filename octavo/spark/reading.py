@@ -17,17 +17,17 @@ from collections.abc import AsyncGenerator, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from ledger.errors import LedgerError, LedgerNotFound, OffloadDamaged
-from metadata.frozen import FrozenStore
+from octavo.ledger.errors import LedgerError, LedgerNotFound, OffloadDamaged
 from octavo.loop_thread import LoopThread
+from octavo.metadata.frozen import FrozenStore
+from octavo.protocol.batch import read_header
+from octavo.protocol.codes import NoSuchEntry
+from octavo.protocol.entry import Entry
 from octavo.spark.cluster import Cluster, connected
 from octavo.spark.columns import ArrowBuilder, StoredBatch
 from octavo.spark.options import SourceOptions
 from octavo.spark.served import NotServed, served
 from octavo.spark.splits import DataLost, Piece, checked_range, of_this_topic, pieces
-from protocol.batch import read_header
-from protocol.codes import NoSuchEntry
-from protocol.entry import Entry
 
 ROWS_MAX = 20_000
 BYTES_MAX = 2 * 2**20

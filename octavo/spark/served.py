@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
+from octavo.protocol.batch import InvalidBatch, split_batches
+from octavo.protocol.codes import OctavoError
 from octavo.spark.columns import StoredBatch
 from octavo.spark.splits import Piece
-from protocol.batch import InvalidBatch, split_batches
-from protocol.codes import OctavoError
 
 _BYTES_MAX = 8 * 2**20
 _MESSAGES_MAX = 10_000

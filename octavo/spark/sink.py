@@ -8,7 +8,7 @@ Small batches may be published instead (option `commit`, sink_producer.py): then
 to the driver in its message.
 
 A failed task, a batch that Spark plans again after a crash, a commit whose answer was lost: each
-ends in a commit of the same (id, batch), which takes effect once (broker/transaction.py). Spark
+ends in a commit of the same (id, batch), which takes effect once (broker/bulkload/rules.py). Spark
 pickles these objects between its processes, so whatever a commit needs travels in the messages.
 A task that dies leaves its ledgers behind, unseen; `orphans.py` collects them.
 """
@@ -29,10 +29,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from metadata.opening import open_store
 from octavo.clock import wall_clock_ms
 from octavo.credentials import credentials_file
 from octavo.loop_thread import LoopThread
+from octavo.metadata.opening import open_store
 from octavo.spark import sink_driver as driver
 from octavo.spark.cluster import Cluster, metadata_url
 from octavo.spark.commit import SinkFailed

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from octavo.protocol.codes import OctavoError
 from octavo.spark import commit as calls
 from octavo.spark import sink_producer as producing
 from octavo.spark.cluster import connected
@@ -17,7 +18,6 @@ from octavo.spark.options import InvalidOption
 from octavo.spark.sink_ledgers import TaskLedgers, Written
 from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import Rows, Target, batches_of
-from protocol.codes import OctavoError
 
 _ATTEMPT = "driver"
 

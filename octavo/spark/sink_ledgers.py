@@ -12,18 +12,18 @@ import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.chain import Contents
-from broker.transaction import BATCH_KEY, KIND, KIND_KEY, PARTITION_KEY, TRANSACTION_KEY
-from ledger.errors import LedgerError
-from ledger.writer import LedgerWriter
-from metadata.together import all_of
-from metadata.topics import TopicSettings
+from octavo.broker.bulkload.rules import BATCH_KEY, KIND, KIND_KEY, PARTITION_KEY, TRANSACTION_KEY
+from octavo.broker.log.chain import Contents
+from octavo.ledger.errors import LedgerError
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.together import all_of
+from octavo.metadata.topics import TopicSettings
+from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.spark.cluster import Cluster
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_rows import Target
-from protocol.batch import read_header, with_base_offset
-from protocol.codes import OctavoError
-from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 ATTEMPT_KEY = "octavo.attempt"
 

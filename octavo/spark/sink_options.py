@@ -16,6 +16,8 @@ from pyspark.sql.types import (
 )
 
 from octavo.client.types import TopicName
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.compression import Compression
 from octavo.spark.columns import EVERY
 from octavo.spark.options import (
     NO_SERVICE,
@@ -25,8 +27,6 @@ from octavo.spark.options import (
     OptionReader,
     own_options,
 )
-from protocol.codes import OctavoError
-from protocol.compression import Compression
 
 BATCH_BYTES = 2**20
 COMMIT_TIMEOUT_MS = 120_000

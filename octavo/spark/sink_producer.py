@@ -9,7 +9,7 @@ batch, sequence 0. So a batch published again has the same numbers and brokers k
 older batch, of a driver that was left behind, is refused. That is sound only when the numbers stand
 for the same rows: each partition gets all of its rows in one entry, or none, and a batch begins by
 saying what each is to get, by a fingerprint in which the order of rows does not count; a repeat
-with other rows is refused (broker/transaction.py). The order may change: what is there stays.
+with other rows is refused (broker/bulkload/rules.py). The order may change: what is there stays.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from octavo.protocol.records import build_batch
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import RECORDS_MAX, Row, Rows, Target
-from protocol.records import build_batch
 
 TASK_BYTES_MAX = 4 * 2**20
 """Rows travel from the tasks through Spark's driver: more than this of a task is not small."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from octavo.client.types import TopicName
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.records import build_batch, partition_for
 from octavo.spark.sink_options import SinkOptions
-from protocol.codes import OctavoError
-from protocol.records import build_batch, partition_for
 
 RECORD_OVERHEAD_BYTES = 16
 RECORDS_MAX = 50_000

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from metadata.offloads import is_only_copy, is_readable
-from metadata.topics import CompactionRecord, OffloadRecord
-from protocol.codes import OctavoError
+from octavo.metadata.offloads import is_only_copy, is_readable
+from octavo.metadata.topics import CompactionRecord, OffloadRecord
+from octavo.protocol.codes import OctavoError
 
 Name = tuple[str, int]
 """A partition: topic (`namespace/topic`) and number."""

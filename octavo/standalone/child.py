@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from octavo.log_files import put_aside
 from octavo.process.spec import ProcessSpec
-from protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import OctavoError, Scope
 
 READY_TIMEOUT_S = 60.0
 """A replay after kill −9 of a large journal takes time; more than this is not a start."""

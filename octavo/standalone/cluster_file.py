@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import OctavoError, Scope
 
 FILE_NAME = "cluster.json"
 

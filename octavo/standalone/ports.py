@@ -11,7 +11,7 @@ import contextlib
 import socket
 from pathlib import Path
 
-from protocol.codes import OctavoError, Scope
+from octavo.protocol.codes import OctavoError, Scope
 
 FIRST_PORTS = {"broker": 8080, "bookie": 3181, "admin": 9181}
 """`admin`: a bookie's `admin_port`."""

@@ -22,12 +22,12 @@ from typing import IO, Any
 
 import structlog
 
-from metadata.together import all_of
+from octavo.metadata.together import all_of
 from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX, ProcessSpec
+from octavo.protocol.codes import OctavoError, Scope
 from octavo.standalone import ports
 from octavo.standalone.child import Child, ChildFailed, is_child
 from octavo.standalone.cluster_file import ClusterFile, Member, NoCluster, read_cluster
-from protocol.codes import OctavoError, Scope
 
 log = structlog.get_logger()
 
@@ -185,8 +185,8 @@ class Supervisor:
 
     async def _prepare_metadata(self) -> None:
         """Make the store's root records once, before five processes would try it together."""
-        from metadata.ledgers import LedgerStore
-        from metadata.opening import open_store
+        from octavo.metadata.ledgers import LedgerStore
+        from octavo.metadata.opening import open_store
 
         store = open_store(
             self.cluster.metadata_url,

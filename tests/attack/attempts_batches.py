@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from protocol.compression import Compression
-from protocol.records import Record, build_batch
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record, build_batch
 from tests.attack.attempts import attempt
 from tests.attack.attempts_requests import BATCH
 from tests.attack.world import World

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-from broker.members import encode_broker
-from broker.types import BrokerInfo
-from metadata.opening import open_store
-from metadata.topics import owner_path
+from octavo.broker.cluster.members import encode_broker
+from octavo.broker.types import BrokerInfo
+from octavo.metadata.opening import open_store
+from octavo.metadata.topics import owner_path
 from tests.attack.attempts import attempt, refused
 from tests.attack.world import World
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import subprocess
 
-from protocol.codes import Code
-from protocol.entry import master_key
-from protocol.frames import Flag
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import master_key
+from octavo.protocol.frames import Flag
 from tests.attack.attempts import attempt
 from tests.attack.attempts_ids import FOREIGN, newest_ledger, stores
 from tests.attack.world import World

@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from broker.call import JSON, NDJSON, RECORD_BATCH
-from broker.router import Route
-from broker.routes import ROUTES
-from protocol import extension
-from protocol.entry import DigestType, digest_for, master_key, pack_entry
-from protocol.frames import add_prefix, batch_read_request, read_request
+from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
+from octavo.broker.http.router import Route
+from octavo.broker.http.routes import ROUTES
+from octavo.protocol import extension
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
+from octavo.protocol.frames import add_prefix, batch_read_request, read_request
 from tests.attack.attempts import Attempt
 from tests.attack.world import World, exchange
 from tests.attack.wrong_batches import GOOD, WRONG_BATCHES

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from bookie.config import BookieConfig
-from broker.config import BrokerConfig
-from broker.http_config import HttpConfig
-from ledger.options import LedgerOptions
+from octavo.bookie.config import BookieConfig
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.config import HttpConfig
+from octavo.ledger.options import LedgerOptions
 from octavo.process.spec import read_spec
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from protocol.frames import read_request
+from octavo.protocol.frames import read_request
 
 STALL_S = 0.25
 PAUSE_S = 0.05

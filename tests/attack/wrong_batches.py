@@ -8,8 +8,8 @@ import struct
 import cramjam
 import crc32c
 
-from protocol.batch import HEADER, HEADER_BYTES, read_header
-from protocol.records import Record, build_batch
+from octavo.protocol.batch import HEADER, HEADER_BYTES, read_header
+from octavo.protocol.records import Record, build_batch
 
 GOOD = build_batch([Record(b"k", b"v", (), 1), Record(None, None, (), 2)])
 

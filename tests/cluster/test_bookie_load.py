@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bookie.node import BookieNode
-from protocol.answers import ReadAnswer
-from protocol.codes import Code
-from protocol.extension import Op, encode_request
-from protocol.frames import Flag, read_request
+from octavo.bookie.node import BookieNode
+from octavo.protocol.answers import ReadAnswer
+from octavo.protocol.codes import Code
+from octavo.protocol.extension import Op, encode_request
+from octavo.protocol.frames import Flag, read_request
 from tests.raw_bookie import (
     KEY,
     RawClient,

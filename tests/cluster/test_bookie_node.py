@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config import BookieConfigError
-from bookie.cookies import CookieRefused, FolderUnusable
-from bookie.disk import DiskFull, SyncFailed
-from bookie.server import ListenFailed
-from metadata.bookies import BookieInfo, BookieRegistry
-from metadata.cookie import decode_cookie
-from metadata.store import MetadataStore
-from protocol.codes import Code
-from protocol.extension import Op
-from protocol.frames import Flag
+from octavo.bookie.config import BookieConfigError
+from octavo.bookie.disk.files import DiskFull, SyncFailed
+from octavo.bookie.ledgers.cookies import CookieRefused, FolderUnusable
+from octavo.bookie.wire.server import ListenFailed
+from octavo.metadata.bookies import BookieInfo, BookieRegistry
+from octavo.metadata.cookie import decode_cookie
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import Code
+from octavo.protocol.extension import Op
+from octavo.protocol.frames import Flag
 from tests.raw_bookie import (
     RawClient,
     TroubledDisk,

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie.node import BookieNode
-from protocol.answers import Added, AddRefused, BatchReadAnswer, ReadAnswer
-from protocol.auth import AUTH_DISABLED, AuthMessage
-from protocol.codes import Code
-from protocol.extension import Op, encode_answer, encode_request
-from protocol.frames import (
+from octavo.bookie.node import BookieNode
+from octavo.protocol.answers import Added, AddRefused, BatchReadAnswer, ReadAnswer
+from octavo.protocol.auth import AUTH_DISABLED, AuthMessage
+from octavo.protocol.codes import Code
+from octavo.protocol.extension import Op, encode_answer, encode_request
+from octavo.protocol.frames import (
     Flag,
     add_prefix,
     auth_frame,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bookie.cookies import CookieRefused
-from bookie.disk import RealDisk
-from bookie.node import BookieNode, BookieStartTimeout
-from metadata.bookies import BookieInfo, BookieRegistry
-from metadata.store import MetadataStore
-from protocol.codes import Code
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.ledgers.cookies import CookieRefused
+from octavo.bookie.node import BookieNode, BookieStartTimeout
+from octavo.metadata.bookies import BookieInfo, BookieRegistry
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import Code
 from tests.conformance.conftest import Tree, embedded_tree, zookeeper_tree
 from tests.raw_bookie import RawClient, add_of, config_in, entry_of
 

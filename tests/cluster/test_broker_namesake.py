@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.errors import BrokerIdTaken
+from octavo.broker.errors import BrokerIdTaken
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned
 
 

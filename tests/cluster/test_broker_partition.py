@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.errors import (
+from octavo.broker.errors import (
     BatchTooLong,
     MessageNotFound,
     OffsetBeyondEnd,
@@ -15,8 +15,8 @@ from broker.errors import (
     SequenceGap,
     StaleProducerEpoch,
 )
-from broker.types import MessageId, SubscriptionSettings
-from protocol.batch import InvalidBatch, read_header
+from octavo.broker.types import MessageId, SubscriptionSettings
+from octavo.protocol.batch import InvalidBatch, read_header
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, values
 
 

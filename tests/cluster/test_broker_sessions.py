@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from broker.errors import BrokerError, NotOwner, PublishOutcomeUnknown
-from broker.partition import Partition
-from broker.types import PartitionName, SubscriptionSettings
-from metadata.topics import TopicStore
+from octavo.broker.errors import BrokerError, NotOwner, PublishOutcomeUnknown
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName, SubscriptionSettings
+from octavo.metadata.topics import TopicStore
 from tests.broker_cluster import (
     BrokerCluster,
     RunningBroker,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.broker import Broker
-from broker.errors import (
+from octavo.broker.broker import Broker
+from octavo.broker.errors import (
     CumulativeAckNotAllowed,
     InvalidAckId,
     OffsetBeyondEnd,
@@ -16,10 +16,10 @@ from broker.errors import (
     SubscriptionBusy,
     SubscriptionNotFound,
 )
-from broker.partition import Partition
-from broker.subscription import Subscription
-from broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
-from protocol.batch import HEADER_BYTES, with_base_offset
+from octavo.broker.partition.partition import Partition
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
+from octavo.protocol.batch import HEADER_BYTES, with_base_offset
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, until
 
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from broker.errors import (
+from octavo.broker.cluster.preference import preferred_brokers
+from octavo.broker.errors import (
     AckOutcomeUnknown,
     BrokerError,
     NotOwner,
@@ -15,10 +16,9 @@ from broker.errors import (
     PublishOutcomeUnknown,
     SequenceGap,
 )
-from broker.preference import preferred_brokers
-from broker.types import SubscriptionSettings, TopicName
-from metadata.ledgers import LedgerState
-from protocol.codes import OctavoError
+from octavo.broker.types import SubscriptionSettings, TopicName
+from octavo.metadata.ledgers import LedgerState
+from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import (
     TOPIC,
     BrokerCluster,

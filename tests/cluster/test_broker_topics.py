@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.broker import Broker
-from broker.errors import (
+from octavo.broker.broker import Broker
+from octavo.broker.errors import (
     InvalidName,
     InvalidSettings,
     NamespaceNotEmpty,
@@ -17,7 +17,7 @@ from broker.errors import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
+from octavo.broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
 from tests.broker_cluster import BrokerCluster, batch, owned, until
 
 NAME = TopicName("public", "flights")

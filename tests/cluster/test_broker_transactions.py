@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker import transaction as rules
-from broker.errors import (
+from octavo.broker.bulkload import rules
+from octavo.broker.bulkload.checks import Offer
+from octavo.broker.bulkload.driver import Committed
+from octavo.broker.bulkload.rules import Caller
+from octavo.broker.errors import (
     BrokerError,
     InvalidTransaction,
     SpliceUnfinished,
@@ -17,17 +20,14 @@ from broker.errors import (
     TransactionAborted,
     TransactionNotFound,
 )
-from broker.partition_record import PartitionRecordKeeper
-from broker.rollover import Rollover
-from broker.transaction import Caller
-from broker.transaction_checks import Offer
-from broker.transactions import Committed
-from broker.types import PartitionName, SubscriptionSettings
-from ledger.errors import LedgerNotFound
-from ledger.writer import LedgerWriter
-from metadata.transactions import PrivateLedger
-from protocol.batch import read_header, with_base_offset
-from protocol.codes import OctavoError
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.rollover import Rollover
+from octavo.broker.types import PartitionName, SubscriptionSettings
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.transactions import PrivateLedger
+from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import (
     TOPIC,
     BrokerCluster,
@@ -330,7 +330,7 @@ async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
 
     change, close = PartitionRecordKeeper.change, LedgerWriter.close
     if step == "begun":
-        monkeypatch.setattr("broker.rollover.create_ledger", stops)
+        monkeypatch.setattr("octavo.broker.partition.rollover.create_ledger", stops)
     elif step == "new ledger made":
         monkeypatch.setattr(Rollover, "_replace", stops)
     elif step == "old one closed":
@@ -386,7 +386,7 @@ async def forgotten(brokers: BrokerCluster, running: RunningBroker, transaction:
 async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
     brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.transactions._SWEEP_AFTER_MS", 50)
+    monkeypatch.setattr("octavo.broker.bulkload.driver._SWEEP_AFTER_MS", 50)
     running = await brokers.start("A", trim_interval_ms=50)
     zero = await make_topic(running.broker, partitions=2)
     one = TOPIC.partition(1)

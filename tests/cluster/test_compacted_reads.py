@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ledger.ledgers import LedgerClient
-from metadata.topics import CompactedLedger, TopicStore
 from octavo.client.client import AsyncClient
-from protocol.batch import split_batches
-from protocol.records import Record, build_batch, read_gapped_records
+from octavo.ledger.client import LedgerClient
+from octavo.metadata.topics import CompactedLedger, TopicStore
+from octavo.protocol.batch import split_batches
+from octavo.protocol.records import Record, build_batch, read_gapped_records
 from tests.compacted_views import Kept, delete_retired, write_view
 from tests.http_cluster import Answer, HttpCluster, running_brokers, until
 
@@ -230,7 +230,7 @@ async def test_a_view_that_is_replaced_and_deleted_between_two_pages(accounts: A
 async def _owner(accounts: Accounts) -> Any:
     name = await accounts.cluster.owner_of(PATH + "/partitions/0")
     broker = accounts.cluster.nodes[name].broker
-    from broker.types import PartitionName
+    from octavo.broker.types import PartitionName
 
     return await broker.partition(PartitionName(*NAME))
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import structlog
 
-from ledger.comparing import CopyComparer
-from ledger.ledgers import LedgerClient
-from metadata.ledgers import LedgerMetadata
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.rereplication.comparing import CopyComparer
+from octavo.metadata.ledgers import LedgerMetadata
 from octavo.process.copies import NodeCopies, kept_copies
-from protocol.batch import with_base_offset
-from protocol.codes import BadRequest
-from protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
-from protocol.extension import Op
+from octavo.protocol.batch import with_base_offset
+from octavo.protocol.codes import BadRequest
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
+from octavo.protocol.extension import Op
 from tests.broker_cluster import batch
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.process.cluster import octavo
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("no_pause")
 
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.comparing._PAUSE_S", 0.0)
+    monkeypatch.setattr("octavo.ledger.rereplication.comparing._PAUSE_S", 0.0)
 
 
 @pytest.fixture

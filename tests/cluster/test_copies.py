@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from bookie.node import BookieNode
-from ledger.copies import missing, stretches
-from ledger.keeper import CopyKeeper, KeeperOptions
-from ledger.ledgers import LedgerClient
-from ledger.quorum import quorum_of
-from ledger.writer import LedgerWriter
-from metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.bookie.node import BookieNode
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.quorum import quorum_of
+from octavo.ledger.rereplication.copies import missing, stretches
+from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.process.copies import NodeCopies, kept_copies
-from protocol.codes import BadRequest, BookieIOError, Code
-from protocol.extension import Op
+from octavo.protocol.codes import BadRequest, BookieIOError, Code
+from octavo.protocol.extension import Op
 from tests.cluster.test_wiped_bookie import wipe
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.raw_bookie import KEY, RawClient, add_of, until

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.disk import DiskFull
+from octavo.bookie.disk.files import DiskFull
 from tests.http_cluster import HttpCluster, running_brokers
 from tests.raw_bookie import TroubledDisk
 

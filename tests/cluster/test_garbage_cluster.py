@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ledger.writer import LedgerWriter
+from octavo.ledger.write.writer import LedgerWriter
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.storage_support import eventually
 

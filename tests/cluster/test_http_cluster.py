@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from protocol.batch import split_batches
-from protocol.records import Record, build_batch, partition_for, read_records
+from octavo.protocol.batch import split_batches
+from octavo.protocol.records import Record, build_batch, partition_for, read_records
 from tests.http_cluster import HttpCluster, running_brokers
 
 BATCH = "application/vnd.kafka.recordbatch.v2"

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from protocol.records import Record, build_batch
+from octavo.protocol.records import Record, build_batch
 from tests.http_cluster import HttpCluster, running_brokers, until
 
 NDJSON = "application/x-ndjson"

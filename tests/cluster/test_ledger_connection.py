@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ledger.bookies import Bookies, Lane
-from ledger.errors import BookieUnavailable
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from metadata.bookies import BookieInfo, BookieRegistry
-from metadata.store import MetadataStore
-from protocol.codes import NoSuchEntry, OctavoError
-from protocol.entry import DigestType, digest_for, pack_entry
-from protocol.extension import Op, decode_request, encode_answer
-from protocol.frames import (
+from octavo.ledger.bookies.bookies import Bookies, Lane
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.bookies import BookieInfo, BookieRegistry
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import NoSuchEntry, OctavoError
+from octavo.protocol.entry import DigestType, digest_for, pack_entry
+from octavo.protocol.extension import Op, decode_request, encode_answer
+from octavo.protocol.frames import (
     ADD_IDS,
     LENGTH,
     PREFIX,
@@ -27,7 +27,7 @@ from protocol.frames import (
     add_answer,
     read_answer,
 )
-from protocol.frames import Op as V2Op
+from octavo.protocol.frames import Op as V2Op
 from tests.ledger_cluster import add_many
 from tests.raw_bookie import open_metadata
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bookie.add_run import AddRun
-from ledger.actions import EnsembleChanged
-from ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
-from ledger.writer import WriterEvent
-from metadata.ledgers import LedgerState
-from protocol.codes import Code, NoSuchLedger, OctavoError, TooManyRequests
-from protocol.entry import DigestType, digest_for, master_key, pack_entry
-from protocol.frames import add_prefix
+from octavo.bookie.adds.add_run import AddRun
+from octavo.ledger.actions import EnsembleChanged
+from octavo.ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
+from octavo.ledger.write.writer import WriterEvent
+from octavo.metadata.ledgers import LedgerState
+from octavo.protocol.codes import Code, NoSuchLedger, OctavoError, TooManyRequests
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
+from octavo.protocol.frames import add_prefix
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.raw_bookie import TroubledDisk, until
 

@@ -12,24 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from bookie.add_run import AddRun
-from bookie.node import BookieNode
-from ledger.actions import ChangeDelayed, EnsembleChanged, Stalled
-from ledger.errors import (
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.node import BookieNode
+from octavo.ledger.actions import ChangeDelayed, EnsembleChanged, Stalled
+from octavo.ledger.errors import (
     LedgerFenced,
     NotEnoughBookies,
     OutcomeUnknown,
     ReadFailed,
     RecoveryFailed,
 )
-from ledger.quorum import Quorum
-from ledger.recovery_events import BookieReplaced, FenceAnswered
-from ledger.writer import LedgerWriter, WriterEvent
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from metadata.store import MetadataUnavailable
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
-from protocol.entry import master_key
-from protocol.frames import Flag, add_prefix
+from octavo.ledger.quorum import Quorum
+from octavo.ledger.recover.events import BookieReplaced, FenceAnswered
+from octavo.ledger.write.writer import LedgerWriter, WriterEvent
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.store import MetadataUnavailable
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
+from octavo.protocol.entry import master_key
+from octavo.protocol.frames import Flag, add_prefix
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.raw_bookie import TroubledDisk, until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.errors import (
+from octavo.ledger.errors import (
     BeyondLastConfirmed,
     LedgerClosed,
     LedgerFenced,
@@ -17,11 +17,11 @@ from ledger.errors import (
     PayloadTooLong,
     TooFewBookies,
 )
-from ledger.recovery_events import RecoveryEvent
-from metadata.ledgers import LedgerState
-from protocol.codes import Unauthorized
-from protocol.entry import DigestType
-from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.ledger.recover.events import RecoveryEvent
+from octavo.metadata.ledgers import LedgerState
+from octavo.protocol.codes import Unauthorized
+from octavo.protocol.entry import DigestType
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import aiohttp
 import pytest
 
-from broker.dedup import SEQUENCE_MODULUS, ProducerState, Remembered
-from broker.types import PartitionName
 from octavo import AsyncClient
+from octavo.broker.state.dedup import SEQUENCE_MODULUS, ProducerState, Remembered
+from octavo.broker.types import PartitionName
 from octavo.client.producer import Producer
 from tests.http_cluster import HttpCluster, running_brokers
 

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from octavo.protocol.batch import split_batches
 from octavo.spark import commit as calls
 from octavo.spark import sink
 from octavo.spark.commit import SinkFailed
 from octavo.spark.sink import OctavoStreamWriter, batch_writer, stream_writer
 from octavo.spark.sink_producer import NotSmall
-from protocol.batch import split_batches
 from tests.http_cluster import HttpCluster, running_brokers
 from tests.spark.sink_tasks import BATCHES, SCHEMA, TOPIC, messages, options, rows, task
 

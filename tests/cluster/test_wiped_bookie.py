@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bookie.cookies import CookieRefused
-from bookie.disk import RealDisk
-from bookie.node import BookieNode
-from ledger.errors import RecoveryFailed
-from ledger.ledgers import LedgerClient
-from ledger.recovery_events import EntryAnswered, FenceAnswered, RecoveryEvent
-from ledger.writer import LedgerWriter
-from metadata.bookies import BookieIdTaken, BookieInfo, BookieRegistry
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
-from metadata.opening import open_store
-from metadata.store import MetadataStore
-from protocol.codes import Code, OctavoError
-from protocol.extension import Op
-from protocol.frames import Flag
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.ledgers.cookies import CookieRefused
+from octavo.bookie.node import BookieNode
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import RecoveryFailed
+from octavo.ledger.recover.events import EntryAnswered, FenceAnswered, RecoveryEvent
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.bookies import BookieIdTaken, BookieInfo, BookieRegistry
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import Code, OctavoError
+from octavo.protocol.extension import Op
+from octavo.protocol.frames import Flag
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.raw_bookie import RawClient, add_of, config_in, until
 

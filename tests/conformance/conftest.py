@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 from kazoo.client import KazooClient
 
-from metadata.embedded import CALL_TIMEOUT_MS, EmbeddedStore
-from metadata.store import MetadataStore
-from metadata.zookeeper import ZooKeeperStore
+from octavo.metadata.embedded import CALL_TIMEOUT_MS, EmbeddedStore
+from octavo.metadata.store import MetadataStore
+from octavo.metadata.zookeeper import ZooKeeperStore
 from tests.sim.loop import SimLoop
 from tests.sim.metadata import SimMetadata
 from tests.sim.metadata_store import SimMetadataStore

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from metadata.secret import SECRET_PATH, ClusterSecret, SecretRecord, cluster_secret
-from metadata.store import BadRecord
-from metadata.topic_records import encode_record
+from octavo.metadata.secret import SECRET_PATH, ClusterSecret, SecretRecord, cluster_secret
+from octavo.metadata.store import BadRecord
+from octavo.metadata.topic_records import encode_record
 
 
 async def test_all_who_start_first_get_the_same_secret(tree):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.disk import Disk, DiskError, RealDisk
+from octavo.bookie.disk.files import Disk, DiskError, RealDisk
 from tests.memory_disk import MemoryDisk
 from tests.sim.disk import SimDisk
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.entry_log import Location
-from bookie.index import IndexRun, LedgerIndex, MemoryIndex, RocksIndex
-from protocol.codes import BookieIOError
+from octavo.bookie.entrylog.log import Location
+from octavo.bookie.index.index import IndexRun, LedgerIndex, MemoryIndex, RocksIndex
+from octavo.protocol.codes import BookieIOError
 from tests.sim.index import KeptIndex, SimIndex
 
 OPENERS: dict[str, Callable[[str], LedgerIndex]] = {

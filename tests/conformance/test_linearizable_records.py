@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from metadata.store import (
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataUnavailable,
     RecordExists,

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.bookies import BookieIdTaken, BookieInfo, BookieRegistry, Cookie
-from metadata.election import LeaderElection, Ownership
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
-from metadata.store import (
+from octavo.metadata.bookies import BookieIdTaken, BookieInfo, BookieRegistry, Cookie
+from octavo.metadata.election import LeaderElection, Ownership
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
+from octavo.metadata.store import (
     BadRecord,
     MetadataUnavailable,
     MetadataUnusable,
@@ -21,7 +21,7 @@ from metadata.store import (
     SessionState,
     VersionConflict,
 )
-from metadata.topics import (
+from octavo.metadata.topics import (
     NamespaceRecord,
     PartitionLedger,
     PartitionRecord,

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from metadata.store import (
+from octavo.metadata.store import (
     ANY_VERSION,
     RECORD_BYTES_MAX,
     MetadataError,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from metadata.election import LeaderElection, Ownership
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
-from metadata.opening import open_store
-from metadata.store import (
+from octavo.metadata.election import LeaderElection, Ownership
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import (
     MetadataUnavailable,
     Record,
     RecordExists,
@@ -24,8 +24,8 @@ from metadata.store import (
     SessionState,
     VersionConflict,
 )
-from metadata.zookeeper import ZooKeeperStore
-from metadata.zookeeper_server import ZooKeeperNotInstalled
+from octavo.metadata.zookeeper import ZooKeeperStore
+from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
 
 pytestmark = pytest.mark.zookeeper
 
@@ -308,7 +308,7 @@ def enter(run):
 CHILD = textwrap.dedent(
     """
     import asyncio, sys
-    from metadata.opening import open_store
+    from octavo.metadata.opening import open_store
 
     async def main():
         store = open_store(sys.argv[1], session_timeout_ms=1000)

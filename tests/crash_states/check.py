@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.storage import Storage
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
 from tests.crash_states.garbage import collect
 from tests.crash_states.images import Image
 from tests.crash_states.lives import TINY, Fact, entry_of, silence

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from bookie.config import BookieConfig
+from octavo.bookie.config import BookieConfig
 from tests.crash_states.check import check
 from tests.crash_states.images import images, is_complete
 from tests.crash_states.kills import second_lives

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from bookie.collector import Collector
-from bookie.config import BookieConfig
-from bookie.proofs import Proofs, Proven
-from bookie.storage import Storage
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.gc.collector import Collector
+from octavo.bookie.gc.proofs import Proofs, Proven
+from octavo.bookie.storage import Storage
 
 ROUNDS = 3
 """The first begins a new log, or empties the old ones; the last forgets who was deleted."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from bookie.disk import SyncFailed
-from protocol.codes import NoSuchEntry, NoSuchLedger
+from octavo.bookie.disk.files import SyncFailed
+from octavo.protocol.codes import NoSuchEntry, NoSuchLedger
 from tests.crash_states.check import promises
 from tests.crash_states.lives import OPERATIONS, CrashPoint, Life, Recorder, silence, tinier
 from tests.sim.disk import SimDisk

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import bookie.checkpoint
-import bookie.compaction
-import bookie.ledger_state
-import bookie.scrub
-import bookie.storage
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.journals import journal_of
-from bookie.storage import Storage
-from protocol.codes import Code
+import octavo.bookie.check.scrub
+import octavo.bookie.gc.compaction
+import octavo.bookie.ledgers.state
+import octavo.bookie.storage
+import octavo.bookie.write.checkpoint
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.journal.journals import journal_of
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code
 from tests.crash_states.garbage import collect
 from tests.crash_states.images import Moment, freeze
 from tests.sim.disk import SimDisk
@@ -60,13 +60,13 @@ class NoThreads:
 # So that a checkpoint of two entries writes twice, and a log rolls between; states are rewritten,
 # and a log is emptied in several pieces.
 _TINIER: dict[tuple[Any, str], object] = {
-    (bookie.checkpoint, "_SLICE_RUNS_MAX"): 1,
-    (bookie.checkpoint, "LOG_RUN_BYTES_MAX"): 400,
-    (bookie.ledger_state, "_REWRITE_ABOVE_BYTES"): 100,
-    (bookie.compaction, "_SLICE_BYTES"): 500,
-    (bookie.compaction, "_BATCH_BYTES"): 400,
-    (bookie.storage, "ThreadPoolExecutor"): NoThreads,
-    (bookie.scrub, "ThreadPoolExecutor"): NoThreads,
+    (octavo.bookie.write.checkpoint, "_SLICE_RUNS_MAX"): 1,
+    (octavo.bookie.write.checkpoint, "LOG_RUN_BYTES_MAX"): 400,
+    (octavo.bookie.ledgers.state, "_REWRITE_ABOVE_BYTES"): 100,
+    (octavo.bookie.gc.compaction, "_SLICE_BYTES"): 500,
+    (octavo.bookie.gc.compaction, "_BATCH_BYTES"): 400,
+    (octavo.bookie.storage, "ThreadPoolExecutor"): NoThreads,
+    (octavo.bookie.check.scrub, "ThreadPoolExecutor"): NoThreads,
 }
 PAYLOAD_BYTES, BIG_BYTES = 300, 1000
 OTHER = next(n for n in range(50, 99) if journal_of(n, 2) != journal_of(1, 2))

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-import bookie.cookies
-from bookie.config import BookieConfig
-from bookie.cookies import (
+import octavo.bookie.ledgers.cookies
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import Disk
+from octavo.bookie.ledgers.cookies import (
     CookieRefused,
     check_cookies,
     folders_with_data,
@@ -18,8 +19,7 @@ from bookie.cookies import (
     read_cookies,
     write_cookies,
 )
-from bookie.disk import Disk
-from metadata.cookie import Cookie
+from octavo.metadata.cookie import Cookie
 from tests.crash_states.images import images
 from tests.crash_states.lives import CrashPoint, Recorder
 from tests.sim.disk import SimDisk
@@ -103,4 +103,4 @@ def test_a_folder_not_synced_after_the_rename_is_found(monkeypatch: pytest.Monke
     monkeypatch.setitem(globals(), "write_cookies", unsynced)
     with pytest.raises(CookieRefused):
         check_all()
-    assert bookie.cookies.write_cookies is real
+    assert octavo.bookie.ledgers.cookies.write_cookies is real

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-import bookie.checkpoint
-import bookie.journal_reader
-import bookie.storage
-from bookie.checkpoint import Checkpointer
-from bookie.disk import Disk
-from bookie.entry_log import EntryLogs
-from bookie.journal import JournalWriter
-from bookie.journal_format import decode_block_header
-from bookie.journal_reader import JournalReader
-from bookie.ledger_control import LedgerControl
-from bookie.ledger_state import LedgerStates
-from bookie.mark import Mark, Position
-from bookie.replay import records_of
-from bookie.write_cache import WriteCache
+import octavo.bookie.journal.reader
+import octavo.bookie.storage
+import octavo.bookie.write.checkpoint
+from octavo.bookie.disk.files import Disk
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.journal.format import decode_block_header
+from octavo.bookie.journal.mark import Mark, Position
+from octavo.bookie.journal.reader import JournalReader
+from octavo.bookie.journal.replay import records_of
+from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.state import LedgerStates
+from octavo.bookie.write.cache import WriteCache
+from octavo.bookie.write.checkpoint import Checkpointer
 from tests.crash_states.explore import CrashStateFailed, explore, explore_kills
 from tests.sim.disk_handle import SimFile, SimHandle
 
@@ -109,7 +109,7 @@ def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
     # The position is taken when the mark is written, not when the cache is swapped: what was
     # added in between lies before the mark and nowhere else.
     writers: list[JournalWriter] = []
-    really_open, really_write = JournalWriter.open, bookie.checkpoint.write_mark
+    really_open, really_write = JournalWriter.open, octavo.bookie.write.checkpoint.write_mark
 
     def remember(self: JournalWriter, file_id: int) -> None:
         writers.append(self)
@@ -120,7 +120,7 @@ def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
         really_write(disk, directories, late)
 
     patch.setattr(JournalWriter, "open", remember)
-    patch.setattr(bookie.checkpoint, "write_mark", write_mark)
+    patch.setattr(octavo.bookie.write.checkpoint, "write_mark", write_mark)
 
 
 @planted("add", "checkpoint", "fence", "checkpoint")
@@ -136,7 +136,7 @@ def tombstone_left_out_of_the_states(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "checkpoint", "roll", "checkpoint")
 def journal_removed_before_the_mark(patch: pytest.MonkeyPatch) -> None:
-    real = bookie.checkpoint.write_mark
+    real = octavo.bookie.write.checkpoint.write_mark
 
     def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
         for name in disk.list_directory("/j"):
@@ -144,7 +144,7 @@ def journal_removed_before_the_mark(patch: pytest.MonkeyPatch) -> None:
                 disk.unlink(f"/j/{name}")
         real(disk, directories, mark)
 
-    patch.setattr(bookie.checkpoint, "write_mark", write_mark)
+    patch.setattr(octavo.bookie.write.checkpoint, "write_mark", write_mark)
 
 
 @planted("add")
@@ -169,7 +169,7 @@ def folder_not_synced_after_a_log_was_made(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add")
 def torn_tail_taken_as_good(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(bookie.journal_reader, "body_is_good", lambda block, body: True)
+    patch.setattr(octavo.bookie.journal.reader, "body_is_good", lambda block, body: True)
 
 
 @planted("add", "roll", "checkpoint", "roll", "add")
@@ -181,7 +181,7 @@ def blocks_of_a_recycled_file_taken_as_good(patch: pytest.MonkeyPatch) -> None:
                 return found
         return None
 
-    patch.setattr(bookie.journal_reader, "decode_block_header", decode)
+    patch.setattr(octavo.bookie.journal.reader, "decode_block_header", decode)
 
 
 @planted("add", "power", "add")
@@ -220,7 +220,7 @@ def test_a_replay_that_stays_in_the_page_cache_is_found(monkeypatch: pytest.Monk
                 if control.replay(record):
                     cache.active.put(record)
 
-    monkeypatch.setattr(bookie.storage, "replay", replay)
+    monkeypatch.setattr(octavo.bookie.storage, "replay", replay)
     with pytest.raises(CrashStateFailed, match="sync failed"):
         explore_kills([("add",), ("fence",)])
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from bookie.add_run import AddRun
-from bookie.collector import Collector
-from bookie.proofs import Proofs, Proven
-from bookie.storage import Storage
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.gc.collector import Collector
+from octavo.bookie.gc.proofs import Proofs, Proven
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
 from tests.crash_states.lives import TINY, entry_of, payload, tinier
 from tests.engine_model.model import Ledger
 from tests.sim.disk import SimDisk

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bookie.checkpoint import Checkpointer
-from bookie.ledger_control import LedgerControl
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.write.checkpoint import Checkpointer
 from tests.engine_model.machine import Disagreement, run
 from tests.sim.disk_handle import SimFile
 from tests.sim.mutants import planted

@@ -14,30 +14,37 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookie.chunk import split_adds
-from bookie.entry_log import EntryLogs
-from bookie.entry_log_format import Record, decode_footer, decode_map, encode_map, file_name
-from bookie.journal import JournalWriter
-from bookie.journal_format import JournalDamaged, MetaOp, encode_meta
-from bookie.journal_reader import JournalReader
-from bookie.ledger_state import LedgerState, LedgerStateDamaged, StateFile, encode_record
-from bookie.limbo import LimboDamaged, LimboRecord, decode_limbo, encode_limbo
-from bookie.log_slice import log_end, read_slice
-from bookie.log_walk import LogWalk
-from bookie.mark import Mark, MarkRefused, Position, decode_mark, encode_mark
-from bookie.record_check import frame_faults
-from bookie.replay import records_of
-from bookie.write_cache import Half, log_runs
-from metadata.cookie import Cookie, decode_cookie, encode_cookie
-from metadata.store import BadRecord
-from protocol import extension
-from protocol.answers import parse_answers
-from protocol.auth import AuthMessage, decode_auth, encode_auth
-from protocol.batch import InvalidBatch, split_batches
-from protocol.codes import BookieIOError, Code, DigestMismatch, ProtocolError
-from protocol.compression import Compression, UnsupportedCompression, unpack
-from protocol.entry import DigestType, digest_for, pack_entry, pack_lac, unpack_entry, unpack_lac
-from protocol.frames import (
+from octavo.bookie.adds.chunk import split_adds
+from octavo.bookie.entrylog.format import Record, decode_footer, decode_map, encode_map, file_name
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.entrylog.record_check import frame_faults
+from octavo.bookie.entrylog.walk import LogWalk
+from octavo.bookie.index.log_slice import log_end, read_slice
+from octavo.bookie.journal.format import JournalDamaged, MetaOp, encode_meta
+from octavo.bookie.journal.mark import Mark, MarkRefused, Position, decode_mark, encode_mark
+from octavo.bookie.journal.reader import JournalReader
+from octavo.bookie.journal.replay import records_of
+from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.ledgers.limbo import LimboDamaged, LimboRecord, decode_limbo, encode_limbo
+from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
+from octavo.bookie.write.cache import Half, log_runs
+from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
+from octavo.metadata.store import BadRecord
+from octavo.protocol import extension
+from octavo.protocol.answers import parse_answers
+from octavo.protocol.auth import AuthMessage, decode_auth, encode_auth
+from octavo.protocol.batch import InvalidBatch, split_batches
+from octavo.protocol.codes import BookieIOError, Code, DigestMismatch, ProtocolError
+from octavo.protocol.compression import Compression, UnsupportedCompression, unpack
+from octavo.protocol.entry import (
+    DigestType,
+    digest_for,
+    pack_entry,
+    pack_lac,
+    unpack_entry,
+    unpack_lac,
+)
+from octavo.protocol.frames import (
     Flag,
     FrameReceiver,
     add_answer,
@@ -48,8 +55,8 @@ from protocol.frames import (
     read_answer,
     read_request,
 )
-from protocol.records import Record as Message
-from protocol.records import build_batch, read_records
+from octavo.protocol.records import Record as Message
+from octavo.protocol.records import build_batch, read_records
 from tests.sim.disk import SimDisk
 from tests.storage_support import KEY, make_run
 

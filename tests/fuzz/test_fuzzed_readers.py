@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocksdict import WriteOptions
 
-from bookie.entry_log import Location
-from bookie.index import COVERED_KEY, KEY, IndexRun, RocksIndex
-from protocol.codes import BookieIOError
+from octavo.bookie.entrylog.log import Location
+from octavo.bookie.index.index import COVERED_KEY, KEY, IndexRun, RocksIndex
+from octavo.protocol.codes import BookieIOError
 from tests.fuzz.readers import READERS, Reader
 
 EXAMPLES = 2000

@@ -14,12 +14,12 @@ from phrases import FENCE, RECOVERY
 from shared_records import ledger_by_us
 from talk import Talk, told
 
-from metadata.ledgers import LedgerState
-from metadata.store import MetadataStore
-from protocol.answers import AddRefused, ReadAnswer
-from protocol.codes import Code
-from protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
-from protocol.frames import add_prefix, read_request
+from octavo.metadata.ledgers import LedgerState
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.answers import AddRefused, ReadAnswer
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
+from octavo.protocol.frames import add_prefix, read_request
 
 SOURCE = Path(__file__).with_name("InteropClient.java")
 ENTRIES = 200

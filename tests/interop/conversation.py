@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from phrases import CRC32C, FENCE, KEY, OTHER_KEY, RECOVERY, add, adds, payload_of, say, step
 from talk import Talk, joined, told
 
-from protocol.answers import Added, AddRefused, ReadAnswer
-from protocol.codes import Code
-from protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
-from protocol.frames import Flag, add_prefix, auth_frame, batch_read_request, read_request
-from protocol.limits import ENTRY_PAYLOAD_BYTES_MAX, FRAME_BYTES_MAX
+from octavo.protocol.answers import Added, AddRefused, ReadAnswer
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
+from octavo.protocol.frames import Flag, add_prefix, auth_frame, batch_read_request, read_request
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX, FRAME_BYTES_MAX
 
 
 @step

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from phrases import FENCE, KEY, add, adds, say, step
 from talk import Talk, told
 
-from protocol.frames import LENGTH, PREFIX, batch_read_request, header, read_request
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.frames import LENGTH, PREFIX, batch_read_request, header, read_request
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 
 def malformed_reads(ledger: int) -> dict[str, bytes]:

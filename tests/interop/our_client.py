@@ -19,12 +19,12 @@ from clients import (
 )
 from ours import OurBookie
 
-from ledger.ledgers import LedgerClient
-from ledger.writer import LedgerWriter
-from metadata.ledgers import LedgerState
-from metadata.store import MetadataStore
-from protocol.codes import OctavoError
-from protocol.entry import DigestType
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.ledgers import LedgerState
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import DigestType
 
 
 async def our_client(

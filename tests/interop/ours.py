@@ -10,8 +10,8 @@ from pathlib import Path
 import structlog
 from processes import Process
 
-from metadata.opening import open_store
-from metadata.store import MetadataStore
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import MetadataStore
 from octavo.standalone.ports import free_port
 
 OCTAVO = Path(sys.executable).with_name("octavo")

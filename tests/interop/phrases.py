@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 from talk import Talk, told
 
-from protocol.entry import DigestType, digest_for, master_key, pack_entry
-from protocol.frames import Flag, add_prefix
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
+from octavo.protocol.frames import Flag, add_prefix
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 KEY = master_key(b"")

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from protocol.frames import read_request
+from octavo.protocol.frames import read_request
 
 START_S = 60
 

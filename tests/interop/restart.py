@@ -25,7 +25,7 @@ from phrases import (
 )
 from talk import Talk, told
 
-from protocol.frames import batch_read_request, read_request
+from octavo.protocol.frames import batch_read_request, read_request
 
 WRITTEN, FENCED, FENCED_UNHEARD, RECOVERED, UNHEARD = range(3000, 3005)
 

@@ -9,13 +9,13 @@ from apache import Peer
 from checks import Checks
 from ours import OurBookie
 
-from metadata.bookies import BookieInfo, BookieRegistry, encode_service_info
-from metadata.cookie import encode_cookie
-from metadata.ledger_codec import encode_ledger_metadata
-from metadata.ledger_ids import ledger_path
-from metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState, LedgerStore
-from metadata.store import MetadataStore
-from protocol.entry import DigestType
+from octavo.metadata.bookies import BookieInfo, BookieRegistry, encode_service_info
+from octavo.metadata.cookie import encode_cookie
+from octavo.metadata.ledger_codec import encode_ledger_metadata
+from octavo.metadata.ledger_ids import ledger_path
+from octavo.metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState, LedgerStore
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.entry import DigestType
 
 APACHE_NAME = {DigestType.HMAC: "MAC"}
 

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from types import TracebackType
 
-from protocol.answers import (
+from octavo.protocol.answers import (
     Added,
     AddRefused,
     AnyAnswer,
@@ -15,11 +15,11 @@ from protocol.answers import (
     ReadAnswer,
     parse_answers,
 )
-from protocol.auth import AuthMessage
-from protocol.codes import Code, ProtocolError
-from protocol.entry import Digest, unpack_entry
-from protocol.frames import LENGTH, FrameReceiver
-from protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.auth import AuthMessage
+from octavo.protocol.codes import Code, ProtocolError
+from octavo.protocol.entry import Digest, unpack_entry
+from octavo.protocol.frames import LENGTH, FrameReceiver
+from octavo.protocol.limits import FRAME_BYTES_MAX
 
 ANSWER_S = 20
 Heard = AnyAnswer | bytes

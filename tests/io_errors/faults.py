@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from bookie.disk import DiskError, DiskFull, SyncFailed
-from protocol.codes import BookieIOError
+from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
+from octavo.protocol.codes import BookieIOError
 from tests.sim.disk import SimDisk
 from tests.sim.disk_faults import DiskFaults, Rule
 from tests.sim.inode import Inode

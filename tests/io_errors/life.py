@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from bookie.add_run import AddRun
-from bookie.disk import DiskFull
-from bookie.storage import Storage
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
 from tests.crash_states.check import promises
 from tests.crash_states.garbage import collect
 from tests.crash_states.lives import TINY, Fact, entry_of, payload

@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from protocol.codes import Code
+from octavo.protocol.codes import Code
 from tests.crash_states.check import check_disk
 from tests.crash_states.explore import CheckLoop
 from tests.crash_states.lives import payload, silence, tinier

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import bookie.checkpoint
-from bookie.compaction import Cleared, Compactor
-from bookie.disk import DiskError, DiskFull, SyncFailed
-from bookie.journal import Journal, JournalWriter
-from bookie.ledger_state import StateFile
+import octavo.bookie.write.checkpoint
+from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
+from octavo.bookie.gc.compaction import Cleared, Compactor
+from octavo.bookie.journal.writer import Journal, JournalWriter
+from octavo.bookie.ledgers.state import StateFile
 from tests.io_errors.faults import KINDS
 from tests.io_errors.life import Broken
 from tests.io_errors.sweep import ENDS, all_faults, count_calls, sweep
@@ -77,8 +77,8 @@ def a_full_disk_is_fatal(patch: pytest.MonkeyPatch) -> None:
         except DiskFull as error:
             raise DiskError(str(error)) from error
 
-    real = bookie.checkpoint.write_mark
-    patch.setattr(bookie.checkpoint, "write_mark", write_mark)
+    real = octavo.bookie.write.checkpoint.write_mark
+    patch.setattr(octavo.bookie.write.checkpoint, "write_mark", write_mark)
 
 
 def a_full_disk_ends_the_collector(patch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
-from broker.config import BrokerConfig
-from broker.state_format import State
-from broker.state_log import StateLog
-from broker.types import PartitionName, TopicSettings
-from metadata.topics import PartitionRecord
+from octavo.broker.config import BrokerConfig
+from octavo.broker.state.format import State
+from octavo.broker.state.log import StateLog
+from octavo.broker.types import PartitionName, TopicSettings
+from octavo.metadata.topics import PartitionRecord
 
 NAME = PartitionName("default", "orders", 0)
 

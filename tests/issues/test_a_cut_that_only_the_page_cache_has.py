@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.disk import SyncFailed
-from bookie.entry_log import EntryLogs
-from protocol.codes import BookieIOError
+from octavo.bookie.disk.files import SyncFailed
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.protocol.codes import BookieIOError
 from tests.memory_disk import MemoryDisk
 from tests.unit.bookie.test_entry_log import log_run, opened
 

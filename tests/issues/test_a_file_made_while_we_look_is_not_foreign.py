@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metadata import record_schema
+from octavo.metadata import record_schema
 
 BUSY_TIMEOUT_MS = 5000
 

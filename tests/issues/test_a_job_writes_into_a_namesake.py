@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from broker.partition_record import OwnershipLost, PartitionRecordKeeper
-from broker.types import TopicName, TopicSettings
-from metadata.compactions import begun
-from metadata.offloads import change_partition
-from metadata.store import RecordNotFound
-from metadata.topics import PartitionRecord, TopicRecord, TopicStore
-from metadata.topics import TopicSettings as StoredSettings
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
+from octavo.broker.types import TopicName, TopicSettings
+from octavo.metadata.compactions import begun
+from octavo.metadata.offloads import change_partition
+from octavo.metadata.store import RecordNotFound
+from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
+from octavo.metadata.topics import TopicSettings as StoredSettings
 from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
 
 TOPIC = TopicName("public", "t")

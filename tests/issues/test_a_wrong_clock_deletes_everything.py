@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from broker.broker import Broker
-from broker.chain import Chain, Contents, RetentionPolicy
-from broker.deletion_clock import ClockLimits
-from broker.partition import Partition
-from broker.timekeeper import Timekeeper
-from metadata.clock import ClockRecord, Written
+from octavo.broker.broker import Broker
+from octavo.broker.clock.deletion_clock import ClockLimits
+from octavo.broker.clock.timekeeper import Timekeeper
+from octavo.broker.log.chain import Chain, Contents, RetentionPolicy
+from octavo.broker.partition.partition import Partition
+from octavo.metadata.clock import ClockRecord, Written
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 
 DAY_MS = 24 * 3600 * 1000

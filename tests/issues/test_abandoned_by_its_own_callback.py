@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ledger.errors import ClientClosed
-from protocol.codes import OctavoError
+from octavo.ledger.errors import ClientClosed
+from octavo.protocol.codes import OctavoError
 from tests.ledger_cluster import running_cluster
 
 

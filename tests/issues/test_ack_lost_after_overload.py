@@ -12,10 +12,10 @@ import asyncio
 
 import pytest
 
-from broker import state_log
-from broker.cursor import Cursor
-from broker.errors import Overloaded
-from broker.state_format import ack_op, cursor_op, snapshot
+from octavo.broker.errors import Overloaded
+from octavo.broker.state import log as state_log
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.state.format import ack_op, cursor_op, snapshot
 from tests.issues.memory_state_ledgers import Served
 
 

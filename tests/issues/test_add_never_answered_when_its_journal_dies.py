@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from protocol.codes import Code
+from octavo.protocol.codes import Code
 from tests.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, journal_file_bytes_max=16 * 1024)

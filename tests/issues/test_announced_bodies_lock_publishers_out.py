@@ -59,8 +59,8 @@ async def test_who_stands_still_loses_its_place() -> None:
 
 
 async def test_another_peer_has_room_while_one_takes_all_it_can() -> None:
-    from broker.errors import Overloaded
-    from broker.held_bytes import HeldBytes
+    from octavo.broker.errors import Overloaded
+    from octavo.broker.http.held_bytes import HeldBytes
 
     held = HeldBytes(1_000, lambda now: None)
     await held.take("a", 750)

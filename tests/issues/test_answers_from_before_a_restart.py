@@ -8,10 +8,10 @@ proved that way may lie before an acked entry. Found by reading.
 
 from __future__ import annotations
 
-from ledger.actions import EndFound, Fence, Read, WriteMetadata
-from ledger.recovering import Recovering
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from protocol.codes import Unauthorized
+from octavo.ledger.actions import EndFound, Fence, Read, WriteMetadata
+from octavo.ledger.recover.recovering import Recovering
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.protocol.codes import Unauthorized
 
 
 def in_recovery(*bookies: str) -> LedgerMetadata:

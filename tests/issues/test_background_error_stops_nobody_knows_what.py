@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from broker.opening import PartitionOpener
-from broker.partition_record import PartitionRecordKeeper
-from broker.types import PartitionState
-from ledger.errors import NotEnoughBookies
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.opening import PartitionOpener
+from octavo.broker.types import PartitionState
+from octavo.ledger.errors import NotEnoughBookies
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 
 

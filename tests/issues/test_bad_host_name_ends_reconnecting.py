@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.errors import BookieUnavailable
-from metadata.bookies import BookieInfo, BookieRegistry
+from octavo.ledger.errors import BookieUnavailable
+from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from tests.ledger_cluster import running_cluster
 
 

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import transaction as rules
-from broker.errors import BatchOutOfOrder, ForeignTransaction
-from broker.transaction import Caller, Standing
-from broker.transactions import ANYBODY
-from metadata.topic_records import decode_record, encode_record
-from metadata.transactions import TransactionRecord, TransactionStore
+from octavo.broker.bulkload import rules
+from octavo.broker.bulkload.driver import ANYBODY
+from octavo.broker.bulkload.rules import Caller, Standing
+from octavo.broker.errors import BatchOutOfOrder, ForeignTransaction
+from octavo.metadata.topic_records import decode_record, encode_record
+from octavo.metadata.transactions import TransactionRecord, TransactionStore
+from octavo.protocol.records import Record, build_batch
 from octavo.spark import commit as sink
 from octavo.spark.cluster import connected
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink_ledgers import TaskLedgers
 from octavo.spark.sink_rows import Target
-from protocol.records import Record, build_batch
 from tests.http_cluster import Answer, HttpCluster, running_brokers
 
 HUGE = 2**63 - 1

@@ -22,16 +22,16 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.batch_proofs import BatchProofs
-from broker.call import RECORD_BATCH
-from broker.open_batches import OpenBatches
-from broker.types import StoredBatch, SubscriptionSettings
-from ledger.open_batch import open_batch
-from protocol.batch import HEADER, HEADER_BYTES, InvalidBatch, check_batch, read_header
-from protocol.compression import Compression, UnsupportedCompression
-from protocol.limits import BATCH_RECORDS_MAX, RECORD_HEADERS_MAX, RECORDS_BYTES_MAX
-from protocol.records import Record, build_batch, build_gapped_batch, read_records
-from protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
+from octavo.broker.http.batch_proofs import BatchProofs
+from octavo.broker.http.call import RECORD_BATCH
+from octavo.broker.log.open_batches import OpenBatches
+from octavo.broker.types import StoredBatch, SubscriptionSettings
+from octavo.ledger.read.open_batch import open_batch
+from octavo.protocol.batch import HEADER, HEADER_BYTES, InvalidBatch, check_batch, read_header
+from octavo.protocol.compression import Compression, UnsupportedCompression
+from octavo.protocol.limits import BATCH_RECORDS_MAX, RECORD_HEADERS_MAX, RECORDS_BYTES_MAX
+from octavo.protocol.records import Record, build_batch, build_gapped_batch, read_records
+from octavo.protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
 from tests.broker_cluster import make_topic, owned, running_brokers
 from tests.unit.broker_http.fake_broker import Running, running
 

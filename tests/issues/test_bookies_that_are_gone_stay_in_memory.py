@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.bookies import Lane
-from ledger.errors import BookieUnavailable, LedgerClosed, NotEnoughBookies, TooFewBookies
-from ledger.ledgers import LedgerClient
-from metadata.bookies import BookieRegistry
+from octavo.ledger.bookies.bookies import Lane
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import BookieUnavailable, LedgerClosed, NotEnoughBookies, TooFewBookies
+from octavo.metadata.bookies import BookieRegistry
 from tests.broker_cluster import until
 from tests.ledger_cluster import Cluster, add_many, running_cluster
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.routes import ROUTES
+from octavo.broker.http.routes import ROUTES
 from tests.unit.broker_http.fake_broker import running
 
 TOPIC = "/v1/topics/public/one"

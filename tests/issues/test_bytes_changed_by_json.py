@@ -21,15 +21,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from broker.payloads import decode_message, encode, message_out, record_of
-from broker.types import MessageId
+from octavo.broker.http.api.payloads import decode_message, encode, message_out, record_of
+from octavo.broker.types import MessageId
 from octavo.cli.consume import _Printer
 from octavo.cli.publish import _Reading
 from octavo.client.client import AsyncClient
 from octavo.client.encoding import BatchEncoding, Identity, NdjsonEncoding
 from octavo.client.types import Delivery, Message, decode_deliveries
-from protocol.json_message import show_value
-from protocol.records import Record, build_batch, read_records
+from octavo.protocol.json_message import show_value
+from octavo.protocol.records import Record, build_batch, read_records
 from tests.unit.broker_http.fake_broker import Running, running
 
 ONE = "/v1/topics/public/one"

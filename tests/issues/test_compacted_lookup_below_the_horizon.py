@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from ledger.entry_source import DISORDER_UNKNOWN
-from ledger.open_batch import opening
-from ledger.time_search import offset_as_new_as
-from metadata.topics import TopicStore
-from protocol.records import Record, build_batch
+from octavo.ledger.read.entry_source import DISORDER_UNKNOWN
+from octavo.ledger.read.open_batch import opening
+from octavo.ledger.read.time_search import offset_as_new_as
+from octavo.metadata.topics import TopicStore
+from octavo.protocol.records import Record, build_batch
 from tests.broker_cluster import make_topic, owned, running_brokers, until
 from tests.compacted_views import write_view
 from tests.issues.test_time_is_sought_by_halving_out_of_order import Ledger, contents_of, stored

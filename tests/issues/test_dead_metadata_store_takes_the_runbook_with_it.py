@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from broker import api_topics
-from metadata.store import SessionState
+from octavo.broker.http.api import topics as api_topics
+from octavo.metadata.store import SessionState
 from tests.http_cluster import Answer, HttpCluster, Node, running_brokers
 
 AT_ONCE_S = 0.1

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import pytest
 
-from broker.broker import Broker
-from broker.errors import (
+from octavo.broker.broker import Broker
+from octavo.broker.errors import (
     BrokerError,
     NotOwner,
     StaleLease,
@@ -28,10 +28,10 @@ from broker.errors import (
     TopicDeleting,
     TopicNotFound,
 )
-from broker.partition import Partition
-from broker.types import SubscriptionSettings, TopicName, TopicSettings
-from metadata.topics import SubscriptionRecord, TopicStore
-from protocol.codes import OctavoError
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
+from octavo.metadata.topics import SubscriptionRecord, TopicStore
+from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, until, values
 
 T = TypeVar("T")

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from broker.errors import BrokerError, PartitionUnavailable
-from broker.partition import Partition
-from broker.partition_record import PartitionRecordKeeper
-from broker.types import PartitionName, SubscriptionSettings, TopicName
-from ledger.writer import LedgerWriter
-from metadata.store import MetadataUnavailable
-from protocol.codes import OctavoError
+from octavo.broker.errors import BrokerError, PartitionUnavailable
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName, SubscriptionSettings, TopicName
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.store import MetadataUnavailable
+from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import (
     BrokerCluster,
     RunningBroker,

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import BookieUnavailable
-from ledger.options import LedgerOptions
-from ledger.replication import Replication, WriterEvent
-from ledger.writing import State
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.replication import Replication, WriterEvent
+from octavo.ledger.write.writing import State
 from tests.ledger_world import new_ledger
 
 

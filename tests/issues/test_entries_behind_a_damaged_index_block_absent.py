@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie.damage import DamagedRead
-from bookie.entry_log import Location
-from bookie.index import IndexRun, RocksIndex
+from octavo.bookie.disk.damage import DamagedRead
+from octavo.bookie.entrylog.log import Location
+from octavo.bookie.index.index import IndexRun, RocksIndex
 
 RUNS = 2000
 ENTRIES = 10

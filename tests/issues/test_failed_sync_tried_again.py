@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.disk import SyncFailed
-from protocol.codes import Code
+from octavo.bookie.disk.files import SyncFailed
+from octavo.protocol.codes import Code
 from tests.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=8192)

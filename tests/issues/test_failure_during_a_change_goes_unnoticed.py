@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledger.actions import ChooseReplacements, WriteMetadata
-from ledger.errors import BookieUnavailable
-from ledger.options import LedgerOptions
-from ledger.pending import Pending
-from ledger.sender import Sender
-from ledger.writing import State, Writing
+from octavo.ledger.actions import ChooseReplacements, WriteMetadata
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.pending import Pending
+from octavo.ledger.write.sender import Sender
+from octavo.ledger.write.writing import State, Writing
 from tests.ledger_world import new_ledger
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from broker.errors import TopicNotFound
-from broker.types import SubscriptionSettings, TopicName, TopicSettings
-from metadata.store import MetadataStore, MetadataUnavailable
+from octavo.broker.errors import TopicNotFound
+from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
+from octavo.metadata.store import MetadataStore, MetadataUnavailable
 from tests.broker_cluster import (
     TOPIC,
     BrokerCluster,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.types import TopicName, TopicSettings
-from metadata.store import MetadataStore, RecordNotFound
-from metadata.topics import (
+from octavo.broker.types import TopicName, TopicSettings
+from octavo.metadata.store import MetadataStore, RecordNotFound
+from octavo.metadata.topics import (
     PartitionLedger,
     PartitionRecord,
     SubscriptionRecord,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.broker_proof import (
+from octavo.broker.cluster.members import encode_broker
+from octavo.broker.http.broker_proof import (
     ESCAPED_HEADER,
     FORWARDED_HEADER,
     KEY_USE,
@@ -20,11 +21,10 @@ from broker.broker_proof import (
     TARGET_HEADER,
     BrokerProof,
 )
-from broker.members import encode_broker
-from broker.routes import ROUTES
-from broker.types import BrokerInfo, TopicName
-from metadata.secret import cluster_secret
-from metadata.topics import owner_path
+from octavo.broker.http.routes import ROUTES
+from octavo.broker.types import BrokerInfo, TopicName
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.topics import owner_path
 from tests.http_cluster import HttpCluster, running_brokers
 
 TOPIC = "/v1/topics/public/flights"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from octavo.process.copies import NodeCopies, kept_copies
-from protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from tests.broker_cluster import BrokerCluster, running_brokers, values
 from tests.issues.test_forged_entries_skip_offsets import EXPECTED, FORGERIES, filled
 

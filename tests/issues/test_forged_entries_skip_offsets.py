@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from bookie.node import BookieNode
-from broker.broker import Broker
-from broker.errors import PartitionDamaged
-from broker.partition import Partition
-from broker.types import MessageId, SubscriptionInfo, SubscriptionSettings, TopicName
-from ledger.continuity import Continuity
-from ledger.errors import LedgerDamaged
-from protocol.batch import with_base_offset
-from protocol.entry import DigestType, Entry, digest_for, pack_entry, unpack_entry
-from protocol.records import read_records
+from octavo.bookie.node import BookieNode
+from octavo.broker.broker import Broker
+from octavo.broker.errors import PartitionDamaged
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import MessageId, SubscriptionInfo, SubscriptionSettings, TopicName
+from octavo.ledger.errors import LedgerDamaged
+from octavo.ledger.read.continuity import Continuity
+from octavo.protocol.batch import with_base_offset
+from octavo.protocol.entry import DigestType, Entry, digest_for, pack_entry, unpack_entry
+from octavo.protocol.records import read_records
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, values
 
 CRC32C = digest_for(DigestType.CRC32C, b"")

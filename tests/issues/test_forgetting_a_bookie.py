@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ledger.forgetting import BookieStillNeeded, BookieUnknown, forget_bookie
-from metadata.bookies import BookieInfo, BookieRegistry, Cookie
-from metadata.embedded import EmbeddedStore
-from metadata.ledger_record import DigestType, Fragment, LedgerMetadata, LedgerState
-from metadata.ledgers import LedgerStore
-from metadata.store import MetadataUnavailable, RecordNotFound
 from octavo.cli.main import run
+from octavo.ledger.rereplication.forgetting import BookieStillNeeded, BookieUnknown, forget_bookie
+from octavo.metadata.bookies import BookieInfo, BookieRegistry, Cookie
+from octavo.metadata.embedded import EmbeddedStore
+from octavo.metadata.ledger_record import DigestType, Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledgers import LedgerStore
+from octavo.metadata.store import MetadataUnavailable, RecordNotFound
 
 GONE = "b4"
 COOKIE = Cookie(GONE, "/j", ("/l",), "cluster", ("/i",), "one")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.disk import DiskError
-from bookie.index import MemoryIndex
+from octavo.bookie.disk.files import DiskError
+from octavo.bookie.index.index import MemoryIndex
 from tests.storage_support import Bench, FlushedIndex, entry_bytes
 
 ENTRIES = 1500

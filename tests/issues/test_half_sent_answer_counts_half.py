@@ -14,11 +14,11 @@ import gc
 import weakref
 from pathlib import Path
 
-from bookie.budget import Budget
-from bookie.read_cache import CachedRun
-from bookie.reading import Reading
-from protocol.codes import Code
-from protocol.frames import read_request
+from octavo.bookie.admission.budget import Budget
+from octavo.bookie.read.cache import CachedRun
+from octavo.bookie.read.reading import Reading
+from octavo.protocol.codes import Code
+from octavo.protocol.frames import read_request
 from tests.raw_bookie import RawClient, add_of, running_bookie, until
 
 MIB = 1024 * 1024

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from broker.balance import Patience
+from octavo.broker.cluster.balance import Patience
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 from tests.issues.test_partitions_pile_up import QUICK
 
@@ -59,7 +59,7 @@ async def test_an_heir_of_a_topic_made_again_takes_it(brokers: BrokerCluster) ->
 async def test_an_heir_that_refuses_is_left_alone_for_longer_and_longer(
     brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.balance._TAKEN_WITHIN_S", 0.05)
+    monkeypatch.setattr("octavo.broker.cluster.balance._TAKEN_WITHIN_S", 0.05)
     one = await brokers.start("A", **{**QUICK, "balance_after_ms": 20})
     name = await make_topic(one.broker, partitions=8)
     for number in range(8):

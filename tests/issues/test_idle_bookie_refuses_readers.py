@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bookie.budget import Budget
-from bookie.metrics import BookieMetrics
-from bookie.read_line import ReadLine
+from octavo.bookie.admission.budget import Budget
+from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.wire.read_line import ReadLine
 
 
 class Reader:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.disk import SyncFailed
+from octavo.bookie.disk.files import SyncFailed
 from tests.storage_support import Bench, entry_bytes
 
 

@@ -13,8 +13,8 @@ import asyncio
 
 import pytest
 
-from bookie.disk import SyncFailed
-from protocol.codes import NoSuchLedger
+from octavo.bookie.disk.files import SyncFailed
+from octavo.protocol.codes import NoSuchLedger
 from tests.storage_support import Bench, entry_bytes
 
 

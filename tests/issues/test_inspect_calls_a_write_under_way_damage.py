@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.disk import File, RealDisk, RealFile
-from bookie.entry_log_format import RECORD_BYTES, encode_map, encode_record
+from octavo.bookie.disk.files import File, RealDisk, RealFile
+from octavo.bookie.entrylog.format import RECORD_BYTES, encode_map, encode_record
 from octavo.inspect.line import Line, Wish
 from octavo.inspect.walks import walks_of
 from tests.fixtures.formats import make

@@ -35,9 +35,9 @@ from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import Run, run_job
 from octavo.pipeline.streams import Progress, follow
 from octavo.pipeline.writing import Wrote
+from octavo.protocol.codes import OctavoError
 from octavo.spark.options import Selection
 from octavo.spark.orphans import Orphans
-from protocol.codes import OctavoError
 
 BOTH = pytest.mark.parametrize(
     ("number", "exit_code", "word"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from protocol.codes import TooManyRequests
+from octavo.protocol.codes import TooManyRequests
 from tests.ledger_cluster import running_cluster
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk, SyncFailed
-from bookie.index import RocksIndex
-from bookie.storage import Storage
-from protocol.codes import BookieIOError, Code
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk, SyncFailed
+from octavo.bookie.index.index import RocksIndex
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import BookieIOError, Code
 from tests.raw_bookie import TroubledDisk
 from tests.storage_support import make_run
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.partition import Partition
-from broker.subscription import Subscription
-from broker.types import SubscriptionSettings
+from octavo.broker.partition.partition import Partition
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.types import SubscriptionSettings
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
 
 

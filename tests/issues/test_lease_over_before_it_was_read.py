@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.cursor import Cursor
-from broker.errors import SubscriptionBusy
-from broker.open_batches import OpenBatches, ReadableBatch
-from broker.subscription import Subscription
-from broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
-from protocol.batch import read_header
-from protocol.records import Record, build_batch
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import SubscriptionBusy
+from octavo.broker.log.open_batches import OpenBatches, ReadableBatch
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import Record, build_batch
 
 ACK_TIMEOUT_MS = 40
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from bookie.ledger_state import (
+from octavo.bookie.ledgers.state import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
     MAGIC,

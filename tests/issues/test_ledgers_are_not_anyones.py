@@ -17,15 +17,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bookie.ledger_rules import Likeness, likeness
-from bookie.node import BookieNode
-from ledger.ledgers import LedgerClient
-from metadata.secret import cluster_secret
+from octavo.bookie.ledgers.rules import Likeness, likeness
+from octavo.bookie.node import BookieNode
 from octavo.cli.main import app
-from protocol.answers import AddRefused
-from protocol.codes import Code, Unauthorized
-from protocol.entry import Digest, DigestType, digest_for, master_key, pack_entry, unpack_entry
-from protocol.frames import Flag, read_request
+from octavo.ledger.client import LedgerClient
+from octavo.metadata.secret import cluster_secret
+from octavo.protocol.answers import AddRefused
+from octavo.protocol.codes import Code, Unauthorized
+from octavo.protocol.entry import (
+    Digest,
+    DigestType,
+    digest_for,
+    master_key,
+    pack_entry,
+    unpack_entry,
+)
+from octavo.protocol.frames import Flag, read_request
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.raw_bookie import CRC32C, KEY, OURS, RawClient, add_of, adds_of, entry_of, running_bookie
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from broker.errors import PartitionUnavailable
-from broker.leftover import custom_of, label_of
-from broker.partition import Partition
-from broker.partition_record import PartitionRecordKeeper
-from broker.state_format import Op, producers_op
-from broker.types import PartitionName, TopicName
-from metadata.store import MetadataUnavailable
-from metadata.topics import PartitionRecord, TopicStore
-from protocol.codes import OctavoError
+from octavo.broker.errors import PartitionUnavailable
+from octavo.broker.log.leftover import custom_of, label_of
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.partition import Partition
+from octavo.broker.state.format import Op, producers_op
+from octavo.broker.types import PartitionName, TopicName
+from octavo.metadata.store import MetadataUnavailable
+from octavo.metadata.topics import PartitionRecord, TopicStore
+from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import (
     TOPIC,
     BrokerCluster,

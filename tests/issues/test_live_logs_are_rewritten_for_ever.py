@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bookie.garbage import Action, Rules, plan
-from protocol.codes import Code
+from octavo.bookie.gc.rules import Action, Rules, plan
+from octavo.protocol.codes import Code
 from tests.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=16 * 1024)

@@ -15,7 +15,7 @@ import pytest
 from octavo.client.client import AsyncClient
 from octavo.client.errors import InvalidCall, MessageTooLong
 from octavo.client.sync import Client
-from protocol.limits import MESSAGE_BYTES_MAX
+from octavo.protocol.limits import MESSAGE_BYTES_MAX
 from tests.unit.broker_http.fake_broker import running
 
 ONE = "/v1/topics/public/one"

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.entry_log_format import FILE_HEADER_BYTES
-from metadata.store import MetadataUnavailable
-from protocol.codes import BookieIOError, Code
+from octavo.bookie.entrylog.format import FILE_HEADER_BYTES
+from octavo.metadata.store import MetadataUnavailable
+from octavo.protocol.codes import BookieIOError, Code
 from tests.storage_support import CONFIG, Bench, abandon, entry_bytes
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broker.types import SubscriptionSettings
 from octavo import AsyncClient
+from octavo.broker.types import SubscriptionSettings
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
 from tests.http_cluster import HttpCluster
 from tests.http_cluster import running_brokers as running_http

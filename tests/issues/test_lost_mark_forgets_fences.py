@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.codes import Code
+from octavo.protocol.codes import Code
 from tests.storage_support import CONFIG, Bench, abandon
 
 CONFIG_OF_ONE = replace(CONFIG, ledger_directories=("/l",), journal_file_bytes_max=2000)

@@ -17,11 +17,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker import api_deliveries, api_read, delivering
-from broker.turns import RECORDS_A_TURN, Turns
-from broker.types import Delivery, MessageId, Nack
-from protocol.records import Record
-from protocol.windows import WINDOW_RECORDS
+from octavo.broker.http.api import deliveries as api_deliveries
+from octavo.broker.http.api import read as api_read
+from octavo.broker.log.turns import RECORDS_A_TURN, Turns
+from octavo.broker.subscriptions import delivering
+from octavo.broker.types import Delivery, MessageId, Nack
+from octavo.protocol.records import Record
+from octavo.protocol.windows import WINDOW_RECORDS
 from tests.http_cluster import Api, running_brokers
 
 TOPIC = "/v1/topics/public/one"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata.embedded import EmbeddedStore
-from metadata.store import MetadataUnavailable
+from octavo.metadata.embedded import EmbeddedStore
+from octavo.metadata.store import MetadataUnavailable
 
 SESSION_MS = 300
 LOCKED_FOR_S = 1.0

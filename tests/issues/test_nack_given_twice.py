@@ -6,8 +6,8 @@ by reading.
 
 from __future__ import annotations
 
-from broker.cursor import Cursor
-from broker.dispatch import Dispatcher
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.dispatch import Dispatcher
 
 
 def test_the_second_nack_of_a_message_changes_nothing() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pytest
 
-import bookie.opening
+import octavo.bookie.startup.opening
 from tests.crash_states.explore import CrashStateFailed, explore_kills
 
 
@@ -20,7 +20,7 @@ def test_the_power_fails_after_a_kill_between_rename_and_sync(
 ) -> None:
     assert explore_kills([("restart",)]).states > 100
     monkeypatch.setattr(
-        bookie.opening,
+        octavo.bookie.startup.opening,
         "make_folders",
         lambda disk, folders: [disk.make_directory(folder) for folder in folders],
     )

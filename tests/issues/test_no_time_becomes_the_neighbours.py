@@ -10,10 +10,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.open_batch import open_batch
-from protocol.batch import check_batch, read_header
-from protocol.compression import Compression
-from protocol.records import Record, build_gapped_batch, read_gapped_records
+from octavo.ledger.read.open_batch import open_batch
+from octavo.protocol.batch import check_batch, read_header
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record, build_gapped_batch, read_gapped_records
 
 times = st.lists(st.sampled_from((-1, 0, 1, 5, 1_767_225_600_488, 10**13)), min_size=1, max_size=6)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.broker_proof import BrokerProof
+from octavo.broker.http.broker_proof import BrokerProof
 from tests.unit.broker_http.fake_broker import CALL_KEY, running
 
 TOPIC = "/v1/topics/public/one"

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from broker.types import TopicSettings
-from metadata.topics import TopicStore
+from octavo.broker.types import TopicSettings
 from octavo.clock import wall_clock_ms
+from octavo.metadata.topics import TopicStore
 from octavo.pipeline.offload import begin, finish, remove_orphans
 from octavo.pipeline.offload_copy import copy_in_task
 from octavo.pipeline.offload_rules import OffloadPolicy, planned

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.damage import DamageKind
-from bookie.disk import DiskError
-from bookie.ledger_sizes import ledger_sizes
-from bookie.salvage import restore_states
-from protocol.codes import BookieIOError, Code
+from octavo.bookie.disk.damage import DamageKind
+from octavo.bookie.disk.files import DiskError
+from octavo.bookie.gc.ledger_sizes import ledger_sizes
+from octavo.bookie.startup.salvage import restore_states
+from octavo.protocol.codes import BookieIOError, Code
 from tests.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)

@@ -1,7 +1,8 @@
 """An error that nobody expected in one partition ended the maintenance of all, with one log line.
 
 Retention, roll-over by age and the sweep of transactions ran one after the other in one task. Now
-each piece is a chore apart (broker/chores.py), and every loop in the background survives a bug.
+each piece is a chore apart (broker/cluster/chores.py), and every loop in the background survives a
+bug.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.chores import Chores
-from broker.partition import Partition
-from broker.types import TopicName
-from ledger.replication import Replication
-from protocol.codes import OctavoError
+from octavo.broker.cluster.chores import Chores
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import TopicName
+from octavo.ledger.write.replication import Replication
+from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 
 

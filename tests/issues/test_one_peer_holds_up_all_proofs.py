@@ -10,13 +10,13 @@ import random
 
 import pytest
 
-from broker import batch_proofs
-from broker.batch_proofs import BatchProofs
-from broker.errors import Overloaded
-from ledger.open_batch import unpacked_if_small
-from protocol.batch import HEADER_BYTES, read_header
-from protocol.compression import Compression
-from protocol.records import Record, build_batch
+from octavo.broker.errors import Overloaded
+from octavo.broker.http import batch_proofs
+from octavo.broker.http.batch_proofs import BatchProofs
+from octavo.ledger.read.open_batch import unpacked_if_small
+from octavo.protocol.batch import HEADER_BYTES, read_header
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record, build_batch
 
 LARGE = build_batch([Record(None, bytes(300 * 1024))], compression=Compression.ZSTD)
 HEADER = read_header(LARGE)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.chain import Chain
-from broker.entry_index import EntryIndex
-from broker.log_reader import LogReader
-from broker.read_ahead import ReadAheadBudget
-from broker.types import PartitionName
-from ledger.open_batch import opening
-from metadata.topics import PartitionLedger
+from octavo.broker.log.chain import Chain
+from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.log.reader import LogReader
+from octavo.broker.types import PartitionName
+from octavo.ledger.read.open_batch import opening
+from octavo.metadata.topics import PartitionLedger
 
 
 class ClosedReader:

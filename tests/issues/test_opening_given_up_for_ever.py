@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.dedup import ProducerTable
-from broker.errors import PartitionUnavailable
-from broker.opening import PartitionOpener
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import PartitionUnavailable
+from octavo.broker.partition.opening import PartitionOpener
+from octavo.broker.state.dedup import ProducerTable
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 from tests.unit.broker.test_partition_record import NAME

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.cursor import Cursor
-from broker.state_format import ack_op, cursor_op, delete_op, snapshot
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.state.format import ack_op, cursor_op, delete_op, snapshot
 from tests.issues.memory_state_ledgers import Served
 
 

@@ -3,7 +3,8 @@
 Of a hundred topics of four partitions twelve lay 4:0 on two brokers, for each partition chose by
 itself; after a rolling restart of both the first to come back had 0 of 32, the other all of them,
 and so it stayed: only what nobody served was ever claimed. Now a topic's partitions are spread
-evenly (broker/preference.py), and what another should have is handed on (broker/balance.py).
+evenly (broker/cluster/preference.py), and what another should have is handed on
+(broker/cluster/balance.py).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from broker.broker import Broker
-from broker.errors import NotOwner, PartitionMoving
-from broker.types import PartitionName, TopicName, TopicSettings
-from protocol.codes import OctavoError
+from octavo.broker.broker import Broker
+from octavo.broker.errors import NotOwner, PartitionMoving
+from octavo.broker.types import PartitionName, TopicName, TopicSettings
+from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import (
     TOPIC,
     BrokerCluster,
@@ -150,7 +151,7 @@ async def test_a_broker_that_comes_and_goes_moves_nothing(brokers: BrokerCluster
 async def test_what_nobody_takes_is_taken_back(
     brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.balance._TAKEN_WITHIN_S", 0.2)
+    monkeypatch.setattr("octavo.broker.cluster.balance._TAKEN_WITHIN_S", 0.2)
     one = await brokers.start("A", **QUICK)
     await make_topic(one.broker, partitions=2)
     for number in range(2):

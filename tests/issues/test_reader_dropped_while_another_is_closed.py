@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.open_readers import OpenReaders
+from octavo.broker.log.open_readers import OpenReaders
 
 
 class Reader:

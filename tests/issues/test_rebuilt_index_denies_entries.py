@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.codes import BookieIOError
+from octavo.protocol.codes import BookieIOError
 from tests.storage_support import Bench
 
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from broker import in_use
-from broker.errors import TooManyRecoveries
-from broker.in_use import RecoveryDoor, writes
-from broker.leftover import custom_of, partition_of
-from broker.members import encode_broker
-from broker.types import BrokerInfo, PartitionName
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from metadata.store import ANY_VERSION
-from metadata.topics import (
+from octavo.broker.cluster import in_use
+from octavo.broker.cluster.in_use import RecoveryDoor, writes
+from octavo.broker.cluster.members import encode_broker
+from octavo.broker.errors import TooManyRecoveries
+from octavo.broker.log.leftover import custom_of, partition_of
+from octavo.broker.types import BrokerInfo, PartitionName
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.store import ANY_VERSION
+from octavo.metadata.topics import (
     NamespaceRecord,
     PartitionLedger,
     PartitionRecord,

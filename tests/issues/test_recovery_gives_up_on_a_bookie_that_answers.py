@@ -7,9 +7,9 @@ ended the recovery when there was no other bookie; yet it answers, and takes wha
 
 from __future__ import annotations
 
-from ledger.actions import ChooseReplacements, WriteBack
-from ledger.errors import BookieUnavailable
-from protocol.codes import BookieIOError
+from octavo.ledger.actions import ChooseReplacements, WriteBack
+from octavo.ledger.errors import BookieUnavailable
+from octavo.protocol.codes import BookieIOError
 from tests.issues.test_recovery_waits_for_a_bookie_known_to_be_down import recovering
 
 

@@ -9,10 +9,10 @@ Found by the model check (M2): from that state no end could be reached.
 
 from __future__ import annotations
 
-from ledger.actions import ChooseReplacements, WriteBack
-from ledger.errors import BookieUnavailable
-from ledger.recovering import Recovering
-from ledger.writing import State
+from octavo.ledger.actions import ChooseReplacements, WriteBack
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.write.writing import State
 from tests.ledger_world import new_ledger
 
 DOWN = BookieUnavailable("a", "down")

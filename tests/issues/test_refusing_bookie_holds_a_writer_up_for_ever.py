@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import NotEnoughBookies, OutcomeUnknown
-from protocol.codes import Code
+from octavo.ledger.errors import NotEnoughBookies, OutcomeUnknown
+from octavo.protocol.codes import Code
 from tests.ledger_cluster import running_cluster
 
 

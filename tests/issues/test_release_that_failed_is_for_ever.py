@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.broker import Broker
-from broker.errors import PartitionMoving
-from broker.types import PartitionName
-from metadata.election import Ownership
-from metadata.store import MetadataUnavailable, RecordNotFound
-from metadata.topics import owner_path
+from octavo.broker.broker import Broker
+from octavo.broker.errors import PartitionMoving
+from octavo.broker.types import PartitionName
+from octavo.metadata.election import Ownership
+from octavo.metadata.store import MetadataUnavailable, RecordNotFound
+from octavo.metadata.topics import owner_path
 from tests.broker_cluster import (
     BrokerCluster,
     batch,

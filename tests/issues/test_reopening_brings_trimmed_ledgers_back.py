@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from broker.chain import RetentionPolicy
-from broker.partition_record import with_chain
+from octavo.broker.log.chain import RetentionPolicy
+from octavo.broker.log.record import with_chain
 from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 

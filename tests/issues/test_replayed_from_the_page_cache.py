@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from protocol.codes import BookieIOError, Code
+from octavo.protocol.codes import BookieIOError, Code
 from tests.sim.disk import SimDisk
 from tests.storage_support import KEY, Bench, abandon
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.chain import Contents
-from broker.partition import Partition
-from broker.partition_record import with_chain
-from ledger.errors import LedgerError
-from metadata.topics import PartitionLedger
+from octavo.broker.log.chain import Contents
+from octavo.broker.log.record import with_chain
+from octavo.broker.partition.partition import Partition
+from octavo.ledger.errors import LedgerError
+from octavo.metadata.topics import PartitionLedger
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 
 DAY_MS = 24 * 3600 * 1000

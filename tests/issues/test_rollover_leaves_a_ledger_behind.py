@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.writer import LedgerWriter
-from metadata.ledgers import LedgerMetadata
-from metadata.store import MetadataUnavailable
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.store import MetadataUnavailable
 from tests.broker_cluster import batch, make_topic, owned, running_brokers
 
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.disk import DiskFull, SyncFailed
-from bookie.journals import journal_of
-from protocol.codes import Code
+from octavo.bookie.disk.files import DiskFull, SyncFailed
+from octavo.bookie.journal.journals import journal_of
+from octavo.protocol.codes import Code
 from tests.storage_support import CONFIG, Bench, eventually, make_run
 
 TWO = replace(CONFIG, journal_directories=("/j", "/k"), read_cache_bytes_max=1)

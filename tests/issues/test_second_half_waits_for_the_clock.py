@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bookie.disk import DiskFull
-from protocol.codes import Code
+from octavo.bookie.disk.files import DiskFull
+from octavo.protocol.codes import Code
 from tests.storage_support import CONFIG, Bench, eventually
 
 SMALL = replace(CONFIG, write_cache_bytes_max=64 * 1024)

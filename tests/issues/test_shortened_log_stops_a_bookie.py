@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.codes import BookieIOError, Code
+from octavo.protocol.codes import BookieIOError, Code
 from tests.storage_support import Bench, entry_bytes
 
 PAYLOADS = [b"%d" % n * 300 for n in range(3)]

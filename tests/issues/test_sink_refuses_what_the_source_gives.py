@@ -20,13 +20,13 @@ pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from octavo.client.types import TopicName
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import build_batch, read_records
 from octavo.spark.columns import EVERY, ArrowBuilder, StoredBatch, shown
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_options import checked_columns, sink_options
 from octavo.spark.sink_rows import RowRouter, Target
 from octavo.spark.source import OctavoDataSource
-from protocol.batch import read_header
-from protocol.records import build_batch, read_records
 from tests.spark.place import Place, running_place
 
 ALL = StructType([StructField(*one) for one in EVERY.items()])

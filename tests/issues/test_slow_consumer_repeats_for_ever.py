@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from broker.cursor import Cursor
-from broker.dispatch import Dispatcher
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.dispatch import Dispatcher
 from octavo.client.client import AsyncClient
 from octavo.client.errors import AcksUnsent, ApiError, Unreachable
 from octavo.client.handing import Due, Handing

@@ -12,8 +12,8 @@ import tracemalloc
 
 import pytest
 
-from protocol.codes import ProtocolError
-from protocol.extension import Op, decode_request, encode_request
+from octavo.protocol.codes import ProtocolError
+from octavo.protocol.extension import Op, decode_request, encode_request
 
 
 def test_nested_arrays_take_no_more_than_they_hold() -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from bookie.ledger_control import LedgerControl
-from bookie.ledger_state import LedgerStates
-from bookie.limbo import LimboRecord
-from broker.errors import PartitionUnavailable, PublishOutcomeUnknown
-from broker.partition import Partition
-from ledger.errors import OutcomeUnknown
-from metadata.ledgers import LedgerState
-from protocol.codes import Unauthorized, UnknownState
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.limbo import LimboRecord
+from octavo.bookie.ledgers.state import LedgerStates
+from octavo.broker.errors import PartitionUnavailable, PublishOutcomeUnknown
+from octavo.broker.partition.partition import Partition
+from octavo.ledger.errors import OutcomeUnknown
+from octavo.metadata.ledgers import LedgerState
+from octavo.protocol.codes import Unauthorized, UnknownState
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, values
 from tests.ledger_cluster import Cluster, running_cluster
 from tests.raw_bookie import KEY, RawClient, add_of

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bookie.ledger_control import LedgerControl
-from bookie.ledger_state import LedgerStates
-from bookie.newcomers import Newcomers
-from metadata.store import MetadataUnavailable
-from protocol.codes import Code, TooManyRequests
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.newcomers import Newcomers
+from octavo.bookie.ledgers.state import LedgerStates
+from octavo.metadata.store import MetadataUnavailable
+from octavo.protocol.codes import Code, TooManyRequests
 from tests.ledger_cluster import Cluster, add_many, running_cluster
 from tests.raw_bookie import KEY, RawClient, add_of, until
 

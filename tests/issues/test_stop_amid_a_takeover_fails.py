@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ledger.bookies import Bookies
-from ledger.errors import BookieUnavailable
+from octavo.ledger.bookies.bookies import Bookies
+from octavo.ledger.errors import BookieUnavailable
 from tests.ledger_cluster import running_cluster
 from tests.raw_bookie import until
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.codes import Code
+from octavo.protocol.codes import Code
 from tests.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)

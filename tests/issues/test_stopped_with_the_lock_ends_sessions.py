@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from metadata.embedded import LOCK_TIMEOUT_MS, EmbeddedStore
-from metadata.store import MetadataUnavailable, SessionState
 from octavo import AsyncClient
 from octavo.client.producer import Producer
+from octavo.metadata.embedded import LOCK_TIMEOUT_MS, EmbeddedStore
+from octavo.metadata.store import MetadataUnavailable, SessionState
 from tests.process.chaos import SESSION_MS as CLUSTER_SESSION_MS
 from tests.process.chaos import Breaker, run_round
 from tests.process.failpoints import Failpoint
@@ -37,8 +37,8 @@ SESSION_MS = 600
 SLEEPER = textwrap.dedent(
     """
     import asyncio, os, signal, sys
-    from metadata.embedded import EmbeddedStore
-    from metadata.record_file import RecordFile
+    from octavo.metadata.embedded import EmbeddedStore
+    from octavo.metadata.record_file import RecordFile
 
     log = RecordFile._log
 

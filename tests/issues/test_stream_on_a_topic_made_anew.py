@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.types import TopicSettings
+from octavo.broker.types import TopicSettings
 from octavo.spark.cluster import connected
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import source_options

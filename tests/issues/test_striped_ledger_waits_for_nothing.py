@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from ledger.options import LedgerOptions
-from ledger.pending import Pending
-from ledger.sender import Sender
-from ledger.writing import Writing
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.pending import Pending
+from octavo.ledger.write.sender import Sender
+from octavo.ledger.write.writing import Writing
 from tests.ledger_cluster import Cluster, running_cluster
 from tests.ledger_world import new_ledger
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.errors import AckOutcomeUnknown, SubscriptionNotFound
-from broker.state_format import Op
-from broker.subscriptions import SubscriptionSet
-from broker.types import PartitionName, SubscriptionInfo, SubscriptionSettings
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import AckOutcomeUnknown, SubscriptionNotFound
+from octavo.broker.state.format import Op
+from octavo.broker.subscriptions.subscriptions import SubscriptionSet
+from octavo.broker.types import PartitionName, SubscriptionInfo, SubscriptionSettings
 
 INFO = SubscriptionInfo("s", SubscriptionSettings(), 1)
 

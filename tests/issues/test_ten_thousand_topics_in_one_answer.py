@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker import api_topics
 from octavo import AsyncClient
+from octavo.broker.http.api import topics as api_topics
 from tests.unit.broker_http.fake_broker import Running, running
 
 TOPICS = "/v1/topics/public"

@@ -16,17 +16,17 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.chain import Contents
-from broker.partition import Partition
-from ledger.entry_source import DISORDER_UNKNOWN, EntrySource
-from ledger.offload_format import GROUP_ENTRIES_MAX, About, ObjectFile, ObjectWriter
-from ledger.offloaded import OffloadedReader
-from ledger.open_batch import opening
-from ledger.time_search import offset_as_new_as
+from octavo.broker.log.chain import Contents
+from octavo.broker.partition.partition import Partition
+from octavo.ledger.offload.format import GROUP_ENTRIES_MAX, About, ObjectFile, ObjectWriter
+from octavo.ledger.offload.offloaded import OffloadedReader
+from octavo.ledger.read.entry_source import DISORDER_UNKNOWN, EntrySource
+from octavo.ledger.read.open_batch import opening
+from octavo.ledger.read.time_search import offset_as_new_as
+from octavo.protocol.batch import HEADER, read_header, with_base_offset
+from octavo.protocol.entry import Entry
+from octavo.protocol.records import Record, build_batch
 from octavo.spark.cluster import connected
-from protocol.batch import HEADER, read_header, with_base_offset
-from protocol.entry import Entry
-from protocol.records import Record, build_batch
 from tests import http_cluster
 from tests.broker_cluster import BrokerCluster, make_topic, owned, running_brokers, until
 

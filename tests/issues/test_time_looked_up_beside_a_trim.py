@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import LedgerNotFound
+from octavo.ledger.errors import LedgerNotFound
 from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 

@@ -13,8 +13,8 @@ import asyncio
 
 import pytest
 
-from metadata.store import MetadataUnavailable
-from metadata.together import all_of
+from octavo.metadata.store import MetadataUnavailable
+from octavo.metadata.together import all_of
 
 
 async def _fails() -> None:

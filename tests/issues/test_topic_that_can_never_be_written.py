@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from metadata.bookies import BookieRegistry
-from metadata.topics import TopicRecord, TopicSettings, TopicStore
 from octavo import AsyncClient
 from octavo.client.errors import ApiError
+from octavo.metadata.bookies import BookieRegistry
+from octavo.metadata.topics import TopicRecord, TopicSettings, TopicStore
 from tests.http_cluster import HttpCluster, running_brokers
 
 TOPIC = "/v1/topics/public/wide"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.entry_log_format import FILE_HEADER_BYTES, encode_file_header
+from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, encode_file_header
 from tests.crash_states.explore import Explored, explore_one
 from tests.sim.disk import SimDisk
 from tests.storage_support import CONFIG, Bench

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from broker.partition import Partition
-from broker.state_format import Op
-from broker.subscription import Subscription
-from broker.types import SubscriptionSettings
+from octavo.broker.partition.partition import Partition
+from octavo.broker.state.format import Op
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.types import SubscriptionSettings
 from tests.broker_cluster import batch, make_topic, owned, running_brokers
 
 

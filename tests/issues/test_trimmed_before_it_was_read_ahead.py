@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from broker.chain import Chain
-from broker.errors import OffsetTrimmed
-from broker.log_reader import LogReader
-from broker.read_ahead import ReadAheadBudget
-from broker.types import PartitionName
-from metadata.topics import PartitionLedger
+from octavo.broker.errors import OffsetTrimmed
+from octavo.broker.log.chain import Chain
+from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.log.reader import LogReader
+from octavo.broker.types import PartitionName
+from octavo.metadata.topics import PartitionLedger
 
 
 async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from broker.state_format import Op
+from octavo.broker.state.format import Op
 from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 

@@ -11,9 +11,9 @@ import msgpack
 import pytest
 from crc32c import crc32c
 
-from bookie.journal_format import JournalDamaged, MetaOp, encode_meta
-from bookie.limbo import LimboDamaged, decode_limbo
-from bookie.replay import records_of
+from octavo.bookie.journal.format import JournalDamaged, MetaOp, encode_meta
+from octavo.bookie.journal.replay import records_of
+from octavo.bookie.ledgers.limbo import LimboDamaged, decode_limbo
 from tests.storage_support import KEY, make_run
 
 

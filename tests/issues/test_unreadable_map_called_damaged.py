@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.damage import DamageKind
-from bookie.disk import DiskError
+from octavo.bookie.disk.damage import DamageKind
+from octavo.bookie.disk.files import DiskError
 from tests.damaged_logs import fill
 from tests.storage_support import CONFIG, Bench
 

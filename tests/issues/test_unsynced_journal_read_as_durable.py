@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.journal_reader import JournalReader
+from octavo.bookie.journal.reader import JournalReader
 from tests.crash_states.explore import CrashStateFailed, explore_kills
 from tests.sim.disk_handle import SimFile
 

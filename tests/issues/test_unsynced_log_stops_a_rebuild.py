@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from bookie.add_run import AddRun
-from bookie.disk import SyncFailed
-from bookie.storage import Storage
-from protocol.codes import Code
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.disk.files import SyncFailed
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code
 from tests.sim.disk import SimDisk
 from tests.storage_support import CONFIG, abandon, make_run
 

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 
-from ledger.errors import LedgerNotFound
+from octavo.ledger.errors import LedgerNotFound
 from octavo.pipeline import runner
 from octavo.pipeline.compact import CompactOptions, compact
 from octavo.pipeline.export import ExportOptions, export

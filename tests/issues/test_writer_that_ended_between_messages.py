@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.types import PartitionState
+from octavo.broker.types import PartitionState
 from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.disk import DiskError, DiskFull
-from bookie.journal import JournalWriter
-from bookie.journal_reader import JournalReader
+from octavo.bookie.disk.files import DiskError, DiskFull
+from octavo.bookie.journal.reader import JournalReader
+from octavo.bookie.journal.writer import JournalWriter
 from tests.sim.disk import SimDisk
 from tests.sim.disk_handle import SimHandle
 

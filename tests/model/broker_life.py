@@ -15,23 +15,23 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from broker.cache import TailCache
-from broker.config import BrokerConfig
-from broker.errors import BrokerError
-from broker.open_batches import OpenBatches
-from broker.partition import Partition
-from broker.read_ahead import ReadAheadBudget
-from broker.surroundings import Surroundings
-from broker.types import PartitionName, Published, TopicSettings
-from ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
-from metadata.store import MetadataUnavailable, VersionConflict
-from metadata.topic_records import decode_record, encode_record
-from metadata.topics import PartitionRecord, TopicRecord
-from metadata.topics import TopicSettings as StoredSettings
-from metadata.transactions import TransactionStore
-from protocol.batch import read_header, with_base_offset
-from protocol.codes import OctavoError
-from protocol.records import Record, build_batch, read_records
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import BrokerError
+from octavo.broker.log.cache import TailCache
+from octavo.broker.log.open_batches import OpenBatches
+from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.partition.partition import Partition
+from octavo.broker.partition.surroundings import Surroundings
+from octavo.broker.types import PartitionName, Published, TopicSettings
+from octavo.ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
+from octavo.metadata.store import MetadataUnavailable, VersionConflict
+from octavo.metadata.topic_records import decode_record, encode_record
+from octavo.metadata.topics import PartitionRecord, TopicRecord
+from octavo.metadata.topics import TopicSettings as StoredSettings
+from octavo.metadata.transactions import TransactionStore
+from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.records import Record, build_batch, read_records
 
 NAME = PartitionName("default", "orders", 0)
 INCARNATION = "1"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from broker.chain import Chain
-from metadata.topics import PartitionRecord
+from octavo.broker.log.chain import Chain
+from octavo.metadata.topics import PartitionRecord
 from tests.model.broker_life import Batch, Chained, Event, Life, chained
 from tests.model.world import Message, Mood, Node, Nodes
 

@@ -1,6 +1,6 @@
 """A bookie whose journal takes time, and which can crash: what was not synced is then gone.
 
-The order is that of bookie/ledger_control.py: admitted at once, journaled in that order, answered
+The order is that of bookie/ledgers/control.py: admitted at once, journaled in that order, answered
 when durable. A crash includes the restart, which repeats what the journal holds, by the same rules.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bookie import ledger_rules
-from bookie.add_run import AddRun
-from bookie.journal_format import Meta, MetaOp
-from bookie.ledger_state import LedgerState as KnownLedger
-from protocol.codes import Code
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.journal.format import Meta, MetaOp
+from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.bookie.ledgers.state import LedgerState as KnownLedger
+from octavo.protocol.codes import Code
 from tests.model.ledger_nodes import KEY, LEDGER, Bookie, Client, Entry
 from tests.model.world import Message, Mood
 

@@ -8,9 +8,9 @@ fails is a violation. Of the transitions, the nodes assert P12, P13, P14 and P17
 
 from __future__ import annotations
 
-from ledger.quorum import Quorum
-from ledger.recovering import State
-from metadata.ledgers import LedgerState
+from octavo.ledger.quorum import Quorum
+from octavo.ledger.recover.recovering import State
+from octavo.metadata.ledgers import LedgerState
 from tests.model.ledger_clients import Recoverer, Writer
 from tests.model.ledger_nodes import BYTES, RECORD, Bookie, Record
 from tests.model.world import Nodes

@@ -1,22 +1,23 @@
 """A ledger's writer and its recoverers: the production state machines as nodes of a world.
 
-`Writer` steps ledger/writing.py, `Recoverer` ledger/recovering.py with the flags of
-ledger/recovery.py. What is written here is what the drivers do: an action becomes a message, an
-answer a method call.
+`Writer` steps ledger/write/writing.py, `Recoverer` ledger/recover/recovering.py with the flags of
+ledger/recover/recovery.py. What is written here is what the drivers do: an action becomes a
+message, an answer a method call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger import actions as wanted
-from ledger import recovering, recovery, writing
-from ledger.errors import LedgerFenced
-from ledger.recovering import Recovering
-from ledger.writing import Writing
-from metadata.ledgers import LedgerState
-from protocol.codes import Code
-from protocol.frames import Flag
+from octavo.ledger import actions as wanted
+from octavo.ledger.errors import LedgerFenced
+from octavo.ledger.recover import recovering, recovery
+from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.write import writing
+from octavo.ledger.write.writing import Writing
+from octavo.metadata.ledgers import LedgerState
+from octavo.protocol.codes import Code
+from octavo.protocol.frames import Flag
 from tests.model.ledger_nodes import BYTES, LEDGER, RECORD, WRITER, Client, Entry, Record
 from tests.model.world import Message, Mood, Node
 

@@ -1,7 +1,7 @@
 """One ledger's record and its bookies, and what those who talk to them have in common.
 
-`Bookie` asks bookie/ledger_rules.py, as the real one does; spares are chosen by
-ledger/placement.py, and a record that `Record` cannot make into metadata is a violation.
+`Bookie` asks bookie/ledgers/rules.py, as the real one does; spares are chosen by
+ledger/bookies/placement.py, and a record that `Record` cannot make into metadata is a violation.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from bookie import ledger_rules
-from bookie.add_run import AddRun
-from bookie.ledger_state import LedgerState as KnownLedger
-from ledger import actions as wanted
-from ledger.errors import LedgerError
-from ledger.placement import choose_replacements
-from metadata.bookies import BookieInfo
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from protocol.codes import Code
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.bookie.ledgers.state import LedgerState as KnownLedger
+from octavo.ledger import actions as wanted
+from octavo.ledger.bookies.placement import choose_replacements
+from octavo.ledger.errors import LedgerError
+from octavo.metadata.bookies import BookieInfo
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.protocol.codes import Code
 from tests.model.world import Message, Mood, Node
 
 LEDGER, KEY = 7, b"k" * 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metadata.ledgers import LedgerState
+from octavo.metadata.ledgers import LedgerState
 from tests.model.ledger_checks import check
 from tests.model.ledger_clients import Recoverer, Writer
 from tests.model.ledger_nodes import RECORD, Bookie, Store, new_record

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from bookie import ledger_rules
-from bookie.add_run import AddRun
-from bookie.ledger_state import LedgerState
-from ledger import recovery
-from ledger.quorum import Quorum
-from protocol.codes import Code
-from protocol.frames import Flag
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.bookie.ledgers.state import LedgerState
+from octavo.ledger.quorum import Quorum
+from octavo.ledger.recover import recovery
+from octavo.protocol.codes import Code
+from octavo.protocol.frames import Flag
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
-from ledger.actions import Confirmed, WritingAction
-from ledger.quorum import Acks
-from ledger.recovering import Recovering
-from ledger.writing import Writing
-from metadata.ledgers import LedgerMetadata
+from octavo.ledger.actions import Confirmed, WritingAction
+from octavo.ledger.quorum import Acks
+from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.write.writing import Writing
+from octavo.metadata.ledgers import LedgerMetadata
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
 

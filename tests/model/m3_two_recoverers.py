@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
-from ledger.actions import Done, RecoveringAction
-from ledger.quorum import Quorum
-from ledger.recovering import Recovering, State
-from metadata.ledgers import LedgerMetadata
+from octavo.ledger.actions import Done, RecoveringAction
+from octavo.ledger.quorum import Quorum
+from octavo.ledger.recover.recovering import Recovering, State
+from octavo.metadata.ledgers import LedgerMetadata
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
 from tests.model.world import World

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
-from ledger.actions import EndFound, RecoveringAction
-from ledger.quorum import Acks
-from ledger.recovering import Recovering
+from octavo.ledger.actions import EndFound, RecoveringAction
+from octavo.ledger.quorum import Acks
+from octavo.ledger.recover.recovering import Recovering
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
 from tests.model.world import World

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from unittest.mock import patch
 
-from bookie import ledger_rules
-from ledger.quorum import Acks, Quorum
-from ledger.writing import Writing
+from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.ledger.quorum import Acks, Quorum
+from octavo.ledger.write.writing import Writing
 from tests.model.ledger_worlds import ledger_world
 from tests.model.m1_fencing import admit_although_fenced
 from tests.model.m2_ensemble_change import acked_at_any_time, keep_the_acks

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from broker.opening import PartitionOpener
-from broker.partition_record import PartitionRecordKeeper
-from broker.publisher import Publisher, Segment
-from metadata.store import VersionConflict
-from metadata.topics import PartitionRecord
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.opening import PartitionOpener
+from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.metadata.store import VersionConflict
+from octavo.metadata.topics import PartitionRecord
 from tests.model.chain_nodes import Broker, Ledgers, RecordStore, all_served, check
 from tests.model.model import Defect, Model
 from tests.model.world import World

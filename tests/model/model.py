@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import structlog
 
-from ledger import recovering
+from octavo.ledger.recover import recovering
 from tests.model.explorer import Found, explore
 from tests.model.world import World
 

@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from metadata.store import MetadataStore
-from metadata.topics import BROKERS_ROOT
-from metadata.zookeeper import ZooKeeperStore
 from octavo import AsyncClient
 from octavo.client.errors import ClientError
 from octavo.client.producer import Producer, Receipt
+from octavo.metadata.store import MetadataStore
+from octavo.metadata.topics import BROKERS_ROOT
+from octavo.metadata.zookeeper import ZooKeeperStore
 from octavo.standalone.supervisor import Plan, Supervisor
 from tests.network.watchers import Logs
 from tests.zookeeper_ensemble import TICK_MS, Ensemble, local_places, running

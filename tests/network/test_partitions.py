@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.zookeeper_server import ZooKeeperNotInstalled, find_class_path, find_java
+from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled, find_class_path, find_java
 from tests.network.hosts import NoNamespaces, check_namespaces
 from tests.process.cluster import environment
 

@@ -7,15 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.storage import Storage
-from ledger.quorum import Quorum
-from metadata.ledgers import LedgerMetadata, LedgerState, LedgerStore
-from metadata.opening import open_store
 from octavo import AsyncClient
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.storage import Storage
+from octavo.ledger.quorum import Quorum
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState, LedgerStore
+from octavo.metadata.opening import open_store
 from octavo.process.spec import read_spec
-from protocol.entry import digest_for, unpack_entry
+from octavo.protocol.entry import digest_for, unpack_entry
 from tests.kit.checkers import check_topics
 from tests.process.users import TOPIC, Place, Record
 

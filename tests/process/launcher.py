@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import bookie.recover
-from bookie.disk import RealDisk
-from metadata.record_file import RecordFile
+import octavo.bookie.startup.recover
+from octavo.bookie.disk.files import RealDisk
+from octavo.metadata.record_file import RecordFile
 from tests.process.failpoints import Armed
 from tests.process.seams import FailDisk, FailIndex, FailStore
 
@@ -28,9 +28,9 @@ def main() -> int:
     wrap_transactions(armed)
     module.open_store = lambda *given, **named: FailStore(open_store(*given, **named), armed)
     if hasattr(module, "RealDisk"):
-        open_index: Any = bookie.recover.RocksIndex
+        open_index: Any = octavo.bookie.startup.recover.RocksIndex
         module.RealDisk = lambda: FailDisk(RealDisk(), armed)
-        bookie.recover.RocksIndex = lambda path: FailIndex(open_index(path), armed)  # type: ignore[misc,assignment]
+        octavo.bookie.startup.recover.RocksIndex = lambda path: FailIndex(open_index(path), armed)  # type: ignore[misc,assignment]
     status: int = module.main()
     return status
 

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bookie.disk import Disk, File
-from bookie.index import IndexRun, LedgerIndex
-from metadata.ledger_codec import decode_ledger_metadata
-from metadata.ledger_record import LedgerState
-from protocol.entry import Buffer
+from octavo.bookie.disk.files import Disk, File
+from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.metadata.ledger_codec import decode_ledger_metadata
+from octavo.metadata.ledger_record import LedgerState
+from octavo.protocol.entry import Buffer
 from tests.process.failpoints import Armed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from tests.kit.history import Call
 from tests.process.audit import Copies, problems, replica_problems
 from tests.process.users import Place, Record, note_read, payload

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from octavo import Client
-from protocol.records import Record, build_batch
+from octavo.protocol.records import Record, build_batch
 from tests.process.cluster import Standalone, octavo, standalone
 
 NDJSON = "application/x-ndjson"

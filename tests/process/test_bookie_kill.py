@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.answers import Added
-from protocol.codes import Code
+from octavo.protocol.answers import Added
+from octavo.protocol.codes import Code
 from tests.raw_bookie import RawClient, add_of, adds_of, entry_of
 
 ROUNDS = 6

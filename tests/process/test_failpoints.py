@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from metadata.ledgers import LedgerStore
-from metadata.opening import open_store
+from octavo.metadata.ledgers import LedgerStore
+from octavo.metadata.opening import open_store
 from octavo.process.spec import ProcessSpec
+from octavo.protocol.answers import Added
 from octavo.standalone.child import ChildFailed
 from octavo.standalone.ports import free_port
-from protocol.answers import Added
 from tests.process.failpoints import (
     FIRST_START_FAILPOINTS,
     Armed,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.lock_holder import describe_holder
+from octavo.metadata.lock_holder import describe_holder
 from tests.conftest import ZooKeeperServer
 from tests.process.chaos import SESSION_MS, Breaker, run_round
 from tests.process.failpoints import Failpoint

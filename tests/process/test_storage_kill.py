@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.storage import Storage
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.storage import Storage
 from tests.storage_support import entry_bytes, make_run
 
 KILLS = 4

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from metadata.zookeeper_server import ZooKeeperNotInstalled
 from octavo import AsyncClient, Client
 from octavo.client.errors import ApiError
+from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
 from tests.conftest import ZooKeeperRun, ZooKeeperServer
 from tests.process.chaos import SESSION_MS, Breaker, run_round
 from tests.process.cluster import OCTAVO, environment, octavo, standalone, until

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 
-from bookie.journal_format import (
+from octavo.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
     SUFFIX,

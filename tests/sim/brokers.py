@@ -12,18 +12,18 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from broker.broker import Broker
-from broker.config import BrokerConfig
-from broker.errors import PartitionMoving
-from broker.partition import Partition
-from broker.proxy import OwnerUnreachable, with_owner
-from broker.types import BrokerInfo, Owner, PartitionName, TopicName
-from ledger.errors import OutcomeUnknown
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from ledger.writer import AddDone, LedgerWriter
-from protocol.codes import OctavoError
-from protocol.entry import Buffer
+from octavo.broker.broker import Broker
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import PartitionMoving
+from octavo.broker.http.forwarding import OwnerUnreachable, with_owner
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import OutcomeUnknown
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.writer import AddDone, LedgerWriter
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import Buffer
 from tests.sim.cluster import Cluster
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_store import SimMetadataStore
@@ -149,7 +149,8 @@ class SimBroker:
     ) -> Any:
         """Have `work` done at the partition's owner. For calls through the network.
 
-        `wait_s` is how long the owner is asked to hold the call, as in `broker.proxy`.
+        `wait_s` is how long the owner is asked to hold the call, as in
+        `octavo.broker.http.forwarding`.
         """
         broker, process = self.broker, self.process
         if broker is None or process is None:

@@ -13,11 +13,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from broker.chain import is_measured
-from broker.types import PartitionName
-from metadata.clock import CLOCK_PATH
-from metadata.offloads import same_to_owner
-from metadata.topic_records import PartitionLedger, PartitionRecord, TopicRecord, decode_record
+from octavo.broker.log.chain import is_measured
+from octavo.broker.types import PartitionName
+from octavo.metadata.clock import CLOCK_PATH
+from octavo.metadata.offloads import same_to_owner
+from octavo.metadata.topic_records import (
+    PartitionLedger,
+    PartitionRecord,
+    TopicRecord,
+    decode_record,
+)
 from tests.sim.compaction_audit import CompactedHistory
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.api_deliveries import AckBody
-from broker.types import PartitionName, SubscriptionSettings
+from octavo.broker.http.api.deliveries import AckBody
+from octavo.broker.types import PartitionName, SubscriptionSettings
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, ClientError, ProducerFailed
 from octavo.client.producer import Producer
 from octavo.client.types import Position, decode_deliveries
 from octavo.client.wire import Reply
-from protocol.records import Record
+from octavo.protocol.records import Record
 from tests.sim.brokers import CALL_TIMEOUT_S
 from tests.sim.http_face import EPOCHS, SimWire
 from tests.sim.topic_audit import Asked

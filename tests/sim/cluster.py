@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.cookies import CookieRefused
-from bookie.damage import DamageKind
-from bookie.disk import DiskError
-from bookie.journal_format import JournalDamaged
-from bookie.journals import journal_of
-from bookie.ledger_state import LedgerStateDamaged
-from bookie.mark import Mark, MarkRefused, Position, read_mark
-from bookie.node import BookieNode, BookieStartTimeout
-from bookie.pressure import Pressure
-from bookie.storage import Done, Storage
-from ledger.keeper import CopyKeeper
-from metadata.store import MetadataUnavailable
-from protocol.codes import (
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.admission.pressure import Pressure
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.damage import DamageKind
+from octavo.bookie.disk.files import DiskError
+from octavo.bookie.journal.format import JournalDamaged
+from octavo.bookie.journal.journals import journal_of
+from octavo.bookie.journal.mark import Mark, MarkRefused, Position, read_mark
+from octavo.bookie.ledgers.cookies import CookieRefused
+from octavo.bookie.ledgers.state import LedgerStateDamaged
+from octavo.bookie.node import BookieNode, BookieStartTimeout
+from octavo.bookie.storage import Done, Storage
+from octavo.ledger.rereplication.keeper import CopyKeeper
+from octavo.metadata.store import MetadataUnavailable
+from octavo.protocol.codes import (
     Code,
     NoSuchEntry,
     NoSuchLedger,

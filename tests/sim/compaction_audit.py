@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from metadata.topics import CompactionRecord
+from octavo.metadata.topics import CompactionRecord
 from tests.sim.topic_audit import LogHistory
 from tests.sim.trace import Trace
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.compacted import CompactedPage
-from broker.errors import OffsetTrimmed
-from broker.partition import Partition
-from broker.types import PartitionName
-from ledger.errors import LedgerNotFound
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from metadata.compactions import (
+from octavo.broker.errors import OffsetTrimmed
+from octavo.broker.partition.compacted import CompactedPage
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.compactions import (
     KIND,
     KIND_KEY,
     CompactionLost,
@@ -35,14 +35,14 @@ from metadata.compactions import (
     published,
     retired_before,
 )
-from metadata.offloads import change_partition
-from metadata.store import RecordNotFound
-from metadata.topics import CompactedLedger
+from octavo.metadata.offloads import change_partition
+from octavo.metadata.store import RecordNotFound
+from octavo.metadata.topics import CompactedLedger
+from octavo.protocol.batch import read_header
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record, build_gapped_batch, read_gapped_records
 from octavo.spark.planning import with_compacted
 from octavo.spark.splits import View, compacted_pieces, pieces
-from protocol.batch import read_header
-from protocol.compression import Compression
-from protocol.records import Record, build_gapped_batch, read_gapped_records
 from tests.sim.brokers import watch_ledgers
 from tests.sim.compaction_audit import CompactedHistory, Seen
 from tests.sim.process import current_process

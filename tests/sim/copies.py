@@ -13,10 +13,10 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from bookie.node import BookieNode
-from ledger.copies import names
-from ledger.options import LedgerOptions
-from metadata.store import MetadataStore
+from octavo.bookie.node import BookieNode
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.rereplication.copies import names
+from octavo.metadata.store import MetadataStore
 from octavo.process.copies import kept_copies
 from tests.sim.ledger_audit import LedgerHistory, covered
 from tests.sim.moves import missing_of

@@ -11,8 +11,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookie.disk import DiskError, DiskFull, SyncFailed
-from protocol.codes import BookieIOError
+from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
+from octavo.protocol.codes import BookieIOError
 from tests.sim.inode import SECTOR, Inode
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bookie.disk import Disk, DiskError, DiskFull, File
-from protocol.entry import Buffer
+from octavo.bookie.disk.files import Disk, DiskError, DiskFull, File
+from octavo.protocol.entry import Buffer
 from tests.sim.index import SimIndex
 from tests.sim.inode import Inode
 from tests.sim.process import ProcessCrashed

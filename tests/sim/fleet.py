@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from broker.partition import Partition
-from broker.preference import preferred_brokers
-from broker.types import PartitionName, TopicName
-from ledger.ledgers import LedgerClient
+from octavo.broker.cluster.preference import preferred_brokers
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName, TopicName
+from octavo.ledger.client import LedgerClient
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
 from tests.sim.quiet import Injected

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bookie.entry_log_format import FILE_HEADER_BYTES, decode_record, log_id_of
-from bookie.recover import INDEX_FOLDER
-from bookie.storage import Storage
+from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, decode_record, log_id_of
+from octavo.bookie.startup.recover import INDEX_FOLDER
+from octavo.bookie.storage import Storage
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimBookie

@@ -6,9 +6,9 @@ import asyncio
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from bookie.compaction import Kept
-from ledger.race import AllFailed
-from protocol.codes import OctavoError
+from octavo.bookie.gc.compaction import Kept
+from octavo.ledger.read.race import AllFailed
+from octavo.protocol.codes import OctavoError
 from tests.sim.process import ProcessCrashed
 
 if TYPE_CHECKING:

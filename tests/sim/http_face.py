@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.api_deliveries import AckBody, _by_partition, _receive_here
-from broker.partition import Partition
-from broker.payloads import encode
-from broker.problems import PROBLEM_TYPE, Problem, problem_of
-from broker.publish_answer import summarize
-from broker.publishing import Piece
-from broker.turns import Turns
-from broker.types import PartitionName, TopicName
+from octavo.broker.http.api.deliveries import AckBody, _by_partition, _receive_here
+from octavo.broker.http.api.payloads import encode
+from octavo.broker.http.api.publish_answer import summarize
+from octavo.broker.http.api.publishing import Piece
+from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
+from octavo.broker.log.turns import Turns
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName, TopicName
 from octavo.client.wire import Reply
-from protocol.batch import check_batch
-from protocol.codes import OctavoError
+from octavo.protocol.batch import check_batch
+from octavo.protocol.codes import OctavoError
 from tests.sim.brokers import SimBroker
 from tests.sim.process import Process
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from bookie.index import ENTRY_MAX, IndexRun, MemoryIndex
-from protocol.codes import BookieIOError
+from octavo.bookie.index.index import ENTRY_MAX, IndexRun, MemoryIndex
+from octavo.protocol.codes import BookieIOError
 
 if TYPE_CHECKING:
     from tests.sim.disk_handle import SimHandle

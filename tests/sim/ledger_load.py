@@ -14,13 +14,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from ledger.actions import ChangeDelayed, EnsembleChanged
-from ledger.errors import BeyondLastConfirmed, OutcomeUnknown
-from ledger.reader import LedgerReader
-from ledger.writer import LedgerWriter
-from metadata.ledgers import LedgerState
-from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
-from protocol.entry import DigestType
+from octavo.ledger.actions import ChangeDelayed, EnsembleChanged
+from octavo.ledger.errors import BeyondLastConfirmed, OutcomeUnknown
+from octavo.ledger.read.reader import LedgerReader
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.ledgers import LedgerState
+from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from octavo.protocol.entry import DigestType
 from tests.sim.cluster import Cluster
 from tests.sim.sim_client import SimClient
 

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from bookie.damage import DamagedRead
-from bookie.storage import Storage
-from ledger.errors import LedgerNotFound
-from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
-from protocol.entry import HEADER
+from octavo.bookie.disk.damage import DamagedRead
+from octavo.bookie.storage import Storage
+from octavo.ledger.errors import LedgerNotFound
+from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from octavo.protocol.entry import HEADER
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.copies import whole
 from tests.sim.garbage_audit import left_over

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.types import PartitionName
-from metadata.compactions import compacted_ledgers
-from metadata.topic_records import PartitionRecord
+from octavo.broker.types import PartitionName
+from octavo.metadata.compactions import compacted_ledgers
+from octavo.metadata.topic_records import PartitionRecord
 from tests.sim.chain_audit import Owned
 from tests.sim.ledger_audit import LedgerHistory
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Flag
 from typing import TYPE_CHECKING
 
-from metadata.store import SessionExpired
-from metadata.watching import WatchKey
+from octavo.metadata.store import SessionExpired
+from octavo.metadata.watching import WatchKey
 from tests.sim.metadata_store import SimMetadataStore
 from tests.sim.metadata_tree import Author, Change, Tree
 

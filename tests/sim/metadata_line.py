@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from metadata.store import (
+from octavo.metadata.store import (
     MetadataError,
     MetadataUnavailable,
     RecordExists,
@@ -22,7 +22,7 @@ from metadata.store import (
     SessionState,
     VersionConflict,
 )
-from metadata.watching import WatchTable
+from octavo.metadata.watching import WatchTable
 from tests.sim.metadata_tree import Author
 from tests.sim.process import PROCESS, Process
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from metadata.paths import check_folder, check_path
-from metadata.store import (
+from octavo.metadata.paths import check_folder, check_path
+from octavo.metadata.store import (
     ANY_VERSION,
     Record,
     SessionState,
     Watch,
     check_value,
 )
-from metadata.watching import WatchKey, WatchTable
+from octavo.metadata.watching import WatchKey, WatchTable
 from tests.sim.metadata_line import MetadataLine
 from tests.sim.metadata_tree import Author
 

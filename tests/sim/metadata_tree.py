@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from metadata.paths import parent_of, parents_of
-from metadata.store import (
+from octavo.metadata.paths import parent_of, parents_of
+from octavo.metadata.store import (
     ANY_VERSION,
     MetadataError,
     Record,
@@ -20,7 +20,7 @@ from metadata.store import (
     RecordNotFound,
     VersionConflict,
 )
-from metadata.watching import WatchKey
+from octavo.metadata.watching import WatchKey
 
 Author = tuple[str, int]
 """The name of a process and the number of its store."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ledger.copies import stretches
-from metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.ledger.rereplication.copies import stretches
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 
 if TYPE_CHECKING:
     from tests.sim.ledger_audit import LedgerHistory

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bookie.entry_log_format import FILE_HEADER_BYTES
+from octavo.bookie.entrylog.format import FILE_HEADER_BYTES
 from tests.sim.atlas import Atlas
 from tests.sim.cluster import Cluster, SimBookie
 from tests.sim.ledger_load import LedgerLoad

@@ -1,9 +1,9 @@
 """Where offloaded objects lie in the simulator: in memory, behind pyarrow's file-system calls.
 
-`ledger.object_store.file_system` is the seam: who asks it for a place is given `SimObjects`. The
-Parquet within is real, written and read by pyarrow. Of a process that dies while it writes, a
-file system keeps what was written so far, an object store nothing: each seed is one of the two.
-Calls fail now and then, as those over a network do.
+`octavo.ledger.offload.object_store.file_system` is the seam: who asks it for a place is given
+`SimObjects`. The Parquet within is real, written and read by pyarrow. Of a process that dies while
+it writes, a file system keeps what was written so far, an object store nothing: each seed is one of
+the two. Calls fail now and then, as those over a network do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SimObjects:
         """Whether an object is there from its first byte on, as a file is, or when it is whole."""
 
     def file_system(self, url: str) -> tuple[SimObjects, str]:
-        """For `ledger.object_store.file_system`."""
+        """For `octavo.ledger.offload.object_store.file_system`."""
         return self, url.partition("://")[2]
 
     def bytes_of(self, url: str) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from protocol.records import Record
+from octavo.protocol.records import Record
 
 _NAME = "sim-name"
 _TEXTS = (

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 
 import pyarrow.parquet as pq
 
-from broker.types import PartitionName
-from metadata.offloads import COPYING, DROPPED, OFFLOADED, is_only_copy, is_readable
-from metadata.topic_records import OffloadRecord, PartitionLedger
-from metadata.topics import OFFLOADS_ROOT
+from octavo.broker.types import PartitionName
+from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED, is_only_copy, is_readable
+from octavo.metadata.topic_records import OffloadRecord, PartitionLedger
+from octavo.metadata.topics import OFFLOADS_ROOT
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
 from tests.sim.object_store import SimObjects

@@ -12,14 +12,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.types import PartitionName, StoredBatch
+from octavo.broker.types import PartitionName, StoredBatch
 from octavo.pipeline.offload import OffloadOptions, _Offload, remove_orphans
 from octavo.pipeline.offload_copy import copy
 from octavo.pipeline.offload_rules import OffloadPolicy, waves
 from octavo.pipeline.outcome import Outcome
+from octavo.protocol.batch import read_header, with_base_offset
 from octavo.spark.options import Selection
 from octavo.spark.splits import pieces
-from protocol.batch import read_header, with_base_offset
 from tests.sim.tools import FOLDER, SERVICE, ToolCluster, Tools
 from tests.sim.topic_client import EXPECTED, TopicClient
 

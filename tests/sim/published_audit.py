@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker.types import PartitionName, Published
-from metadata.topic_records import decode_record
-from metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
-from protocol.records import read_records
+from octavo.broker.types import PartitionName, Published
+from octavo.metadata.topic_records import decode_record
+from octavo.metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
+from octavo.protocol.records import read_records
 from tests.sim.metadata_tree import Change
 from tests.sim.splice_audit import SPLICED
 from tests.sim.topic_audit import TopicAudit

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.types import PartitionName
+from octavo.broker.types import PartitionName
 from octavo.spark import commit as driver
 from octavo.spark import sink_producer as producing
 from octavo.spark.sink_options import SinkOptions, sink_options

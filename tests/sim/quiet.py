@@ -19,9 +19,9 @@ from typing import Any
 import structlog
 from structlog._config import BoundLoggerLazyProxy
 
-import bookie.metrics
-import bookie.node
-import bookie.write_metrics
+import octavo.bookie.metrics.bookie
+import octavo.bookie.metrics.write
+import octavo.bookie.node
 
 _COLLECT_EVERY = 60
 """Some hundred megabytes of them; who runs fewer in one process never collects at all."""
@@ -82,7 +82,7 @@ _METRICS = ("CollectorRegistry", "Counter", "Gauge", "Histogram")
 @functools.cache
 def prepare() -> None:
     """Do once in a process, or before it forks, what every first seed would have to."""
-    bookie.node._version()  # looked up outside of the simulated world
+    octavo.bookie.node._version()  # looked up outside of the simulated world
     gc.collect()
     gc.freeze()
 
@@ -102,7 +102,7 @@ def quiet() -> Iterator[None]:
     bind, proxy.bind = proxy.bind, _give_mute
     kept = [
         (module, name, getattr(module, name))
-        for module in (bookie.metrics, bookie.write_metrics)
+        for module in (octavo.bookie.metrics.bookie, octavo.bookie.metrics.write)
         for name in _METRICS
         if hasattr(module, name)
     ]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from broker.types import PartitionName
+from octavo.broker.types import PartitionName
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
 

@@ -12,20 +12,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from broker.broker import Broker
-from broker.errors import (
+from octavo.broker.broker import Broker
+from octavo.broker.errors import (
     AckOutcomeUnknown,
     PublishOutcomeUnknown,
     StaleLease,
     TopicChanged,
     TopicNotFound,
 )
-from broker.partition import Partition
-from broker.types import Published, SubscriptionSettings, TopicName, TopicSettings
-from metadata.store import SessionState
-from metadata.topic_records import TopicRecord, decode_record
-from metadata.topics import topic_path
-from protocol.records import Record, build_batch, read_records
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import Published, SubscriptionSettings, TopicName, TopicSettings
+from octavo.metadata.store import SessionState
+from octavo.metadata.topic_records import TopicRecord, decode_record
+from octavo.metadata.topics import topic_path
+from octavo.protocol.records import Record, build_batch, read_records
 from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.metadata_tree import Change
 from tests.sim.recreate_audit import RecreateAudit

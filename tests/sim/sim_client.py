@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from ledger.recovery_events import (
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.recover.events import (
     BookieReplaced,
     EntryAnswered,
     FenceAnswered,
@@ -18,7 +18,7 @@ from ledger.recovery_events import (
     RecoveryEvent,
     WrittenBack,
 )
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 from tests.sim.cluster import Cluster
 from tests.sim.process import Process
 

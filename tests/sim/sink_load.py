@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.types import PartitionName
+from octavo.broker.types import PartitionName
 from octavo.spark import commit as driver
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink_ledgers import TaskLedgers, Written

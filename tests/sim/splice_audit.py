@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from broker.transaction import mark_of
-from broker.types import PartitionName
-from metadata.topic_records import PartitionLedger, PartitionRecord, decode_record
-from metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
+from octavo.broker.bulkload.rules import mark_of
+from octavo.broker.types import PartitionName
+from octavo.metadata.topic_records import PartitionLedger, PartitionRecord, decode_record
+from octavo.metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
 from tests.sim.events import Events
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change

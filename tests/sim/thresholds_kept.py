@@ -10,101 +10,119 @@ from collections.abc import Mapping
 
 KEPT: Mapping[str, str] = {
     "part of a format or a protocol, or a unit: another value would be another system": """
-        bookie.answers:_ENTRY_ID_AT bookie.chunk:_ADD_OP bookie.chunk:_FLAGS_MASK
-        bookie.chunk:_FRAME_BYTES_MIN bookie.chunk:_PREFIX_BYTES bookie.config:KIB bookie.config:MIB
-        bookie.connection:_ADD bookie.connection:_READ bookie.connection:_BATCH_READ
-        bookie.connection:_AUTH bookie.connection:_V3_FIRST_BYTE bookie.disk:_IOV_MAX
-        bookie.entry_log_format:VERSION bookie.index:ENTRY_MAX bookie.journal_format:VERSION
-        bookie.journal_format:META_VERSION bookie.journal_reader:_FIRST_FILE bookie.journals:_GOLDEN
-        bookie.journals:_MASK bookie.ledger_control:_LAC_AT bookie.ledger_rules:_HMAC_BYTES
-        bookie.ledger_state:VERSION
-        bookie.limbo:VERSION bookie.limbo:_NOWHERE bookie.mark:VERSION bookie.replay:_ADD
-        bookie.write_cache:_NEVER broker.call:OFFSET_MAX broker.config:KIB broker.config:MIB
-        broker.dedup:SEQUENCE_MODULUS broker.openapi:_ALWAYS broker.payloads:TIMESTAMP_MS_MAX
-        broker.preference:_WEIGHT_BYTES broker.publishing:SEQUENCE_MASK
-        broker.state_format:FORMAT_VERSION broker.types:_SETTING_MAX
-        ledger.entry_source:DISORDER_UNKNOWN ledger.offload_format:FORMAT ledger.options:KIB
-        ledger.options:MIB metadata.cookie:LAYOUT_VERSION metadata.cookie:_OLDEST_TEXT_VERSION
-        metadata.ledger_codec:_V1_IN_RECOVERY metadata.ledger_codec:_VARINT_BYTES_MAX
-        metadata.ledger_ids:SHORT_IDS_END metadata.ledger_ids:IDS_END metadata.ledger_ids:_SHORT_CUT
-        metadata.ledger_ids:_LONG_CUT metadata.ledgers:UNALLOCATED metadata.opening:ZOOKEEPER_PORT
-        metadata.secret:SECRET_BYTES
-        metadata.store:ANY_VERSION metadata.topic_records:FORMAT_VERSION
-        metadata.transactions:ABSENT octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST
-        octavo.spark.options:LATEST octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
-        octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES protocol.windows:_RECORD_BODY_BYTES_MIN
-        protocol.windows:_VARINT_BYTES_MAX
+        octavo.bookie.wire.answers:_ENTRY_ID_AT octavo.bookie.adds.chunk:_ADD_OP
+        octavo.bookie.adds.chunk:_FLAGS_MASK octavo.bookie.adds.chunk:_FRAME_BYTES_MIN
+        octavo.bookie.adds.chunk:_PREFIX_BYTES octavo.bookie.config:KIB octavo.bookie.config:MIB
+        octavo.bookie.wire.connection:_ADD octavo.bookie.wire.connection:_READ
+        octavo.bookie.wire.connection:_BATCH_READ octavo.bookie.wire.connection:_AUTH
+        octavo.bookie.wire.connection:_V3_FIRST_BYTE octavo.bookie.disk.files:_IOV_MAX
+        octavo.bookie.entrylog.format:VERSION octavo.bookie.index.index:ENTRY_MAX
+        octavo.bookie.journal.format:VERSION octavo.bookie.journal.format:META_VERSION
+        octavo.bookie.journal.reader:_FIRST_FILE octavo.bookie.journal.journals:_GOLDEN
+        octavo.bookie.journal.journals:_MASK octavo.bookie.ledgers.control:_LAC_AT
+        octavo.bookie.ledgers.rules:_HMAC_BYTES octavo.bookie.ledgers.state:VERSION
+        octavo.bookie.ledgers.limbo:VERSION octavo.bookie.ledgers.limbo:_NOWHERE
+        octavo.bookie.journal.mark:VERSION octavo.bookie.journal.replay:_ADD
+        octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX octavo.broker.config:KIB
+        octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
+        octavo.broker.http.openapi:_ALWAYS octavo.broker.http.api.payloads:TIMESTAMP_MS_MAX
+        octavo.broker.cluster.preference:_WEIGHT_BYTES
+        octavo.broker.http.api.publishing:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
+        octavo.broker.types:_SETTING_MAX octavo.ledger.read.entry_source:DISORDER_UNKNOWN
+        octavo.ledger.offload.format:FORMAT octavo.ledger.options:KIB octavo.ledger.options:MIB
+        octavo.metadata.cookie:LAYOUT_VERSION octavo.metadata.cookie:_OLDEST_TEXT_VERSION
+        octavo.metadata.ledger_codec:_V1_IN_RECOVERY octavo.metadata.ledger_codec:_VARINT_BYTES_MAX
+        octavo.metadata.ledger_ids:SHORT_IDS_END octavo.metadata.ledger_ids:IDS_END
+        octavo.metadata.ledger_ids:_SHORT_CUT octavo.metadata.ledger_ids:_LONG_CUT
+        octavo.metadata.ledgers:UNALLOCATED octavo.metadata.opening:ZOOKEEPER_PORT
+        octavo.metadata.secret:SECRET_BYTES octavo.metadata.store:ANY_VERSION
+        octavo.metadata.topic_records:FORMAT_VERSION octavo.metadata.transactions:ABSENT
+        octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST octavo.spark.options:LATEST
+        octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
+        octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
+        octavo.protocol.windows:_VARINT_BYTES_MAX
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
-        broker.dedup:BATCHES_REMEMBERED broker.dispatch:CONSUMERS_MAX broker.payloads:HEADERS_MAX
-        broker.subscription:_ANSWERS_REMEMBERED broker.transaction:REFUSED_MAX
-        broker.types:PARTITIONS_MAX broker.types:BOOKIES_MAX
-        broker.types:ACK_TIMEOUT_MS_MAX metadata.store:RECORD_BYTES_MAX
+        octavo.broker.state.dedup:BATCHES_REMEMBERED
+        octavo.broker.subscriptions.dispatch:CONSUMERS_MAX
+        octavo.broker.http.api.payloads:HEADERS_MAX
+        octavo.broker.subscriptions.subscription:_ANSWERS_REMEMBERED
+        octavo.broker.bulkload.rules:REFUSED_MAX octavo.broker.types:PARTITIONS_MAX
+        octavo.broker.types:BOOKIES_MAX octavo.broker.types:ACK_TIMEOUT_MS_MAX
+        octavo.metadata.store:RECORD_BYTES_MAX
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
     "unit/broker/test_transactions_kept goes to the end of them": """
-        broker.transactions:KEPT_MS
+        octavo.broker.bulkload.driver:KEPT_MS
     """,
     "an estimate of memory, or a share of it: it is added up, and decides nothing by itself": """
-        bookie.budget:_CHUNK_SHARE bookie.read_cache:_RUN_OVERHEAD_BYTES
-        bookie.write_cache:_RUN_OVERHEAD_BYTES broker.cache:_OVERHEAD_BYTES
-        broker.open_batches:OVERHEAD_BYTES
+        octavo.bookie.admission.budget:_CHUNK_SHARE octavo.bookie.read.cache:_RUN_OVERHEAD_BYTES
+        octavo.bookie.write.cache:_RUN_OVERHEAD_BYTES octavo.broker.log.cache:_OVERHEAD_BYTES
+        octavo.broker.log.open_batches:OVERHEAD_BYTES
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
-        bookie.collector_status:_ROUNDS_KEPT bookie.connection:_LOGGED_REFUSALS_MAX
-        bookie.damage:FINDINGS_MAX bookie.ledger_sizes:_LIMIT bookie.loss:_NAMED_MAX
-        bookie.write_metrics:LATENCY_S bookie.write_metrics:COUNTS bookie.write_metrics:_GROUP_BYTES
-        bookie.write_metrics:_FLUSH_S bookie.write_metrics:_FLUSH_BYTES broker.chores:_SAID_EVERY_S
-        broker.members:_STRANGERS_TOLD_S
-        broker.metrics:SECONDS_BUCKETS broker.subscription:_STALE_SHOWN
-        broker.types:_NAME_SHOWN_CHARS ledger.forgetting:_NAMED_MAX
+        octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX
+        octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.gc.ledger_sizes:_LIMIT
+        octavo.bookie.disk.loss:_NAMED_MAX octavo.bookie.metrics.write:LATENCY_S
+        octavo.bookie.metrics.write:COUNTS octavo.bookie.metrics.write:_GROUP_BYTES
+        octavo.bookie.metrics.write:_FLUSH_S octavo.bookie.metrics.write:_FLUSH_BYTES
+        octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.members:_STRANGERS_TOLD_S
+        octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.subscriptions.subscription:_STALE_SHOWN
+        octavo.broker.types:_NAME_SHOWN_CHARS octavo.ledger.rereplication.forgetting:_NAMED_MAX
     """,
     "bounds a file that was never written longer: what is longer is not read": """
-        bookie.cookies:_VERSION_BYTES_MAX bookie.folder_check:_MARK_BYTES_MAX bookie.mark:_BYTES_MAX
+        octavo.bookie.ledgers.cookies:_VERSION_BYTES_MAX
+        octavo.bookie.check.folder_check:_MARK_BYTES_MAX octavo.bookie.journal.mark:_BYTES_MAX
     """,
     "says which clock is wrong; the clocks that the simulator draws lie on both sides of it": """
-        broker.deletion_clock:_WANDERING
+        octavo.broker.clock.deletion_clock:_WANDERING
     """,
     "one read is compared entry by entry, however long; test_holes_below_the_highest_entry": """
-        bookie.repeats:_READ_BYTES
+        octavo.bookie.write.repeats:_READ_BYTES
     """,
     "a world in seconds, the simulator draws what it multiplies": """
-        broker.opening:_LONGER_MAX
+        octavo.broker.partition.opening:_LONGER_MAX
     """,
     "a cache of a pure function": """
-        broker.members:_TOPICS_REMEMBERED
+        octavo.broker.cluster.members:_TOPICS_REMEMBERED
     """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
-        ledger.replication:_GIVE_UP_PAUSE_S
+        octavo.ledger.write.replication:_GIVE_UP_PAUSE_S
         octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
         octavo.client.encoding:* octavo.client.handing:* octavo.client.lane:*
         octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
     """,
     "nobody in the simulator takes the ids of others: issues/test_squatted_ledger_ids does": """
-        ledger.ledgers:_ASK_FOR_ID_S ledger.taken_ids:* metadata.ledger_ids:_HIGH_END
-        bookie.newcomers:_BETWEEN_LISTINGS_S
+        octavo.ledger.client:_ASK_FOR_ID_S octavo.ledger.write.taken_ids:*
+        octavo.metadata.ledger_ids:_HIGH_END octavo.bookie.ledgers.newcomers:_BETWEEN_LISTINGS_S
     """,
     "nobody in the simulator forges entries: cluster/test_comparing_copies does": """
-        bookie.requests:_COMPARED_MAX ledger.comparing:* ledger.doubts:*
+        octavo.bookie.wire.requests:_COMPARED_MAX octavo.ledger.rereplication.comparing:*
+        octavo.ledger.read.doubts:*
     """,
     "HTTP and sockets are outside of the simulator": """
-        bookie.admin:* broker.api_cluster:* broker.api_deliveries:* broker.api_publish:*
-        broker.batch_proofs:*
-        broker.api_read:* broker.api_subscriptions:* broker.api_topics:* broker.api_transactions:*
-        broker.held_bytes:* broker.http_config:* broker.http_connections:* broker.in_use:*
-        broker.inflating:*
-        broker.overview:* broker.router:* broker.server:* broker.services:*
-        broker.status_page:*
-        octavo.client.sync:* octavo.client.wire:* bookie.server:_KEEPALIVE_PROBES
-        bookie.server:_BACKLOG
-        broker.problems:RETRY_AFTER_S broker.proxy:HELD_ANSWER_BYTES_MAX
-        broker.proxy:HELD_BODY_BYTES_MAX broker.proxy:ASKED_AT_ONCE broker.proxy:FIRST_PAUSE_S
-        broker.proxy:PAUSE_S_MAX broker.proxy:KEEPALIVE_S broker.publishing:SENT_TOGETHER_BYTES
-        broker.call:PRESSED_STALL_S octavo.spark.cluster:_ANSWER_S octavo.spark.commit:_ANSWER_S
+        octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
+        octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
+        octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
+        octavo.broker.http.api.topics:* octavo.broker.http.api.transactions:*
+        octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
+        octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
+        octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
+        octavo.broker.http.status_page:* octavo.client.sync:* octavo.client.wire:*
+        octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.server:_BACKLOG
+        octavo.broker.http.problems:RETRY_AFTER_S
+        octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX
+        octavo.broker.http.forwarding:HELD_BODY_BYTES_MAX
+        octavo.broker.http.forwarding:ASKED_AT_ONCE octavo.broker.http.forwarding:FIRST_PAUSE_S
+        octavo.broker.http.forwarding:PAUSE_S_MAX octavo.broker.http.forwarding:KEEPALIVE_S
+        octavo.broker.http.api.publishing:SENT_TOGETHER_BYTES
+        octavo.broker.http.call:PRESSED_STALL_S octavo.spark.cluster:_ANSWER_S
+        octavo.spark.commit:_ANSWER_S
     """,
     "SQLite and ZooKeeper are outside of the simulator": """
-        metadata.embedded:* metadata.record_file:* metadata.record_schema:* metadata.zookeeper:*
-        metadata.zookeeper_server:* metadata.zookeeper_watches:* metadata.opening:SESSION_TIMEOUT_MS
+        octavo.metadata.embedded:* octavo.metadata.record_file:* octavo.metadata.record_schema:*
+        octavo.metadata.zookeeper:* octavo.metadata.zookeeper_server:*
+        octavo.metadata.zookeeper_watches:* octavo.metadata.opening:SESSION_TIMEOUT_MS
     """,
     "Spark's own processes are outside of the simulator; its load draws this for itself": """
         octavo.spark.reading:* octavo.spark.served:* octavo.spark.sink:*

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker.chain import end_offset
-from metadata.clock import ClockRecord
-from metadata.topic_records import PartitionLedger, decode_record
+from octavo.broker.log.chain import end_offset
+from octavo.metadata.clock import ClockRecord
+from octavo.metadata.topic_records import PartitionLedger, decode_record
 from tests.sim.metadata_tree import Change
 from tests.sim.topic_audit import LogHistory
 from tests.sim.trace import Trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from broker.partition import Partition
-from broker.types import PartitionName
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName
 from octavo.spark.cluster import Cluster as SparkCluster
 from tests.sim.time_audit import TimeAudit
 from tests.sim.time_options import FAR_MS, TimeOptions

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.errors import TopicNotFound
-from broker.transaction import KIND, KIND_KEY
-from broker.types import TopicName
-from metadata.offloads import is_only_copy
+from octavo.broker.bulkload.rules import KIND, KIND_KEY
+from octavo.broker.errors import TopicNotFound
+from octavo.broker.types import TopicName
+from octavo.metadata.offloads import is_only_copy
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.offload_audit import OffloadAudit
 from tests.sim.offload_load import EVERYTHING, OffloadLoad

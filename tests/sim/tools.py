@@ -18,26 +18,26 @@ from typing import Any
 
 import msgspec
 
-import broker.transactions
-import ledger.object_store
-import ledger.offload_format
+import octavo.broker.bulkload.driver
+import octavo.ledger.offload.format
+import octavo.ledger.offload.object_store
 import octavo.pipeline.offload
 import octavo.pipeline.offload_copy
 import octavo.spark.commit
 import octavo.spark.orphans
-from broker.api_transactions import AbortBody, BeginBody, CommitBody, _show
-from broker.broker import Broker
-from broker.problems import Problem, problem_of
-from broker.transaction import Caller, digest_of
-from broker.types import PartitionName, Published, TopicName
-from ledger.ledgers import LedgerClient
-from ledger.options import LedgerOptions
-from metadata.frozen import FrozenStore
-from metadata.store import MetadataStore
-from metadata.topics import TopicStore
+from octavo.broker.broker import Broker
+from octavo.broker.bulkload.rules import Caller, digest_of
+from octavo.broker.http.api.transactions import AbortBody, BeginBody, CommitBody, _show
+from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.types import PartitionName, Published, TopicName
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.store import MetadataStore
+from octavo.metadata.topics import TopicStore
+from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import Cluster
 from octavo.spark.commit import SinkFailed, _Brokers
-from protocol.codes import OctavoError
 from tests.sim import cluster as sim_cluster
 from tests.sim.brokers import SimBroker, watch_ledgers
 from tests.sim.object_store import SimObjects
@@ -87,9 +87,9 @@ class Tools:
         mute = SimpleNamespace(warning=lambda *_: None, info=lambda *_: None)
         identifiers = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=_token(16)))
         for module, name, value in (
-            (broker.transactions, "_SWEEP_AFTER_MS", self.options.sweep_after_ms),
-            (ledger.object_store, "file_system", self.objects.file_system),
-            (ledger.offload_format, "GROUP_ENTRIES_MAX", self.options.group_entries_max),
+            (octavo.broker.bulkload.driver, "_SWEEP_AFTER_MS", self.options.sweep_after_ms),
+            (octavo.ledger.offload.object_store, "file_system", self.objects.file_system),
+            (octavo.ledger.offload.format, "GROUP_ENTRIES_MAX", self.options.group_entries_max),
             (octavo.pipeline.offload, "connected", self.connected),
             (octavo.pipeline.offload, "uuids", identifiers),
             (octavo.pipeline.offload, "wall_clock_ms", _clock_ms),
@@ -179,7 +179,7 @@ class Tools:
     async def _begin(
         self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
-        """What `broker.api_transactions.begin` does."""
+        """What `octavo.broker.http.api.transactions.begin` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
             asked = msgspec.json.decode(body, type=BeginBody)
@@ -197,7 +197,7 @@ class Tools:
     async def _commit(
         self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
-        """What `broker.api_transactions.commit` does."""
+        """What `octavo.broker.http.api.transactions.commit` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
             asked = msgspec.json.decode(body, type=CommitBody)
@@ -228,7 +228,7 @@ class Tools:
     async def _splice(
         self, at: SimBroker, name: PartitionName, transaction: str, batch: int
     ) -> int | None:
-        """At the partition's owner, as `broker.proxy.ask_partition`."""
+        """At the partition's owner, as `octavo.broker.http.forwarding.ask_partition`."""
         try:
             offset: int | None = await at.at_owner(name, lambda p: p.splice(transaction, batch))
         except (OSError, TimeoutError) as error:

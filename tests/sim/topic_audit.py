@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.types import PartitionName, StoredBatch
-from protocol.records import read_records
+from octavo.broker.types import PartitionName, StoredBatch
+from octavo.protocol.records import read_records
 from tests.kit.checkers import check_topics
 from tests.kit.history import Call, History, Operation
 from tests.sim.events import Events

@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.partition import Partition
-from broker.types import PartitionName
-from protocol.codes import OctavoError
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName
+from octavo.protocol.codes import OctavoError
 from tests.sim.brokers import CALL_TIMEOUT_S
 from tests.sim.process import Process
 

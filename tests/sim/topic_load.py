@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from broker.errors import (
+from octavo.broker.errors import (
     NotOwner,
     OffsetMismatch,
     OffsetTrimmed,
@@ -24,9 +24,9 @@ from broker.errors import (
     StaleProducerEpoch,
     SubscriptionBusy,
 )
-from broker.partition import Partition
-from broker.types import Delivery, Nack, PartitionName, Published, StoredBatch
-from protocol.records import Record, build_batch
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import Delivery, Nack, PartitionName, Published, StoredBatch
+from octavo.protocol.records import Record, build_batch
 from tests.sim.brokers import SimBroker
 from tests.sim.client_load import LOOP
 from tests.sim.cluster import Cluster

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker.types import SubscriptionSettings, TopicSettings
+from octavo.broker.types import SubscriptionSettings, TopicSettings
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds

@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.errors import SubscriptionBusy
-from broker.partition import Partition
-from broker.state_format import State
-from broker.types import PartitionName, Published, SubscriptionInfo, TopicName
-from ledger.ledgers import LedgerClient
+from octavo.broker.errors import SubscriptionBusy
+from octavo.broker.partition.partition import Partition
+from octavo.broker.state.format import State
+from octavo.broker.types import PartitionName, Published, SubscriptionInfo, TopicName
+from octavo.ledger.client import LedgerClient
 from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.client_load import ClientLoad
 from tests.sim.cluster import Cluster

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
-from broker.types import TopicName
+from octavo.broker.types import TopicName
 from tests.sim import (
     client_load,
     compaction_load,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bookie.journal_format import (
+from octavo.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
     BlockKind,

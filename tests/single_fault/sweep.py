@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from bookie.config import BookieConfig
-from bookie.mark import NAME as MARK
-from bookie.storage import Storage
-from protocol.codes import (
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.journal.mark import NAME as MARK
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import (
     BookieIOError,
     Code,
     NoSuchEntry,

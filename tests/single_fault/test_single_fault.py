@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import bookie.journal_reader
-import bookie.ledger_state
-import bookie.recover
-from bookie.entry_log import EntryLogs
-from bookie.entry_log_format import decode_record
+import octavo.bookie.journal.reader
+import octavo.bookie.ledgers.state
+import octavo.bookie.startup.recover
+from octavo.bookie.entrylog.format import decode_record
+from octavo.bookie.entrylog.log import EntryLogs
 from tests.single_fault.faults import block_faults
 from tests.single_fault.sweep import (
     LIVES,
@@ -68,7 +68,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def damaged_blocks_are_skipped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(bookie.journal_reader.JournalReader, "_lose", lambda *_: None)
+    patch.setattr(octavo.bookie.journal.reader.JournalReader, "_lose", lambda *_: None)
 
 
 def checksums_of_runs_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -81,9 +81,11 @@ def checksums_of_runs_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_states_are_taken_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    real = bookie.ledger_state.StateFile._load
+    real = octavo.bookie.ledgers.state.StateFile._load
     patch.setattr(
-        bookie.ledger_state.StateFile, "_load", lambda self, file_id, _: real(self, file_id, None)
+        octavo.bookie.ledgers.state.StateFile,
+        "_load",
+        lambda self, file_id, _: real(self, file_id, None),
     )
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.reading import Reading
-from protocol.codes import BookieIOError, NoSuchEntry
+from octavo.bookie.read.reading import Reading
+from octavo.protocol.codes import BookieIOError, NoSuchEntry
 from tests.single_fault.sweep import WrongAnswer
 from tests.single_fault.three_bookies import faults_of, kind_of, sweep_cluster, three_bookies
 

@@ -20,14 +20,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from bookie.disk import RealDisk
-from bookie.entry_log_format import log_id_of
-from bookie.journal_format import file_id_of
-from bookie.mark import read_mark
-from bookie.node import BookieNode
-from metadata.bookies import BookieRegistry
-from protocol.codes import Code, OctavoError
-from protocol.entry import master_key
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.entrylog.format import log_id_of
+from octavo.bookie.journal.format import file_id_of
+from octavo.bookie.journal.mark import read_mark
+from octavo.bookie.node import BookieNode
+from octavo.metadata.bookies import BookieRegistry
+from octavo.protocol.codes import Code, OctavoError
+from octavo.protocol.entry import master_key
 from tests.crash_states.images import Image
 from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.raw_bookie import RawClient, add_of

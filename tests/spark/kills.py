@@ -29,9 +29,9 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from octavo import Client
+from octavo.protocol.batch import split_batches
+from octavo.protocol.records import read_records
 from octavo.spark.sink_options import COMMITS
-from protocol.batch import split_batches
-from protocol.records import read_records
 from tests.process.cluster import environment, standalone
 from tests.spark.killed_query import COPY, ORIGIN, ROWS_PER_BATCH
 

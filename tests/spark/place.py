@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from broker.types import PartitionName
+from octavo.broker.types import PartitionName
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import source_options
 from octavo.spark.reading import Split

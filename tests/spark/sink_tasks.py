@@ -8,9 +8,9 @@ import pickle
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from octavo.protocol.batch import split_batches
+from octavo.protocol.records import read_records
 from octavo.spark.sink import Message, OctavoStreamWriter, OctavoWriter
-from protocol.batch import split_batches
-from protocol.records import read_records
 from tests.http_cluster import HttpCluster
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])

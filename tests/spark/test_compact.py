@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ledger.errors import LedgerNotFound
-from metadata.compactions import KIND, KIND_KEY, compacted_ledgers
-from metadata.topics import CompactionRecord
 from octavo import Client
 from octavo.clock import wall_clock_ms
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.compactions import KIND, KIND_KEY, compacted_ledgers
+from octavo.metadata.topics import CompactionRecord
 from octavo.pipeline import compact as compact_job
 from octavo.pipeline.audit import audit
 from octavo.pipeline.compact import CompactOptions, compact
@@ -292,7 +292,7 @@ def test_killed_before_it_publishes(topic: Topic, monkeypatch: pytest.MonkeyPatc
 
 
 def _named(view: CompactionRecord) -> list[int]:
-    from metadata.topics import PartitionRecord
+    from octavo.metadata.topics import PartitionRecord
 
     return compacted_ledgers(PartitionRecord(compaction=view))
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ledger.ledgers import LedgerClient
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from metadata.opening import open_store
 from octavo import Client
+from octavo.ledger.client import LedgerClient
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.opening import open_store
 from octavo.pipeline.audit import audit
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import Run, run_job
 from octavo.pipeline.scrub import ScrubOptions, scrub
-from protocol.entry import DigestType, digest_for, master_key, pack_entry
-from protocol.frames import add_prefix
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
+from octavo.protocol.frames import add_prefix
 from tests.process.cluster import Standalone, standalone
 from tests.spark.published import seen_by_readers
 

@@ -21,7 +21,7 @@ from octavo.pipeline.packages import KAFKA, is_there, missing
 from octavo.pipeline.runner import BadUsage, Run, run_job
 from octavo.pipeline.session import SparkMissing
 from octavo.pipeline.streams import Progress
-from protocol.records import partition_for
+from octavo.protocol.records import partition_for
 from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:

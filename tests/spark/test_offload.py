@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker.errors import OffsetTrimmed
-from broker.types import MessageId, SubscriptionSettings, TopicSettings
-from ledger.errors import OffloadDamaged, OffloadUnavailable
-from metadata.offloads import (
+from octavo.broker.errors import OffsetTrimmed
+from octavo.broker.types import MessageId, SubscriptionSettings, TopicSettings
+from octavo.clock import wall_clock_ms
+from octavo.ledger.errors import OffloadDamaged, OffloadUnavailable
+from octavo.metadata.offloads import (
     DROPPED,
     OFFLOADED,
     OffloadLost,
@@ -24,8 +25,7 @@ from metadata.offloads import (
     change_partition,
     is_readable,
 )
-from metadata.topics import OffloadRecord, PartitionLedger, TopicStore
-from octavo.clock import wall_clock_ms
+from octavo.metadata.topics import OffloadRecord, PartitionLedger, TopicStore
 from octavo.pipeline import offload_copy
 from octavo.pipeline.offload import OffloadOptions, begin, drop_ledger, finish, offload
 from octavo.pipeline.offload_copy import copy_in_task
@@ -33,9 +33,9 @@ from octavo.pipeline.offload_rules import Drop, OffloadPolicy, planned
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import JobFailed, Run
 from octavo.pipeline.session import SparkOptions
+from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
 from octavo.spark.options import Selection
-from protocol.codes import OctavoError
 from tests.broker_cluster import TOPIC, owned, until, values
 from tests.process.cluster import environment
 from tests.spark.place import WHOLE, Place, running_place, values_of
@@ -270,7 +270,7 @@ async def test_a_damaged_object_is_an_error_that_names_it(place: Place, tmp_path
 
 KILLED = """
 import asyncio, os, signal, sys
-from ledger import offload_format
+from octavo.ledger.offload import format as offload_format
 from octavo.pipeline.offload import begin
 from octavo.pipeline.offload_copy import copy_in_task
 from octavo.pipeline.offload_rules import OffloadPolicy, planned

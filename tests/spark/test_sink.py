@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from octavo import Client
-from protocol.records import partition_for
+from octavo.protocol.records import partition_for
 from tests.spark.published import seen_by_readers
 
 if TYPE_CHECKING:

@@ -16,15 +16,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.types import TopicSettings
-from metadata.frozen import FrozenStore
-from metadata.ledger_codec import encode_ledger_metadata
-from metadata.ledger_ids import ledger_path
-from metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState
-from metadata.topic_records import encode_record
-from metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicStore
-from metadata.topics import TopicSettings as StoredSettings
 from octavo import Client
+from octavo.broker.types import TopicSettings
+from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.ledger_codec import encode_ledger_metadata
+from octavo.metadata.ledger_ids import ledger_path
+from octavo.metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.topic_records import encode_record
+from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicRecord, TopicStore
+from octavo.metadata.topics import TopicSettings as StoredSettings
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import DigestType
 from octavo.spark import reading
 from octavo.spark.cluster import Cluster as SparkCluster
 from octavo.spark.columns import checked_schema, schema_of
@@ -33,8 +35,6 @@ from octavo.spark.planning import planned, views_of
 from octavo.spark.reading import Split
 from octavo.spark.source import OctavoReader, OctavoStreamReader
 from octavo.spark.splits import DataLost, ends_of
-from protocol.codes import OctavoError
-from protocol.entry import DigestType
 from tests.broker_cluster import TOPIC, owned
 from tests.spark.place import ROWS, WHOLE, Place, reader_of, running_place, values_of
 from tests.spark.test_source import publish

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ledger.ledgers import LedgerClient
-from metadata.opening import open_store
-from metadata.store import RecordExists
-from metadata.topics import PartitionLedger, PartitionRecord, TopicStore
 from octavo import Client
+from octavo.ledger.client import LedgerClient
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import RecordExists
+from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicStore
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import JobFailed, run_job, selection_of
 from octavo.pipeline.verify import verify
-from protocol.batch import with_base_offset
-from protocol.records import Record, build_batch
+from octavo.protocol.batch import with_base_offset
+from octavo.protocol.records import Record, build_batch
 from tests.process.cluster import Standalone
 from tests.spark.published import seen_by_readers
 

@@ -20,7 +20,7 @@ from octavo.pipeline.ingest import IngestOptions, Shape, ingest
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.replay import ReplayOptions, replay
 from octavo.pipeline.runner import BadUsage, JobFailed, Run, run_job
-from protocol.records import partition_for
+from octavo.protocol.records import partition_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,15 +14,15 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from broker.http_connections import Connection, ConnectionServer
+from octavo.broker.http.connections import Connection, ConnectionServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo")
 PRIVATES = {
-    ("broker/http_connections.py", "_connections"),  # of web.Server: all open ones, counted
-    ("broker/http_connections.py", "_current_request"),  # of web.RequestHandler: what it answers
-    ("broker/http_connections.py", "_kwargs"),  # of web.Server: what connections are made with
-    ("broker/http_connections.py", "_loop"),  # of web.Server
+    ("broker/http/connections.py", "_connections"),  # of web.Server: all open ones, counted
+    ("broker/http/connections.py", "_current_request"),  # of web.RequestHandler: what it answers
+    ("broker/http/connections.py", "_kwargs"),  # of web.Server: what connections are made with
+    ("broker/http/connections.py", "_loop"),  # of web.Server
     ("octavo/client/wire.py", "_retry_connection"),  # of ClientSession: repeats calls by itself
 }
 NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}

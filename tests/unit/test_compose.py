@@ -17,10 +17,10 @@ import jsonschema
 import pytest
 import yaml
 
-from bookie.config import BookieConfig
-from broker.config import BrokerConfig
-from broker.http_config import HttpConfig
-from ledger.options import LedgerOptions
+from octavo.bookie.config import BookieConfig
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.config import HttpConfig
+from octavo.ledger.options import LedgerOptions
 from octavo.settings import NOT_SETTINGS, ProcessConfig, load
 
 ROOT = Path(__file__).resolve().parents[2]

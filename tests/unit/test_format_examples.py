@@ -4,7 +4,7 @@ How to write one. A page holds, for each example, two fenced blocks with the sam
 order; the label comes after the language:
 
     ```python a-label
-    from protocol.entry import ...
+    from octavo.protocol.entry import ...
     example = pack_entry(...)            # bytes
     assert unpack_entry(..., example)    # as many checks of the reading side as are useful
     ```

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 MODULES = [
     path
     for part in ("bookie", "ledger", "broker", "metadata")
-    for path in (ROOT / part).glob("*.py")
+    for path in (ROOT / part).rglob("*.py")
 ]
 _HARMLESS = ("set[int]", "frozenset[int]", "set[asyncio.Task")
 _ORDERLESS = {"sorted", "len", "set", "frozenset", "min", "max", "sum", "any", "all", "bool"}

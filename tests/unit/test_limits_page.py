@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bookie.config import BookieConfig
-from broker.config import BrokerConfig
-from broker.http_config import HttpConfig
-from ledger.options import LedgerOptions
+from octavo.bookie.config import BookieConfig
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.config import HttpConfig
+from octavo.ledger.options import LedgerOptions
 from octavo.settings import ProcessConfig
 from octavo.standalone.supervisor import SMALLER
 from tests.attack.memory import MIB, bookie_parts, broker_parts
@@ -28,10 +28,10 @@ SETTINGS: dict[str, Any] = {
 }
 INSIDE = {
     "broker.reopen_delay_ms_max",
-    "broker.chores:PAUSE_S_MAX",
-    "broker.proxy:PAUSE_S_MAX",
-    "broker.call:OFFSET_MAX",
-    "protocol.limits:LONG_POLL_MS_MAX",
+    "octavo.broker.cluster.chores:PAUSE_S_MAX",
+    "octavo.broker.http.forwarding:PAUSE_S_MAX",
+    "octavo.broker.http.call:OFFSET_MAX",
+    "octavo.protocol.limits:LONG_POLL_MS_MAX",
 }
 """Pauses between attempts, and names for bounds that stand on the page under another."""
 
@@ -81,8 +81,8 @@ def bounds() -> set[str]:
         for field in dataclasses.fields(kind)
         if field.name.endswith("_max")
     }
-    for path in (*sorted((ROOT / "broker").glob("*.py")), ROOT / "protocol" / "limits.py"):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (*sorted((ROOT / "broker").rglob("*.py")), ROOT / "protocol" / "limits.py"):
+        module = ".".join(("octavo", *path.relative_to(ROOT).with_suffix("").parts))
         for node in ast.parse(path.read_text()).body:
             target = node.targets[0] if isinstance(node, ast.Assign) else None
             if isinstance(target, ast.Name) and re.fullmatch(r"[A-Z][A-Z_]*_MAX", target.id):

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from bookie.collector_status import CollectorStatus
-from bookie.config import BookieConfig
-from bookie.damage import DamageRegistry
-from bookie.metrics import BookieMetrics
-from bookie.read_stats import ReadStats
-from broker.config import BrokerConfig
-from broker.http_config import HttpConfig
-from broker.metrics import Duties, Metrics
-from ledger.comparing import ComparingStatus
-from ledger.keeper import KeeperStatus
-from ledger.options import LedgerOptions
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.damage import DamageRegistry
+from octavo.bookie.gc.status import CollectorStatus
+from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.read.stats import ReadStats
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.metrics import Duties, Metrics
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.rereplication.comparing import ComparingStatus
+from octavo.ledger.rereplication.keeper import KeeperStatus
 from octavo.process.copies import CopyMetrics
 from octavo.settings import ProcessConfig
 
@@ -62,7 +62,10 @@ def test_every_log_event_is_on_the_page_and_no_other() -> None:
 
 
 def test_every_metric_is_on_the_page_and_no_other() -> None:
-    found: set[str] = {"octavo_bookie_queue_bytes", "octavo_bookie_ledgers"}  # node.py adds these
+    found: set[str] = {
+        "octavo_bookie_queue_bytes",
+        "octavo_bookie_ledgers",
+    }  # bookie/node.py adds these
     bookie = BookieMetrics()
     bookie.reads_of(ReadStats())
     bookie.memory(lambda: {"adds": (0, 0)})

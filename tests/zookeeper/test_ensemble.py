@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from metadata.opening import open_store
-from metadata.store import MetadataUnavailable, Record, SessionState
-from metadata.zookeeper import ZooKeeperStore
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import MetadataUnavailable, Record, SessionState
+from octavo.metadata.zookeeper import ZooKeeperStore
 from tests.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(240)]

@@ -13,10 +13,10 @@ import pytest
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 
-from metadata.opening import open_store
-from metadata.store import BadMetadataCredentials, MetadataUnusable, Record, SessionState
 from octavo import Client
 from octavo.credentials import VARIABLE
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import BadMetadataCredentials, MetadataUnusable, Record, SessionState
 from tests.conftest import ZooKeeperServer
 from tests.process.cluster import OCTAVO, environment, octavo, standalone, until
 

@@ -17,9 +17,9 @@ MUTANTS = (
         "bit rot or read errors in an entry log, then reads or a recovery",
         (
             Edit(
-                "bookie.reads:ColdReads._read",
+                "octavo.bookie.read.reads:ColdReads._read",
                 "return self._read_once(ledger_id, entry_id, ahead)",
-                "from protocol.codes import BookieIOError\n"
+                "from octavo.protocol.codes import BookieIOError\n"
                 "            try:\n"
                 "                return self._read_once(ledger_id, entry_id, ahead)\n"
                 "            except BookieIOError:\n"
@@ -40,7 +40,7 @@ MUTANTS = (
         "a crash in the middle of a checkpoint",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer._write",
+                "octavo.bookie.write.checkpoint:Checkpointer._write",
                 "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
                 "    if self.mark is not None and len(self._directories) > 1:\n"
                 "        from dataclasses import replace\n"
@@ -62,7 +62,7 @@ MUTANTS = (
         "journals that roll over between checkpoints",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer._write",
+                "octavo.bookie.write.checkpoint:Checkpointer._write",
                 "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
                 "    skipped = self.mark is not None and (\n"
                 "        where[0].file_id != self.mark.journals[0].file_id\n"
@@ -82,7 +82,7 @@ MUTANTS = (
         "a bookie that crashes between a fence and the next checkpoint",
         (
             Edit(
-                "bookie.ledger_rules:repeat",
+                "octavo.bookie.ledgers.rules:repeat",
                 "state.fenced = True",
                 "pass",
             ),
@@ -99,7 +99,7 @@ MUTANTS = (
         "a bookie that crashes just after it was fenced, with its writer alive",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl.fence",
+                "octavo.bookie.ledgers.control:LedgerControl.fence",
                 "await asyncio.shield(pending)",
                 "pass",
             ),
@@ -116,7 +116,7 @@ MUTANTS = (
         "a bookie that crashes after it was fenced, with its writer alive",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl.fence",
+                "octavo.bookie.ledgers.control:LedgerControl.fence",
                 "self._unsure_fences.add(ledger_id)\n        self._states.touch(ledger_id)",
                 "self._states.touch(ledger_id)\n        return",
             ),
@@ -133,12 +133,12 @@ MUTANTS = (
         "a power failure",
         (
             Edit(
-                "bookie.journal:JournalWriter.write",
+                "octavo.bookie.journal.writer:JournalWriter.write",
                 "    if self._sync:\n        file.datasync()\n        self._synced = end\n",
                 "",
             ),
             Edit(
-                "bookie.journal:JournalWriter.write",
+                "octavo.bookie.journal.writer:JournalWriter.write",
                 "    head = encode_block_header(",
                 "    if self._sync:\n        file.datasync()\n        self._synced = start\n"
                 "    head = encode_block_header(",
@@ -156,9 +156,9 @@ MUTANTS = (
         "an fsync that fails, then a crash",
         (
             Edit(
-                "bookie.journal:JournalWriter.write",
+                "octavo.bookie.journal.writer:JournalWriter.write",
                 "        file.datasync()\n",
-                "        from bookie.disk import SyncFailed\n"
+                "        from octavo.bookie.disk.files import SyncFailed\n"
                 "        try:\n"
                 "            file.datasync()\n"
                 "        except SyncFailed:\n"
@@ -178,7 +178,7 @@ MUTANTS = (
         "a power failure after the journal has rolled over",
         (
             Edit(
-                "bookie.journal:JournalWriter.open",
+                "octavo.bookie.journal.writer:JournalWriter.open",
                 "self._disk.sync_directory(self._directory)",
                 "pass",
             ),
@@ -195,7 +195,7 @@ MUTANTS = (
         "a bookie whose disk is replaced by an empty one",
         (
             Edit(
-                "bookie.cookies:check_cookies",
+                "octavo.bookie.ledgers.cookies:check_cookies",
                 "    if cookie is None:\n            raise CookieRefused(\n"
                 '                f"folder {folder} carries no cookie, but',
                 "    if cookie is None:\n            continue\n"
@@ -216,7 +216,7 @@ MUTANTS = (
         "a fence, an idle checkpoint, a crash",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer._write",
+                "octavo.bookie.write.checkpoint:Checkpointer._write",
                 "    elif records:",
                 "    elif records and half.ledgers:",
             ),
@@ -233,7 +233,7 @@ MUTANTS = (
         "an idle writer, a bookie that crashes, tailing readers",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl.set_explicit_lac",
+                "octavo.bookie.ledgers.control:LedgerControl.set_explicit_lac",
                 "await self._write(ledger_id, record, take)",
                 "take()\n    self._states._dirty.discard(ledger_id)",
             ),
@@ -250,7 +250,7 @@ MUTANTS = (
         "a power failure that tears the last write",
         (
             Edit(
-                "bookie.journal_reader:JournalReader._blocks_of",
+                "octavo.bookie.journal.reader:JournalReader._blocks_of",
                 "if block is None or not body_is_good(block, body):",
                 "if block is None:",
             ),
@@ -267,7 +267,7 @@ MUTANTS = (
         "several journals that roll at different paces",
         (
             Edit(
-                "bookie.journals:Journals.remove_below",
+                "octavo.bookie.journal.journals:Journals.remove_below",
                 "position.file_id",
                 "positions[0].file_id",
             ),
@@ -284,7 +284,7 @@ MUTANTS = (
         "a disk that is replaced by an empty one, the loss accepted",
         (
             Edit(
-                "bookie.identity:Identity.data_lost",
+                "octavo.bookie.ledgers.identity:Identity.data_lost",
                 "await self._blocking(write_limbo, self._disk, self._config.ledger_directories, "
                 "record)",
                 "pass",
@@ -302,7 +302,7 @@ MUTANTS = (
         "a disk that is replaced by an empty one, the loss accepted, then reads or a recovery",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl.deny",
+                "octavo.bookie.ledgers.control:LedgerControl.deny",
                 "if self.limbo.covers(ledger_id):",
                 "if False:",
             ),
@@ -318,7 +318,7 @@ MUTANTS = (
         "a disk that fills up and has room again",
         (
             Edit(
-                "bookie.node:BookieNode._check_space",
+                "octavo.bookie.node:BookieNode._check_space",
                 "self._short_of_space = free < limit or",
                 "self._short_of_space = was_short or free < limit or",
             ),
@@ -335,7 +335,7 @@ MUTANTS = (
         "bit rot in an entry log",
         (
             Edit(
-                "bookie.scrub:LogScrub.step",
+                "octavo.bookie.check.scrub:LogScrub.step",
                 "self._report(fault, walked)",
                 "pass",
             ),

@@ -8,7 +8,7 @@ MUTANTS = (
     Mutant(
         "json-text-loses-its-quotes",
         0,
-        "json_message.py, octavo/client/types.py",
+        "protocol/json_message.py, octavo/client/types.py",
         "a stored JSON text comes back as the text that it stands for",
         """The client took `"value": "hello"` for text, so `"hello"` lost its quotes on the way to
         whoever received it, as escapes and the difference from `hello` did.""",
@@ -16,7 +16,7 @@ MUTANTS = (
         "values of any bytes through a subscription",
         (
             Edit(
-                "protocol.json_message:stored_value",
+                "octavo.protocol.json_message:stored_value",
                 'return None if raw == b"null" else raw',
                 "return msgspec.json.decode(raw).encode() if raw[:1] == b'\"' else "
                 'None if raw == b"null" else raw',
@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         "stored-null-shown-as-no-value",
         0,
-        "json_message.py, broker/payloads.py",
+        "protocol/json_message.py, broker/http/api/payloads.py",
         "a stored `null` comes back as no value: a tombstone that nobody wrote",
         """A value that is JSON was spliced into the answer as it is; a stored `null` reads the same
         as a message without a value.""",
@@ -35,7 +35,7 @@ MUTANTS = (
         "values of any bytes through a subscription",
         (
             Edit(
-                "protocol.json_message:show_value",
+                "octavo.protocol.json_message:show_value",
                 "if not stored or stored[0] not in _STARTS:",
                 "if stored == b'null':\n        return Shown(None)\n"
                 "    if not stored or stored[0] not in _STARTS:",

@@ -19,7 +19,7 @@ MUTANTS = (
         "a bookie that leaves for longer than a lost one is waited for",
         (
             Edit(
-                "ledger.keeper:CopyKeeper._adopt",
+                "octavo.ledger.rereplication.keeper:CopyKeeper._adopt",
                 " and await self._fetch(metadata, stretch, position):",
                 ":",
             ),
@@ -38,7 +38,7 @@ MUTANTS = (
         "crashes and refused adds while copies are fetched",
         (
             Edit(
-                "ledger.copying:Copying._write",
+                "octavo.ledger.rereplication.copying:Copying._write",
                 "await answers.settled()",
                 "break",
             ),
@@ -57,7 +57,7 @@ MUTANTS = (
         "a wiped bookie, its loss accepted",
         (
             Edit(
-                "ledger.keeper:CopyKeeper._look_after",
+                "octavo.ledger.rereplication.keeper:CopyKeeper._look_after",
                 "await self._own.fence(ledger_id, master_key(metadata.password))",
                 "pass",
             ),
@@ -76,7 +76,7 @@ MUTANTS = (
         "a wiped bookie, while the other holders are away",
         (
             Edit(
-                "ledger.keeper:CopyKeeper._look_after",
+                "octavo.ledger.rereplication.keeper:CopyKeeper._look_after",
                 "if closed and whole:",
                 "if closed:",
             ),
@@ -95,7 +95,7 @@ MUTANTS = (
         "a wiped bookie in the ensemble of a ledger that stays open",
         (
             Edit(
-                "ledger.keeper:CopyKeeper.walk",
+                "octavo.ledger.rereplication.keeper:CopyKeeper.walk",
                 "and not unsure and not open_in_limbo:",
                 ":",
             ),

@@ -16,7 +16,7 @@ MUTANTS = (
         gets. The edit takes nothing off a broker's room.""",
         "S10 (no broker has two more of a topic than another)",
         "topics of several partitions",
-        (Edit("broker.preference:preferred_brokers", "room[best] -= 1", "pass"),),
+        (Edit("octavo.broker.cluster.preference:preferred_brokers", "room[best] -= 1", "pass"),),
         PROFILE,
     ),
     Mutant(
@@ -30,7 +30,7 @@ MUTANTS = (
         "brokers that join or return",
         (
             Edit(
-                "broker.balance:Balance.to_move",
+                "octavo.broker.cluster.balance:Balance.to_move",
                 "if heir is not None and heir != own:",
                 "if heir is not None and heir == own:",
             ),
@@ -48,7 +48,7 @@ MUTANTS = (
         "hand-overs between brokers that go on living",
         (
             Edit(
-                "broker.ownership:Owners._hand_over",
+                "octavo.broker.cluster.ownership:Owners._hand_over",
                 "await local.partition.close(graceful=True)",
                 "pass",
             ),
@@ -63,7 +63,7 @@ MUTANTS = (
         """It listened to its bookies for as long as the process lived. The edit keeps it.""",
         "S11 (nothing discarded stays registered)",
         "losses of ownership by brokers that live on, with cursors",
-        (Edit("broker.state_log:StateLog.close", "let_go(self._writer)", "pass"),),
+        (Edit("octavo.broker.state.log:StateLog.close", "let_go(self._writer)", "pass"),),
         PROFILE,
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS = (
         "an error that nobody expects in the upkeep of the first partition",
         (
             Edit(
-                "broker.broker:Broker._keep_up",
+                "octavo.broker.broker:Broker._keep_up",
                 'self.chores.begin("upkeep", partition.name, partition.upkeep)',
                 'self.chores.begin("upkeep", served[0].name, partition.upkeep)',
             ),

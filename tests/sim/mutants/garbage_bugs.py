@@ -17,9 +17,9 @@ MUTANTS = (
         "bit rot or a read error in the first bytes of an entry log",
         (
             Edit(
-                "bookie.census:Census._sums",
+                "octavo.bookie.gc.census:Census._sums",
                 "bytes_of = self._logs.ledgers_of(log_id)",
-                "from bookie.entry_log_format import FILE_HEADER_BYTES, decode_file_header\n"
+                "from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, decode_file_header\n"
                 "    try:\n"
                 "        header = self._logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)\n"
                 "        good = decode_file_header(header) == log_id\n"
@@ -28,7 +28,7 @@ MUTANTS = (
                 "        bytes_of = {}",
             ),
             Edit(
-                "bookie.log_slice:log_end",
+                "octavo.bookie.index.log_slice:log_end",
                 "header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)\n",
                 "try:\n"
                 "        header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)\n"
@@ -51,7 +51,7 @@ MUTANTS = (
         "a metadata store that does not answer for a while",
         (
             Edit(
-                "metadata.ledgers:LedgerStore.list",
+                "octavo.metadata.ledgers:LedgerStore.list",
                 "            return await self._store.children(path)",
                 "            try:\n"
                 "                return await self._store.children(path)\n"
@@ -59,12 +59,12 @@ MUTANTS = (
                 "                return []",
             ),
             Edit(
-                "bookie.proofs:Proofs.prove",
+                "octavo.bookie.gc.proofs:Proofs.prove",
                 "answers = await all_of([is_gone(found) for found in asked])",
                 "answers = [True for _ in asked]",
             ),
             Edit(
-                "bookie.garbage:Quarantine.round",
+                "octavo.bookie.gc.rules:Quarantine.round",
                 "    return Verdict(entered, released, confirmed)",
                 "    return Verdict([], released, list(gone))",
             ),
@@ -81,7 +81,7 @@ MUTANTS = (
         "any compaction",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer._unlink",
+                "octavo.bookie.write.checkpoint:Checkpointer._unlink",
                 "        self._index.flush()\n",
                 "        pass\n",
             ),
@@ -98,7 +98,7 @@ MUTANTS = (
         "a crash between a compaction and the next checkpoint",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer.relocate",
+                "octavo.bookie.write.checkpoint:Checkpointer.relocate",
                 "await self._move_mark(replace(self.mark,",
                 "self.mark = (replace(self.mark,",
             ),

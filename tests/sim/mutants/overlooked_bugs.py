@@ -16,7 +16,7 @@ MUTANTS = (
         "a roll-over while somebody reads",
         (
             Edit(
-                "broker.log_reader:LogReader._closed_reader",
+                "octavo.broker.log.reader:LogReader._closed_reader",
                 "if reader.is_closed:",
                 "if reader.last_add_confirmed >= 0:",
             ),
@@ -34,7 +34,7 @@ MUTANTS = (
         "repeats while the first attempt is under way",
         (
             Edit(
-                "broker.publisher:Publisher.publish",
+                "octavo.broker.partition.publisher:Publisher.publish",
                 "await self.confirmed_up_to(job.first_offset + 1)",
                 "await self.confirmed_up_to(job.first_offset)",
             ),
@@ -52,7 +52,7 @@ MUTANTS = (
         "a checkpoint and a restart",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl.stored",
+                "octavo.bookie.ledgers.control:LedgerControl.stored",
                 "    self._states.touch(ledger_id)\n    return True",
                 "    return True",
             ),
@@ -69,7 +69,7 @@ MUTANTS = (
         "two who close a ledger at once",
         (
             Edit(
-                "ledger.records:change_record",
+                "octavo.ledger.records:change_record",
                 "same = current == metadata",
                 "same = current.fragments == metadata.fragments",
             ),
@@ -86,7 +86,7 @@ MUTANTS = (
         "a splice beside publishers",
         (
             Edit(
-                "broker.rollover:Rollover._replace",
+                "octavo.broker.partition.rollover:Rollover._replace",
                 "publisher.release(segment, self._renew_tail() if insertion.ledgers else None)",
                 "publisher.release(segment)",
             ),
@@ -104,7 +104,7 @@ MUTANTS = (
         "a commit whose broker dies, on a cluster of several",
         (
             Edit(
-                "broker.transactions:Transactions.sweep",
+                "octavo.broker.bulkload.driver:Transactions.sweep",
                 "            if partition is None:\n"
                 "                done = False\n"
                 "            else:\n"
@@ -126,7 +126,7 @@ MUTANTS = (
         "a wiped bookie, a ledger of several fragments, other holders away",
         (
             Edit(
-                "ledger.keeper:CopyKeeper._look_after",
+                "octavo.ledger.rereplication.keeper:CopyKeeper._look_after",
                 "whole &= await self._fetch(",
                 "whole = await self._fetch(",
             ),
@@ -144,7 +144,7 @@ MUTANTS = (
         "copies adopted of a ledger whose writer changes its ensemble",
         (
             Edit(
-                "ledger.writing:Writing.conflict",
+                "octavo.ledger.write.writing:Writing.conflict",
                 "self.metadata, self.version = current, version",
                 "self.version = version",
             ),
@@ -162,7 +162,7 @@ MUTANTS = (
         "reads at the tail, where little is kept before the lists are cut",
         (
             Edit(
-                "broker.cache:PartitionTail.evict_oldest",
+                "octavo.broker.log.cache:PartitionTail.evict_oldest",
                 "        del self._bases[: self._start]\n",
                 "",
             ),
@@ -180,7 +180,7 @@ MUTANTS = (
         "a commit whose answer is lost",
         (
             Edit(
-                "broker.splicing:Splicer._plan",
+                "octavo.broker.partition.splicing:Splicer._plan",
                 "if part is None or rules.is_spliced("
                 "self._record.value.transactions, mark, batch):",
                 "if part is None:",
@@ -199,7 +199,7 @@ MUTANTS = (
         "a bookie that is slow, or comes back, in a ledger of several bookies",
         (
             Edit(
-                "ledger.sender:Sender._due",
+                "octavo.ledger.write.sender:Sender._due",
                 "    self._next = max(self._next, owed)\n",
                 "",
             ),

@@ -25,14 +25,20 @@ MUTANTS = (
     Mutant(
         "begun-with-any-rows",
         0,
-        "transaction.py (published by the writer)",
+        "broker/bulkload/rules.py (published by the writer)",
         "a batch that was begun is finished with other rows",
         """Producer and sequence of a batch are made of its number: they stand for the same rows, or
         half of one attempt and half of another are there. The record notes what a batch was begun
         with. The edit does not compare.""",
         "X10 (nothing but what was begun)",
         "a query that does not repeat itself, run again before its batch is committed",
-        (Edit("broker.transaction:beginning", "if record.content != content:", "if False:"),),
+        (
+            Edit(
+                "octavo.broker.bulkload.rules:beginning",
+                "if record.content != content:",
+                "if False:",
+            ),
+        ),
     ),
     Mutant(
         "every-batch-the-same-epoch",

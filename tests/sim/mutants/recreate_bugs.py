@@ -19,7 +19,7 @@ MUTANTS = (
         "consumers that ack late, a topic made again",
         (
             Edit(
-                "broker.partition:Partition.lease_epoch",
+                "octavo.broker.partition.partition:Partition.lease_epoch",
                 "return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch",
                 "return self.epoch",
             ),
@@ -36,7 +36,7 @@ MUTANTS = (
         was made. The edit forgets the epoch: the sweep takes what an owner is about to name.""",
         "P46 (what a chain names is there)",
         "an opening or a roll-over that is slower than two sweeps",
-        (Edit("broker.leftover:may_go", " and record.epoch > label.epoch", ""),),
+        (Edit("octavo.broker.log.leftover:may_go", " and record.epoch > label.epoch", ""),),
         PROFILE,
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
         "an owner whose session ends during a deletion, and does not know",
         (
             Edit(
-                "broker.deletion:Deletions._delete",
+                "octavo.broker.cluster.deletion:Deletions._delete",
                 "await each_of(marked, lambda one: self._fence(one, served), _AT_ONCE)",
                 "pass",
             ),
@@ -69,7 +69,7 @@ MUTANTS = (
         "an owner that cannot be told, with late watches",
         (
             Edit(
-                "broker.deletion:Deletions._delete",
+                "octavo.broker.cluster.deletion:Deletions._delete",
                 "await self._until_let_go(name, incarnation, owners, job)",
                 "pass",
             ),
@@ -88,7 +88,7 @@ MUTANTS = (
         "a broker with late watches that claims during a deletion",
         (
             Edit(
-                "broker.partition_record:PartitionRecordKeeper.read",
+                "octavo.broker.log.record:PartitionRecordKeeper.read",
                 "self._guard = await self._check_topic()",
                 "pass",
             ),
@@ -106,12 +106,12 @@ MUTANTS = (
         "a topic that is deleted",
         (
             Edit(
-                "broker.deletion:Deletions._delete",
+                "octavo.broker.cluster.deletion:Deletions._delete",
                 "await self._records.remove_owners_folder(*name)",
                 "pass",
             ),
             Edit(
-                "broker.deletion:Deletions.sweep",
+                "octavo.broker.cluster.deletion:Deletions.sweep",
                 "await self._records.remove_owners_folder(*name)",
                 "pass",
             ),

@@ -22,7 +22,7 @@ MUTANTS = (
         "recoveries of ledgers under way; turns of a few bytes (`QUANTUM_BYTES`)",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl._write",
+                "octavo.bookie.ledgers.control:LedgerControl._write",
                 "len(record), done)",
                 'len(record), done, "meta")',
             ),
@@ -41,7 +41,7 @@ BUGS = (
         "unit/broker/test_marks_pruned.py",
         (
             Edit(
-                "broker.splicing:Splicer._finished",
+                "octavo.broker.partition.splicing:Splicer._finished",
                 "if rules.is_finished(mark, batch, record):",
                 "if record is not None:",
             ),
@@ -57,7 +57,7 @@ BUGS = (
         "unit/broker/test_rollover.py",
         (
             Edit(
-                "broker.rollover:Rollover._replace",
+                "octavo.broker.partition.rollover:Rollover._replace",
                 "await publisher.confirmed_up_to(old_end)",
                 "pass",
             ),
@@ -72,7 +72,7 @@ BUGS = (
         "unit/broker/test_rollover.py",
         (
             Edit(
-                "broker.publisher:Publisher.fail",
+                "octavo.broker.partition.publisher:Publisher.fail",
                 "done.set_exception(self._unknown(error))",
                 "done.set_result(None)",
             ),
@@ -88,12 +88,12 @@ BUGS = (
         "issues/test_trim_forgets_a_seek.py",
         (
             Edit(
-                "broker.upkeep:Upkeep._trim",
+                "octavo.broker.partition.upkeep:Upkeep._trim",
                 "limit = self._subscriptions.oldest_unacked()\n    if",
                 "limit = early = self._subscriptions.oldest_unacked()\n    if",
             ),
             Edit(
-                "broker.upkeep:Upkeep._trim",
+                "octavo.broker.partition.upkeep:Upkeep._trim",
                 "limits = [self._subscriptions.oldest_unacked(), scanned_from]",
                 "limits = [early, scanned_from]",
             ),
@@ -108,7 +108,7 @@ BUGS = (
         "issues/test_trim_forgets_a_seek.py",
         (
             Edit(
-                "broker.subscription:Subscription.seek",
+                "octavo.broker.subscriptions.subscription:Subscription.seek",
                 "self._log.kept_from",
                 "self._log.earliest_offset",
             ),
@@ -124,7 +124,7 @@ BUGS = (
         "unit/bookie/test_failed_flush_beside_collection.py",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer.drop_markers",
+                "octavo.bookie.write.checkpoint:Checkpointer.drop_markers",
                 "if not self._states.is_changed(ledger_id) and may_go(ledger_id)",
                 "if may_go(ledger_id)",
             ),
@@ -140,7 +140,7 @@ BUGS = (
         "unit/bookie/test_failed_flush_beside_collection.py",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer._check_whole",
+                "octavo.bookie.write.checkpoint:Checkpointer._check_whole",
                 "self.mark is None or self._pending is not None",
                 "self.mark is None",
             ),
@@ -156,7 +156,7 @@ BUGS = (
         "unit/bookie/test_write_cache.py",
         (
             Edit(
-                "bookie.write_cache:IntervalMap._overlay",
+                "octavo.bookie.write.cache:IntervalMap._overlay",
                 "self._small = 0\n    pieces",
                 "pieces",
             ),
@@ -172,7 +172,7 @@ BUGS = (
         "unit/broker/test_compacted_reader.py",
         (
             Edit(
-                "broker.compacted:CompactedReader._read",
+                "octavo.broker.partition.compacted:CompactedReader._read",
                 " or taken[-1].next_offset <= ledger.last_offset",
                 "",
             ),
@@ -187,7 +187,7 @@ BUGS = (
         "unit/broker/test_transactions_kept.py",
         (
             Edit(
-                "broker.transactions:Transactions.sweep",
+                "octavo.broker.bulkload.driver:Transactions.sweep",
                 "time.now_ms - record.changed_ms > KEPT_MS",
                 "time.now_ms - record.since_ms > KEPT_MS",
             ),
@@ -202,7 +202,7 @@ BUGS = (
         "unit/ledger/test_keeper_patience.py",
         (
             Edit(
-                "ledger.keeper:CopyKeeper._close_if_abandoned",
+                "octavo.ledger.rereplication.keeper:CopyKeeper._close_if_abandoned",
                 "self._waited_for.pop(ledger_id, None)",
                 "pass",
             ),

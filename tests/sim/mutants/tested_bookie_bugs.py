@@ -19,7 +19,7 @@ BUGS = (
         "unit/bookie/test_write_cache.py",
         (
             Edit(
-                "bookie.write_cache:WriteCache.find",
+                "octavo.bookie.write.cache:WriteCache.find",
                 "last = min(last, held.first_after(entry_id) - 1)",
                 "last = held.first_after(entry_id) - 1",
             ),
@@ -34,7 +34,7 @@ BUGS = (
         "unit/bookie/test_garbage.py",
         (
             Edit(
-                "bookie.garbage:plan",
+                "octavo.bookie.gc.rules:plan",
                 "room += log.bytes - log.live_bytes",
                 "room += log.bytes",
             ),
@@ -48,7 +48,7 @@ BUGS = (
         "unit/bookie/test_lac_watch.py",
         (
             Edit(
-                "bookie.lac_watch:LacWatches.moved",
+                "octavo.bookie.ledgers.lac_watch:LacWatches.moved",
                 "if lac > after and",
                 "if lac >= after and",
             ),
@@ -62,7 +62,7 @@ BUGS = (
         "unit/bookie/test_proofs.py",
         (
             Edit(
-                "bookie.proofs:Proofs.prove",
+                "octavo.bookie.gc.proofs:Proofs.prove",
                 "if answer is True]",
                 "if answer is not False]",
             ),
@@ -77,7 +77,7 @@ BUGS = (
         "unit/bookie/test_limbo.py",
         (
             Edit(
-                "bookie.limbo:read_limbo",
+                "octavo.bookie.ledgers.limbo:read_limbo",
                 "over=all(record.over for record in same)",
                 "over=any(record.over for record in same)",
             ),
@@ -91,7 +91,7 @@ BUGS = (
         "unit/bookie/test_replay_records.py",
         (
             Edit(
-                "bookie.replay:_next_run",
+                "octavo.bookie.journal.replay:_next_run",
                 "same_length = same_length and its_length == length",
                 "same_length = its_length == length",
             ),
@@ -105,7 +105,7 @@ BUGS = (
         "unit/bookie/test_storage.py",
         (
             Edit(
-                "bookie.read_cache:ReadCache.drop",
+                "octavo.bookie.read.cache:ReadCache.drop",
                 "at = max(0, bisect_right(firsts, first) - 1)",
                 "at = bisect_right(firsts, first)",
             ),
@@ -120,7 +120,7 @@ BUGS = (
         "conformance/test_index.py",
         (
             Edit(
-                "bookie.index:RocksIndex._put",
+                "octavo.bookie.index.index:RocksIndex._put",
                 "self._last[run.ledger_id] = max(last, run.last)",
                 "self._last[run.ledger_id] = run.last",
             ),
@@ -134,7 +134,7 @@ BUGS = (
         "unit/bookie/test_mark.py",
         (
             Edit(
-                "bookie.mark:Mark.covers",
+                "octavo.bookie.journal.mark:Mark.covers",
                 "        and self.state_position >= other.state_position\n",
                 "",
             ),
@@ -149,7 +149,7 @@ BUGS = (
         "unit/bookie/test_collector.py",
         (
             Edit(
-                "bookie.census:Census.take",
+                "octavo.bookie.gc.census:Census.take",
                 "            complete = False\n",
                 "",
             ),
@@ -163,7 +163,7 @@ BUGS = (
         "unit/bookie/test_collector.py",
         (
             Edit(
-                "bookie.collector:Collector._delete_ledgers",
+                "octavo.bookie.gc.collector:Collector._delete_ledgers",
                 "[*storage.compactor.unsure_deletions(), *verdict.confirmed]",
                 "[*verdict.confirmed]",
             ),
@@ -178,7 +178,7 @@ BUGS = (
         "unit/bookie/test_storage_faults.py",
         (
             Edit(
-                "bookie.ledger_rules:fence",
+                "octavo.bookie.ledgers.rules:fence",
                 "if state.fenced and sure:",
                 "if state.fenced:",
             ),
@@ -192,7 +192,7 @@ BUGS = (
         "unit/bookie/test_scrub.py",
         (
             Edit(
-                "bookie.scrub:LogScrub._clear_good",
+                "octavo.bookie.check.scrub:LogScrub._clear_good",
                 "            start = walked.location.offset + walked.location.length\n",
                 "",
             ),
@@ -207,7 +207,7 @@ BUGS = (
         "unit/bookie/test_storage_faults.py",
         (
             Edit(
-                "bookie.checkpoint:Checkpointer.run",
+                "octavo.bookie.write.checkpoint:Checkpointer.run",
                 "half, where = self._pending or (self._cache.swap(), where)",
                 "half, _ = self._pending or (self._cache.swap(), where)",
             ),
@@ -222,7 +222,7 @@ BUGS = (
         "unit/bookie/test_reads.py",
         (
             Edit(
-                "bookie.reads:ColdReads._landed",
+                "octavo.bookie.read.reads:ColdReads._landed",
                 "    if flight.epoch == self._epoch:\n"
                 "        for run in found:\n"
                 "            self._cache.put(run)\n",
@@ -238,7 +238,9 @@ BUGS = (
         "unit/bookie/test_reads.py",
         (
             Edit(
-                "bookie.reads:_Flight.may_bring", "self.epoch == epoch and self.first", "self.first"
+                "octavo.bookie.read.reads:_Flight.may_bring",
+                "self.epoch == epoch and self.first",
+                "self.first",
             ),
         ),
     ),
@@ -251,7 +253,7 @@ BUGS = (
         "unit/bookie/test_journals.py",
         (
             Edit(
-                "bookie.journals:Journals.stop",
+                "octavo.bookie.journal.journals:Journals.stop",
                 "    for journal in self._all:\n        journal.stop(error)",
                 "    self._all[0].stop(error)",
             ),
@@ -264,7 +266,7 @@ BUGS = (
         found, and a log whose map names more than is in it never goes.""",
         "space",
         "unit/bookie/test_entry_log.py",
-        (Edit("bookie.entry_log:EntryLogs.roll", "    self._bytes_of = {}\n", ""),),
+        (Edit("octavo.bookie.entrylog.log:EntryLogs.roll", "    self._bytes_of = {}\n", ""),),
     ),
     TestedBug(
         "removed-whatever-its-map-says",
@@ -275,7 +277,7 @@ BUGS = (
         "unit/bookie/test_compaction.py",
         (
             Edit(
-                "bookie.compaction:Compactor._pass",
+                "octavo.bookie.gc.compaction:Compactor._pass",
                 "    if bytes_of is not None and bytes_of != seen:\n"
                 '        raise Kept("its ledgers map names other ledgers or bytes than were read '
                 'in it")\n',
@@ -293,7 +295,7 @@ BUGS = (
         "issues/test_written_behind_a_newer_journal.py",
         (
             Edit(
-                "bookie.journal:JournalWriter.write",
+                "octavo.bookie.journal.writer:JournalWriter.write",
                 "            if self._next_has_its_name:\n"
                 "                raise  # the END of the old file may be all that a replay looks "
                 "for there\n",
@@ -310,7 +312,7 @@ BUGS = (
         "unit/bookie/test_entry_log.py",
         (
             Edit(
-                "bookie.entry_log:EntryLogs.roll",
+                "octavo.bookie.entrylog.log:EntryLogs.roll",
                 "log_id = self._last_id + 1",
                 "log_id = self._current_id + 1",
             ),
@@ -324,7 +326,7 @@ BUGS = (
         "unit/bookie/test_entry_log.py",
         (
             Edit(
-                "bookie.entry_log:EntryLogs.cut_abandoned",
+                "octavo.bookie.entrylog.log:EntryLogs.cut_abandoned",
                 "        self._last_id = max(self._last_id, mark[0])\n",
                 "",
             ),
@@ -339,7 +341,7 @@ BUGS = (
         "unit/bookie/test_compaction.py",
         (
             Edit(
-                "bookie.compaction:Compactor._of_live_ledgers",
+                "octavo.bookie.gc.compaction:Compactor._of_live_ledgers",
                 "        if fate is Fate.UNSURE:\n"
                 '            raise Kept(f"ledger {ledger_id} is not surely deleted yet")\n',
                 "",
@@ -355,7 +357,7 @@ BUGS = (
         "cluster/test_wiped_bookie.py",
         (
             Edit(
-                "bookie.cookies:check_cookies",
+                "octavo.bookie.ledgers.cookies:check_cookies",
                 "if cookie != recorded:",
                 "if cookie.bookie_id != recorded.bookie_id:",
             ),
@@ -369,7 +371,7 @@ BUGS = (
         "unit/bookie/test_limbo.py",
         (
             Edit(
-                "bookie.cookies:lost_folders",
+                "octavo.bookie.ledgers.cookies:lost_folders",
                 "if folder in with_data:",
                 "if folder in with_data and begun:",
             ),
@@ -384,7 +386,7 @@ BUGS = (
         "issues/test_squatters_fill_a_bookie.py",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl._authorized",
+                "octavo.bookie.ledgers.control:LedgerControl._authorized",
                 "if not self.newcomers.may_begin(ledger_id):",
                 "if False:",
             ),
@@ -399,7 +401,7 @@ BUGS = (
         "issues/test_squatters_fill_a_bookie.py",
         (
             Edit(
-                "bookie.newcomers:Newcomers._renew",
+                "octavo.bookie.ledgers.newcomers:Newcomers._renew",
                 "    self._listing = None\n",
                 "",
             ),

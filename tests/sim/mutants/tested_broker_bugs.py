@@ -19,7 +19,7 @@ BUGS = (
         "unit/broker/test_cursor.py",
         (
             Edit(
-                "broker.cursor:Cursor.load",
+                "octavo.broker.state.cursor:Cursor.load",
                 "        if base < self._floor:\n"
                 "            bits = bits >> (self._floor - base) << (self._floor - base)\n",
                 "",
@@ -35,7 +35,7 @@ BUGS = (
         "unit/broker/test_dedup.py",
         (
             Edit(
-                "broker.dedup:_place",
+                "octavo.broker.state.dedup:_place",
                 "return Duplicate(first_offset, last_offset, last_offset)",
                 "return Duplicate(first_offset, last_offset, first_offset)",
             ),
@@ -50,7 +50,7 @@ BUGS = (
         "issues/test_delete_and_create_again.py",
         (
             Edit(
-                "broker.partition:Partition.publish",
+                "octavo.broker.partition.partition:Partition.publish",
                 "await self._state_log.prove()",
                 "pass",
             ),
@@ -65,7 +65,7 @@ BUGS = (
         "unit/broker/test_dispatch.py",
         (
             Edit(
-                "broker.dispatch:Dispatcher.expire",
+                "octavo.broker.subscriptions.dispatch:Dispatcher.expire",
                 "if self._lease_of.get(offset) is lease:",
                 "if self.holds(offset, lease.number):",
             ),
@@ -80,7 +80,7 @@ BUGS = (
         "unit/broker/test_state_format.py",
         (
             Edit(
-                "broker.state_format:State._apply",
+                "octavo.broker.state.format:State._apply",
                 "                self.producers.pop(producer_id, None)\n",
                 "",
             ),
@@ -95,7 +95,7 @@ BUGS = (
         "unit/broker/test_publisher.py",
         (
             Edit(
-                "broker.publisher:Publisher._confirm",
+                "octavo.broker.partition.publisher:Publisher._confirm",
                 "self.stored_producers.accept(*job.sequence, first)",
                 "self._producers.accept(*job.sequence, first)",
             ),
@@ -110,7 +110,7 @@ BUGS = (
         "unit/broker/test_chain.py",
         (
             Edit(
-                "broker.chain:Chain._covered_from",
+                "octavo.broker.log.chain:Chain._covered_from",
                 "total - link.bytes >= policy.payload_bytes",
                 "total >= policy.payload_bytes",
             ),
@@ -125,7 +125,7 @@ BUGS = (
         "unit/broker/test_transaction.py",
         (
             Edit(
-                "broker.transaction:part_of",
+                "octavo.broker.bulkload.rules:part_of",
                 "if record.batch != batch or record.complete:",
                 "if record.batch != batch:",
             ),
@@ -140,7 +140,7 @@ BUGS = (
         "unit/broker/test_acks_are_durable.py",
         (
             Edit(
-                "broker.subscription:Subscription.acknowledge",
+                "octavo.broker.subscriptions.subscription:Subscription.acknowledge",
                 "if ranges:",
                 "if new:",
             ),
@@ -154,9 +154,9 @@ BUGS = (
         "S9 (an ack that was answered holds)",
         "unit/broker/test_acks_are_durable.py",
         (
-            Edit("broker.state_log:StateLog._roll", "    self._writer = None\n", ""),
+            Edit("octavo.broker.state.log:StateLog._roll", "    self._writer = None\n", ""),
             Edit(
-                "broker.state_log:StateLog._roll",
+                "octavo.broker.state.log:StateLog._roll",
                 "    finally:\n        if old is not None:\n            let_go(old)\n",
                 "    finally:\n        pass\n",
             ),
@@ -170,7 +170,7 @@ BUGS = (
         "unit/broker/test_open_readers.py",
         (
             Edit(
-                "broker.open_readers:OpenReaders.get_or_open",
+                "octavo.broker.log.open_readers:OpenReaders.get_or_open",
                 "        if reader is not opened:  # somebody else was quicker\n"
                 "            await opened.close()\n",
                 "",
@@ -186,7 +186,7 @@ BUGS = (
         "unit/broker/test_open_readers.py",
         (
             Edit(
-                "broker.open_readers:OpenReaders.drop",
+                "octavo.broker.log.open_readers:OpenReaders.drop",
                 "    if self._open.get(ledger_id) is reader:\n        del self._open[ledger_id]\n",
                 "    self._open.pop(ledger_id, None)\n",
             ),
@@ -201,7 +201,7 @@ BUGS = (
         "unit/broker/test_broker_memory.py",
         (
             Edit(
-                "broker.entry_index:_Points.note",
+                "octavo.broker.log.entry_index:_Points.note",
                 "del self.offsets[1::2], self.entries[1::2]",
                 "del self.offsets[::2], self.entries[::2]",
             ),
@@ -216,7 +216,7 @@ BUGS = (
         "issues/test_subscription_kept_in_memory_only.py",
         (
             Edit(
-                "broker.subscriptions:SubscriptionSet.make",
+                "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
                 "            await self._persist(cursor_op(info.name, info.created_ms, "
                 "mark_delete))\n"
                 "            del self._unsaved[info.name]\n",
@@ -235,7 +235,7 @@ BUGS = (
         "unit/broker/test_acks_are_durable.py",
         (
             Edit(
-                "broker.subscriptions:SubscriptionSet.make",
+                "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
                 "if held is None or held.created_ms != info.created_ms:",
                 "if held is None:",
             ),
@@ -250,7 +250,7 @@ BUGS = (
         "unit/broker/test_remembered.py",
         (
             Edit(
-                "broker.remembered:Remembered._read_once",
+                "octavo.broker.cluster.remembered:Remembered._read_once",
                 "self._stale = alarms != self._alarms",
                 "self._stale = False",
             ),
@@ -264,7 +264,7 @@ BUGS = (
         "unit/broker/test_leftover.py",
         (
             Edit(
-                "broker.leftover:may_go",
+                "octavo.broker.log.leftover:may_go",
                 "record.epoch > label.epoch",
                 "record.epoch >= label.epoch",
             ),
@@ -280,7 +280,7 @@ BUGS = (
         "unit/broker/test_leftover.py",
         (
             Edit(
-                "broker.leftover:named_ledgers",
+                "octavo.broker.log.leftover:named_ledgers",
                 "named if record.state_ledger is None else named | {record.state_ledger}",
                 "named",
             ),
@@ -295,7 +295,7 @@ BUGS = (
         "issues/test_ledgers_that_nobody_names.py",
         (
             Edit(
-                "broker.state_log:StateLog._renew",
+                "octavo.broker.state.log:StateLog._renew",
                 "        if record.epoch != before.epoch:\n            raise _OpenedAnew\n",
                 "",
             ),
@@ -310,7 +310,7 @@ BUGS = (
         "unit/broker/test_leftover.py",
         (
             Edit(
-                "broker.leftover:Suspects.judged",
+                "octavo.broker.log.leftover:Suspects.judged",
                 "        self.acquitted(ledger_id)\n",
                 "",
             ),
@@ -325,7 +325,7 @@ BUGS = (
         "issues/test_a_wrong_clock_deletes_everything.py",
         (
             Edit(
-                "broker.chain:is_older",
+                "octavo.broker.log.chain:is_older",
                 "max(link.aging_since_ms, stamped_ms)",
                 "link.aging_since_ms",
             ),
@@ -340,7 +340,7 @@ BUGS = (
         "issues/test_forged_entries_skip_offsets.py",
         (
             Edit(
-                "ledger.continuity:Continuity.follow",
+                "octavo.ledger.read.continuity:Continuity.follow",
                 "if expected is not None and start != expected:",
                 "if expected is not None and start < expected:",
             ),
@@ -355,7 +355,7 @@ BUGS = (
         "issues/test_forged_entries_skip_offsets.py",
         (
             Edit(
-                "ledger.reader:LedgerReader.turn_away",
+                "octavo.ledger.read.reader:LedgerReader.turn_away",
                 "    self._sticky += 1\n",
                 "",
             ),

@@ -20,7 +20,7 @@ BUGS = (
         _RECOVER,
         (
             Edit(
-                "broker.leftover:named_ledgers",
+                "octavo.broker.log.leftover:named_ledgers",
                 "return named if record.state_ledger is None else named | {record.state_ledger}",
                 "return named",
             ),
@@ -35,7 +35,7 @@ BUGS = (
         _RECOVER,
         (
             Edit(
-                "broker.in_use:writes",
+                "octavo.broker.cluster.in_use:writes",
                 "label.epoch >= record.epoch",
                 "label.epoch > record.epoch",
             ),
@@ -50,7 +50,7 @@ BUGS = (
         _RECOVER,
         (
             Edit(
-                "broker.in_use:RecoveryDoor.force",
+                "octavo.broker.cluster.in_use:RecoveryDoor.force",
                 "self._forced_s = now_s",
                 "pass",
             ),
@@ -65,7 +65,7 @@ BUGS = (
         _BATCHES,
         (
             Edit(
-                "broker.transaction:check_order",
+                "octavo.broker.bulkload.rules:check_order",
                 "if after is None:",
                 "if after is None and batch < expected:",
             ),
@@ -80,7 +80,7 @@ BUGS = (
         _BATCHES,
         (
             Edit(
-                "broker.transaction:check_order",
+                "octavo.broker.bulkload.rules:check_order",
                 "if record.batch not in (after, -1):",
                 "if False:",
             ),
@@ -95,7 +95,7 @@ BUGS = (
         _BATCHES,
         (
             Edit(
-                "broker.transaction:check_caller",
+                "octavo.broker.bulkload.rules:check_caller",
                 'if record.token_digest not in ("", caller.digest):',
                 'if caller.digest and record.token_digest not in ("", caller.digest):',
             ),
@@ -110,7 +110,7 @@ BUGS = (
         _BATCHES,
         (
             Edit(
-                "broker.transaction:committing",
+                "octavo.broker.bulkload.rules:committing",
                 "token_digest=record.token_digest or digest,",
                 "token_digest=record.token_digest,",
             ),
@@ -125,7 +125,7 @@ BUGS = (
         _FORGED,
         (
             Edit(
-                "broker.broker_proof:BrokerProof._proof",
+                "octavo.broker.http.broker_proof:BrokerProof._proof",
                 "fields = (method, path, *(",
                 "fields = (path, *(",
             ),
@@ -140,7 +140,7 @@ BUGS = (
         _FORGED,
         (
             Edit(
-                "broker.call:Call.__init__",
+                "octavo.broker.http.call:Call.__init__",
                 "if self.forwarded and own != (meant := request.headers.get(TARGET_HEADER)):",
                 "if self.forwarded and None is (meant := request.headers.get(TARGET_HEADER)):",
             ),
@@ -155,7 +155,7 @@ BUGS = (
         _FORGED,
         (
             Edit(
-                "broker.proxy:Peers.forward",
+                "octavo.broker.http.forwarding:Peers.forward",
                 "if key.lower() not in _NOT_PASSED_ON",
                 "if key.lower() not in _HOP_BY_HOP",
             ),
@@ -170,7 +170,7 @@ BUGS = (
         _FORGED,
         (
             Edit(
-                "broker.members:Members.check_registered",
+                "octavo.broker.cluster.members:Members.check_registered",
                 "if self.live.get(owner.broker_id) == owner:",
                 "if owner.broker_id in self.live:",
             ),

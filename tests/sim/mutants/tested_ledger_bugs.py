@@ -20,7 +20,7 @@ BUGS = (
         "unit/ledger/test_writing.py",
         (
             Edit(
-                "ledger.writing:Writing.returned",
+                "octavo.ledger.write.writing:Writing.returned",
                 "        self.acks.join(position, self.lac)\n",
                 "",
             ),
@@ -35,7 +35,7 @@ BUGS = (
         "unit/ledger/test_writing.py",
         (
             Edit(
-                "ledger.writing:Writing._apply",
+                "octavo.ledger.write.writing:Writing._apply",
                 "    if self.down:\n        return actions + self._choose()\n",
                 "",
             ),
@@ -50,7 +50,7 @@ BUGS = (
         "unit/ledger/test_quorum.py",
         (
             Edit(
-                "ledger.quorum:Acks._absorb",
+                "octavo.ledger.quorum:Acks._absorb",
                 "reached = max(reached, heappop(early)[1])",
                 "reached = heappop(early)[1]",
             ),
@@ -65,12 +65,12 @@ BUGS = (
         "unit/ledger/test_recovering.py",
         (
             Edit(
-                "ledger.recovering:Recovering._take",
+                "octavo.ledger.recover.recovering:Recovering._take",
                 "    self._length = found.length\n    if entry_id <= self._start:\n",
                 "    if entry_id <= self._start:\n",
             ),
             Edit(
-                "ledger.recovering:Recovering._take",
+                "octavo.ledger.recover.recovering:Recovering._take",
                 "    assert entry_id == self._decided + 1\n",
                 "    self._length = found.length\n    assert entry_id == self._decided + 1\n",
             ),
@@ -84,7 +84,7 @@ BUGS = (
         "unit/ledger/test_copies.py",
         (
             Edit(
-                "ledger.copies:_gaps",
+                "octavo.ledger.rereplication.copies:_gaps",
                 "if start > first:",
                 "if start > first + 1:",
             ),
@@ -99,7 +99,7 @@ BUGS = (
         "unit/metadata/test_offloads.py",
         (
             Edit(
-                "metadata.offloads:finished",
+                "octavo.metadata.offloads:finished",
                 " and is_readable(found)",
                 "",
             ),
@@ -113,7 +113,7 @@ BUGS = (
         "unit/metadata/test_offloads.py",
         (
             Edit(
-                "metadata.offloads:begun",
+                "octavo.metadata.offloads:begun",
                 "if is_readable(link.offload):",
                 "if is_only_copy(link.offload):",
             ),
@@ -142,7 +142,7 @@ BUGS = (
         "unit/metadata/test_watching.py",
         (
             Edit(
-                "metadata.watching:WatchTable.notify",
+                "octavo.metadata.watching:WatchTable.notify",
                 "for watch in list(self._watches.get(key, ())):",
                 "for watch in self._watches.get(key, ()):",
             ),
@@ -156,7 +156,7 @@ BUGS = (
         "unit/metadata/test_compactions.py",
         (
             Edit(
-                "metadata.compactions:published",
+                "octavo.metadata.compactions:published",
                 "retired=view.retired + retired,",
                 "retired=retired,",
             ),
@@ -170,7 +170,7 @@ BUGS = (
         "conformance/test_metadata_records.py",
         (
             Edit(
-                "metadata.ledger_ids:ledger_path",
+                "octavo.metadata.ledger_ids:ledger_path",
                 "_SHORT_CUT if ledger_id < SHORT_IDS_END else",
                 "_SHORT_CUT if ledger_id <= SHORT_IDS_END else",
             ),
@@ -184,7 +184,7 @@ BUGS = (
         "issues/test_created_ledger_was_recovered_meanwhile.py",
         (
             Edit(
-                "metadata.ledgers:LedgerStore._made",
+                "octavo.metadata.ledgers:LedgerStore._made",
                 "if ours and found.state is LedgerState.OPEN:",
                 "if ours:",
             ),
@@ -195,11 +195,11 @@ BUGS = (
         "a claim is believed whose session ended while it was made",
         """The look at the session before looks like enough. The record that was made is gone or the
         next session's, and this process serves what another one may own.""",
-        "one owner (election.py)",
+        "one owner (metadata/election.py)",
         "unit/metadata/test_election.py",
         (
             Edit(
-                "metadata.election:Ownership._try_claim",
+                "octavo.metadata.election:Ownership._try_claim",
                 "    self._check(path, generation)\n    self._held.add(path)\n",
                 "    self._held.add(path)\n",
             ),
@@ -214,7 +214,7 @@ BUGS = (
         "unit/ledger/test_placement.py",
         (
             Edit(
-                "ledger.placement:_best",
+                "octavo.ledger.bookies.placement:_best",
                 "range(-write_quorum + 1, write_quorum)",
                 "range(0, write_quorum)",
             ),
@@ -227,7 +227,7 @@ BUGS = (
         ever, where it had a spare.""",
         "S8 (P35)",
         "unit/ledger/test_recovering.py",
-        (Edit("ledger.recovering:Recovering.is_owing", "<= last", "< last"),),
+        (Edit("octavo.ledger.recover.recovering:Recovering.is_owing", "<= last", "< last"),),
     ),
     TestedBug(
         "patience-with-who-has-failed",
@@ -238,7 +238,7 @@ BUGS = (
         "unit/ledger/test_race.py",
         (
             Edit(
-                "ledger.race:Race._ask_next",
+                "octavo.ledger.read.race:Race._ask_next",
                 "    self._cancel_timer()\n    replica",
                 "    replica",
             ),
@@ -253,7 +253,7 @@ BUGS = (
         "issues/test_striped_ledger_waits_for_nothing.py",
         (
             Edit(
-                "ledger.sender:Sender.push",
+                "octavo.ledger.write.sender:Sender.push",
                 "    if self._owed >= chunk.first_entry:\n"
                 "        self._heard_at = now  # nothing was owed until now\n",
                 "",
@@ -269,7 +269,7 @@ BUGS = (
         "issues/test_last_entry_never_seen.py",
         (
             Edit(
-                "ledger.replication:Replication._announce_lac",
+                "octavo.ledger.write.replication:Replication._announce_lac",
                 "self._announcing_lac, self._told = lac, {}",
                 "self._announcing_lac = lac",
             ),
@@ -284,7 +284,7 @@ BUGS = (
         "issues/test_last_entry_never_seen.py",
         (
             Edit(
-                "ledger.replication:Replication._announce_lac",
+                "octavo.ledger.write.replication:Replication._announce_lac",
                 "        if not self.core.down:  # one that is down will have to be told\n"
                 "            self._announced_lac = lac\n"
                 "        return bool(self.core.down)\n",
@@ -301,7 +301,7 @@ BUGS = (
         "unit/ledger/test_reader.py",
         (
             Edit(
-                "ledger.reader:LedgerReader.refresh",
+                "octavo.ledger.read.reader:LedgerReader.refresh",
                 "while pending and not self._quorum.covers(answered):",
                 "while pending and not answered:",
             ),
@@ -314,7 +314,13 @@ BUGS = (
         while the others are away.""",
         "S3 (unknown is never absent)",
         "unit/ledger/test_reader.py",
-        (Edit("ledger.reader:LedgerReader._verdict", "if all(denials):", "if any(denials):"),),
+        (
+            Edit(
+                "octavo.ledger.read.reader:LedgerReader._verdict",
+                "if all(denials):",
+                "if any(denials):",
+            ),
+        ),
     ),
     TestedBug(
         "firsts-of-chunks-that-went",
@@ -323,7 +329,11 @@ BUGS = (
         What is sent again is another entry, or nothing.""",
         "S1, S8",
         "unit/ledger/test_pending.py",
-        (Edit("ledger.pending:Pending.release", "        del self._firsts[:at]\n", ""),),
+        (
+            Edit(
+                "octavo.ledger.write.pending:Pending.release", "        del self._firsts[:at]\n", ""
+            ),
+        ),
     ),
     TestedBug(
         "squatters-hold-nothing-back",
@@ -334,7 +344,7 @@ BUGS = (
         "unit/ledger/test_recovering.py",
         (
             Edit(
-                "ledger.recovering:Recovering._decide",
+                "octavo.ledger.recover.recovering:Recovering._decide",
                 "if poll.found is not None and not barred:",
                 "if poll.found is not None:",
             ),
@@ -349,7 +359,7 @@ BUGS = (
         "issues/test_squatted_ledger_ids.py",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl._authorized",
+                "octavo.bookie.ledgers.control:LedgerControl._authorized",
                 '        self.deny(ledger_id, "had it under this key")\n',
                 "",
             ),
@@ -364,7 +374,9 @@ BUGS = (
         "unit/ledger/test_copying.py",
         (
             Edit(
-                "ledger.copying:Copying._take", "answer(None, found[:good])", "answer(None, found)"
+                "octavo.ledger.rereplication.copying:Copying._take",
+                "answer(None, found[:good])",
+                "answer(None, found)",
             ),
         ),
     ),
@@ -377,7 +389,7 @@ BUGS = (
         "unit/ledger/test_copying.py",
         (
             Edit(
-                "ledger.copying:_Answers.settled",
+                "octavo.ledger.rereplication.copying:_Answers.settled",
                 "    if self._error is not None:\n        raise self._error\n",
                 "",
             ),
@@ -392,7 +404,7 @@ BUGS = (
         "unit/ledger/test_copying.py",
         (
             Edit(
-                "ledger.copying:Copying.sound",
+                "octavo.ledger.rereplication.copying:Copying.sound",
                 "if found and found[-1][1] == first - 1:",
                 "if found:",
             ),
@@ -407,7 +419,7 @@ BUGS = (
         "unit/ledger/test_recovery.py",
         (
             Edit(
-                "ledger.recovery:Recovery._fence",
+                "octavo.ledger.recover.recovery:Recovery._fence",
                 "failed = self._core.fence_unknown if unknown else self._core.fence_failed",
                 "failed = self._core.fence_failed",
             ),
@@ -422,7 +434,7 @@ BUGS = (
         "cluster/test_ledger_edges.py",
         (
             Edit(
-                "ledger.recovery:Recovery._ask",
+                "octavo.ledger.recover.recovery:Recovery._ask",
                 "        if isinstance(error, TooManyRequests) and self._loop.time() < until:\n"
                 "            self._later(_BUSY_PAUSE_S, self._with, bookie, send, done)\n"
                 "        elif error is not None:",
@@ -439,7 +451,7 @@ BUGS = (
         "unit/ledger/test_sender.py",
         (
             Edit(
-                "ledger.sender:Sender.busy",
+                "octavo.ledger.write.sender:Sender.busy",
                 "    self._again.append((first, last))\n"
                 "    self._again = _merged(self._again)\n"
                 "    if self._pause is not None:\n        return\n",
@@ -458,7 +470,7 @@ BUGS = (
         "issues/test_drain_waits_for_ever_after_a_return.py",
         (
             Edit(
-                "ledger.replication:Replication._release",
+                "octavo.ledger.write.replication:Replication._release",
                 "if acked_to < floor and position not in core.down:",
                 "if acked_to < floor:",
             ),

@@ -19,7 +19,7 @@ BUGS = (
         "issues/test_writer_that_ended_between_messages.py",
         (
             Edit(
-                "broker.publisher:Publisher._writer_told",
+                "octavo.broker.partition.publisher:Publisher._writer_told",
                 "if isinstance(event, Ended):",
                 "if False:",
             ),
@@ -34,7 +34,7 @@ BUGS = (
         "issues/test_a_wrong_clock_deletes_everything.py",
         (
             Edit(
-                "broker.timekeeper:Timekeeper.now",
+                "octavo.broker.clock.timekeeper:Timekeeper.now",
                 "if silent and not self._clock.has_begun:",
                 "if False:",
             ),
@@ -49,7 +49,7 @@ BUGS = (
         "issues/test_opening_given_up_for_ever.py",
         (
             Edit(
-                "broker.opening:PartitionOpener._in_time",
+                "octavo.broker.partition.opening:PartitionOpener._in_time",
                 "min(2 * allowed_ms, ",
                 "min(allowed_ms, ",
             ),
@@ -65,7 +65,7 @@ BUGS = (
         "unit/broker/test_opening.py",
         (
             Edit(
-                "broker.opening:PartitionOpener._open",
+                "octavo.broker.partition.opening:PartitionOpener._open",
                 "record.epoch != epoch",
                 "record.epoch < epoch",
             ),
@@ -80,7 +80,7 @@ BUGS = (
         "unit/broker/test_rollover.py",
         (
             Edit(
-                "broker.rollover:Rollover._replace",
+                "octavo.broker.partition.rollover:Rollover._replace",
                 "        may_be_named = True\n"
                 "        await self._record.change("
                 "lambda record: self._joined(record, old, new, insertion))\n",
@@ -99,7 +99,7 @@ BUGS = (
         "issues/test_trimmed_producers_store_twice.py",
         (
             Edit(
-                "broker.upkeep:Upkeep._trim",
+                "octavo.broker.partition.upkeep:Upkeep._trim",
                 "limits = [self._subscriptions.oldest_unacked(), scanned_from]",
                 "limits = [self._subscriptions.oldest_unacked()]",
             ),
@@ -114,7 +114,7 @@ BUGS = (
         "unit/broker/test_members.py",
         (
             Edit(
-                "broker.members:Members._reload",
+                "octavo.broker.cluster.members:Members._reload",
                 "if values.get(n) != value",
                 "if n not in values",
             ),
@@ -129,7 +129,7 @@ BUGS = (
         "unit/broker/test_members.py",
         (
             Edit(
-                "broker.members:Members._reload",
+                "octavo.broker.cluster.members:Members._reload",
                 "name: now_s if name in gone else self._up_since_s.get(name, now_s)",
                 "name: self._up_since_s.get(name, now_s)",
             ),
@@ -144,7 +144,7 @@ BUGS = (
         "unit/broker/test_partition_record.py",
         (
             Edit(
-                "broker.partition_record:PartitionRecordKeeper.look",
+                "octavo.broker.log.record:PartitionRecordKeeper.look",
                 "            if same_to_owner(found, self.value):\n"
                 "                self._version = version\n"
                 "                self._set(found)\n",
@@ -161,7 +161,7 @@ BUGS = (
         "unit/broker/test_broker_memory.py",
         (
             Edit(
-                "broker.cache:PartitionTail.append",
+                "octavo.broker.log.cache:PartitionTail.append",
                 "    if self._gone:\n        return\n",
                 "",
             ),
@@ -176,7 +176,7 @@ BUGS = (
         "cluster/test_broker_transactions.py",
         (
             Edit(
-                "broker.splicing:Splicer._is_void",
+                "octavo.broker.partition.splicing:Splicer._is_void",
                 "topic.deleting or not part.is_of(topic)",
                 "topic.deleting",
             ),
@@ -192,7 +192,7 @@ BUGS = (
         "issues/test_release_that_failed_is_for_ever.py",
         (
             Edit(
-                "broker.ownership:Owners.owner_of",
+                "octavo.broker.cluster.ownership:Owners.owner_of",
                 "ours = owner is not None or preferred.broker_id == self._members.own.broker_id",
                 "ours = preferred.broker_id == self._members.own.broker_id",
             ),
@@ -208,7 +208,7 @@ BUGS = (
         "issues/test_release_that_failed_is_for_ever.py",
         (
             Edit(
-                "broker.ownership:Owners._release_noted",
+                "octavo.broker.cluster.ownership:Owners._release_noted",
                 "        if claim and await self._ownership.owner(path) == self._value:\n"
                 "            await self._ownership.claim(path, self._value)\n",
                 "",
@@ -224,7 +224,7 @@ BUGS = (
         "issues/test_batches_are_proved_at_the_door.py::test_corrupted_batches_are_refused_or_whole",
         (
             Edit(
-                "broker.batch_proofs:_prove",
+                "octavo.broker.http.batch_proofs:_prove",
                 "for number in range(windows.windows):",
                 "for number in range(1):",
             ),
@@ -239,7 +239,7 @@ BUGS = (
         "issues/test_one_peer_holds_up_all_proofs.py::test_peers_take_turns",
         (
             Edit(
-                "broker.batch_proofs:_Line.enter",
+                "octavo.broker.http.batch_proofs:_Line.enter",
                 "self._waiting.push(peer, turn)",
                 'self._waiting.push("", turn)',
             ),
@@ -254,7 +254,7 @@ BUGS = (
         "issues/test_batches_are_proved_at_the_door.py::test_the_cache_counts_what_it_holds",
         (
             Edit(
-                "broker.open_batches:_cost_bytes",
+                "octavo.broker.log.open_batches:_cost_bytes",
                 "held = found.held_bytes if isinstance(found, BatchWindows) else 0",
                 "held = 0",
             ),

@@ -18,7 +18,7 @@ BUGS = (
         "issues/test_ledgers_are_not_anyones.py",
         (
             Edit(
-                "bookie.ledger_control:LedgerControl.admit",
+                "octavo.bookie.ledgers.control:LedgerControl.admit",
                 "return _OK if first > reached else None",
                 "return _OK",
             ),
@@ -33,7 +33,7 @@ BUGS = (
         "issues/test_ledgers_are_not_anyones.py",
         (
             Edit(
-                "bookie.repeats:Repeats._look",
+                "octavo.bookie.write.repeats:Repeats._look",
                 "await self._journals.settled(run.ledger_id)",
                 "pass",
             ),
@@ -47,7 +47,7 @@ BUGS = (
         "issues/test_ledgers_are_not_anyones.py",
         (
             Edit(
-                "bookie.repeats:Repeats._look",
+                "octavo.bookie.write.repeats:Repeats._look",
                 "code = self._admission(run)",
                 "code = Code.OK",
             ),
@@ -62,7 +62,7 @@ BUGS = (
         "issues/test_same_entry_after_a_failed_sync.py",
         (
             Edit(
-                "bookie.repeats:_kept",
+                "octavo.bookie.write.repeats:_kept",
                 "Code.IO if journal.is_stopped else Code.OK",
                 "Code.OK",
             ),
@@ -77,7 +77,7 @@ BUGS = (
         "issues/test_same_entry_after_a_failed_sync.py",
         (
             Edit(
-                "bookie.repeats:Repeats._look",
+                "octavo.bookie.write.repeats:Repeats._look",
                 "journal.append([], 0, partial(_kept, journal, run, done), lane)",
                 "_kept(journal, run, done, None)",
             ),
@@ -91,7 +91,7 @@ BUGS = (
         "issues/test_ledgers_are_not_anyones.py",
         (
             Edit(
-                "bookie.chunk:split_adds",
+                "octavo.bookie.adds.chunk:split_adds",
                 "if lac >= entry_id >= 0 and",
                 "if lac > entry_id >= 0 and",
             ),

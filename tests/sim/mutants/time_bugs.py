@@ -17,7 +17,7 @@ MUTANTS = (
         "timestamps out of order, a take-over, retention by time",
         (
             Edit(
-                "broker.opening:PartitionOpener._measure",
+                "octavo.broker.partition.opening:PartitionOpener._measure",
                 "0 if recovered.last_entry == 0 else -1",
                 "0",
             ),
@@ -35,7 +35,7 @@ MUTANTS = (
         "a broker's clock that jumps, retention by time",
         (
             Edit(
-                "broker.timekeeper:Timekeeper.now",
+                "octavo.broker.clock.timekeeper:Timekeeper.now",
                 "found = self._clock.observe(reading)",
                 'found = DeletionTime(self._wall(), "", 0, self._wall())',
             ),
@@ -54,7 +54,7 @@ MUTANTS = (
         "a broker's clock that stays ahead, no second clock, retention by time",
         (
             Edit(
-                "broker.deletion_clock:DeletionClock.observe",
+                "octavo.broker.clock.deletion_clock:DeletionClock.observe",
                 "may=witnessed or gap_ms < 0",
                 "may=True",
             ),
@@ -72,7 +72,7 @@ MUTANTS = (
         "messages without timestamps, retention by time",
         (
             Edit(
-                "broker.chain:is_older",
+                "octavo.broker.log.chain:is_older",
                 "is_measured(link) and link.first_ms >= 0 and now_ms",
                 "is_measured(link) and now_ms",
             ),
@@ -90,7 +90,7 @@ MUTANTS = (
         "timestamps out of order, lookups by time",
         (
             Edit(
-                "ledger.entry_source:EntrySource.as_new_as",
+                "octavo.ledger.read.entry_source:EntrySource.as_new_as",
                 "< time_ms - disorder_ms",
                 "< time_ms",
             ),
@@ -108,7 +108,7 @@ MUTANTS = (
         "timestamps out of order, lookups by time",
         (
             Edit(
-                "broker.chain:Contents.plus",
+                "octavo.broker.log.chain:Contents.plus",
                 "max(self.disorder_ms, self.last_ms - newest)",
                 "max(0, self.last_ms - newest)",
             ),

@@ -8,7 +8,7 @@ MUTANTS = (
     Mutant(
         "commit-not-keyed-by-the-batch",
         0,
-        "transaction.py (once)",
+        "broker/bulkload/rules.py (once)",
         "a batch is committed again when it is written again",
         """After an outcome that stayed unknown Spark writes the batch again, to new ledgers, and
         commits it under the same number. The edit takes the same number for a newer batch: the
@@ -17,7 +17,7 @@ MUTANTS = (
         "a query that repeats a batch which is committed already",
         (
             Edit(
-                "broker.transaction:standing",
+                "octavo.broker.bulkload.rules:standing",
                 "if batch <= record.batch:",
                 "if batch < record.batch:",
             ),
@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant(
         "complete-though-a-partition-failed",
         0,
-        "transaction.py (all or nothing)",
+        "broker/bulkload/rules.py (all or nothing)",
         "a transaction is complete though a partition does not have its part",
         """The commit is answered, and the record says complete, when the owners were asked,
         whatever they said. From then on nobody owes the part to the partition that failed: it
@@ -35,7 +35,7 @@ MUTANTS = (
         "a take-over or a lost call while parts are taken in",
         (
             Edit(
-                "broker.transactions:Transactions._finish",
+                "octavo.broker.bulkload.driver:Transactions._finish",
                 "if isinstance(result, OctavoError):\n",
                 "if isinstance(result, OctavoError):\n            continue\n"
                 "        if isinstance(result, OctavoError):\n",
@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "abort-deletes-what-is-owed",
         0,
-        "transaction.py (giving up)",
+        "broker/bulkload/rules.py (giving up)",
         "an abort deletes private ledgers that are committed",
         """A driver that does not know whether its commit took place aborts; who collects orphans
         does the same from outside. Between the commit and the splice no partition names the
@@ -55,7 +55,7 @@ MUTANTS = (
         "an abort, or a collection of orphans, between commit and splice",
         (
             Edit(
-                "broker.transactions:Transactions._is_needed",
+                "octavo.broker.bulkload.driver:Transactions._is_needed",
                 "if not record.complete and ",
                 "if False and ",
             ),
@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "spliced-without-a-mark",
         0,
-        "transaction.py (once)",
+        "broker/bulkload/rules.py (once)",
         "a partition does not keep which batch it took in",
         """The answer of a splice is lost, the commit is made again: the owner, which may be another
         one by now, must know that it has the part. The edit lets it keep nothing.""",
@@ -72,7 +72,7 @@ MUTANTS = (
         "a commit that is repeated before it is complete",
         (
             Edit(
-                "broker.transaction:marking",
+                "octavo.broker.bulkload.rules:marking",
                 "    return {**kept, mark: batch}",
                 "    return kept",
             ),
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "old-copy-finishes",
         0,
-        "offloads.py (uuid)",
+        "metadata/offloads.py (uuid)",
         "a copy that was begun anew is finished by the run before",
         """A run that was taken for dead comes back and enters its object, which the new run has
         removed. The edit does not look whose copy the record waits for.""",
@@ -106,7 +106,7 @@ MUTANTS = (
         "two runs at once, or one whose predecessor's last call is late",
         (
             Edit(
-                "metadata.offloads:finished",
+                "octavo.metadata.offloads:finished",
                 "found.uuid != whole.uuid or ",
                 "",
             ),
@@ -124,7 +124,7 @@ MUTANTS = (
         "a roll-over or a trim while a copy is entered",
         (
             Edit(
-                "broker.partition_record:PartitionRecordKeeper._put",
+                "octavo.broker.log.record:PartitionRecordKeeper._put",
                 "wanted = with_jobs_part_of(wanted, found)\n",
                 "continue\n",
             ),

@@ -18,7 +18,7 @@ MUTANTS = (
         "replies of the metadata store that get lost at a take-over or a roll-over",
         (
             Edit(
-                "broker.partition_record:PartitionRecordKeeper._put",
+                "octavo.broker.log.record:PartitionRecordKeeper._put",
                 "        except MetadataUnavailable:\n            unsure = True\n",
                 "        except MetadataUnavailable as error:\n"
                 "            raise OwnershipLost(str(error), refused=True) from error\n",
@@ -38,7 +38,7 @@ MUTANTS = (
         "consumers at the end of a partition, a take-over with publishes under way",
         (
             Edit(
-                "broker.partition_log:PartitionLog.end_offset",
+                "octavo.broker.partition.log:PartitionLog.end_offset",
                 "else self._publisher.confirmed_offset",
                 "else self._publisher.next_offset",
             ),
@@ -55,7 +55,7 @@ MUTANTS = (
         "consumers, take-overs",
         (
             Edit(
-                "broker.subscription:Subscription.acknowledge",
+                "octavo.broker.subscriptions.subscription:Subscription.acknowledge",
                 "await self._log.persist(ack_op(self.info.name, ranges))",
                 "pass",
             ),
@@ -72,7 +72,7 @@ MUTANTS = (
         "consumers, take-overs",
         (
             Edit(
-                "broker.subscriptions:SubscriptionSet.restore",
+                "octavo.broker.subscriptions.subscriptions:SubscriptionSet.restore",
                 "self._cursors = cursors",
                 "pass",
             ),
@@ -89,7 +89,7 @@ MUTANTS = (
         "producers that come back under a new epoch while requests are late",
         (
             Edit(
-                "broker.dedup:ProducerTable.check",
+                "octavo.broker.state.dedup:ProducerTable.check",
                 "    if known is not None and epoch < known.epoch:",
                 "    if known is not None and epoch < known.epoch:\n        return None\n"
                 "    if known is not None and epoch < known.epoch:",
@@ -108,13 +108,13 @@ MUTANTS = (
         "a broker paused past its session, with a ledger to trim or to roll",
         (
             Edit(
-                "broker.ownership:Owners._claim_lost",
+                "octavo.broker.cluster.ownership:Owners._claim_lost",
                 "if local is not None:\n"
                 '        local.partition.abandon("this broker\'s session has ended")',
                 "del local",
             ),
             Edit(
-                "broker.partition_record:PartitionRecordKeeper._put",
+                "octavo.broker.log.record:PartitionRecordKeeper._put",
                 "        except VersionConflict:\n            pass",
                 "        except VersionConflict:\n"
                 "            _, version = await self._topics.read_partition(*self._name)\n"
@@ -134,7 +134,7 @@ MUTANTS = (
         "deduplicating producers, take-overs",
         (
             Edit(
-                "broker.opening:PartitionOpener._producers",
+                "octavo.broker.partition.opening:PartitionOpener._producers",
                 "    return table\n",
                 "    return ProducerTable(self._config.producers_max)\n",
             ),
@@ -152,7 +152,7 @@ MUTANTS = (
         "take-overs with publishes under way",
         (
             Edit(
-                "broker.opening:PartitionOpener._close_last",
+                "octavo.broker.partition.opening:PartitionOpener._close_last",
                 "    return await self._ledgers.recover(last.ledger_id)",
                 "    reader = await self._ledgers.open(last.ledger_id)\n"
                 "    end = await reader.refresh()\n"

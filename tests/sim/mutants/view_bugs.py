@@ -18,7 +18,7 @@ MUTANTS = (
         "views of many small ledgers, or uneven entries",
         (
             Edit(
-                "broker.compacted:CompactedLog.read",
+                "octavo.broker.partition.compacted:CompactedLog.read",
                 "if start == horizon and room.is_left:",
                 "if room.is_left:",
             ),
@@ -36,7 +36,7 @@ MUTANTS = (
         "readers that begin amid an entry where another one's page ended",
         (
             Edit(
-                "broker.compacted_view:Hints.note",
+                "octavo.broker.log.compacted_view:Hints.note",
                 "self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)",
                 "self._put(batch.ledger_id, batch.entry_id + 1, batch.base_offset, following + 1)",
             ),
@@ -54,7 +54,7 @@ MUTANTS = (
         "a second view while the owner stays",
         (
             Edit(
-                "broker.compacted:CompactedReader.now",
+                "octavo.broker.partition.compacted:CompactedReader.now",
                 "if known is not self._known:",
                 "if self._known is None:",
             ),
@@ -72,7 +72,7 @@ MUTANTS = (
         "timestamps out of order, a log that goes back behind the horizon",
         (
             Edit(
-                "broker.compacted:CompactedLog._offset_at",
+                "octavo.broker.partition.compacted:CompactedLog._offset_at",
                 "self._log.offset_at(time_ms, horizon)",
                 "self._log.offset_at(time_ms)",
             ),
@@ -91,7 +91,7 @@ MUTANTS = (
         "a roll-over or a trim while a view is published",
         (
             Edit(
-                "metadata.offloads:with_jobs_part_of",
+                "octavo.metadata.offloads:with_jobs_part_of",
                 ", compaction=newer.compaction)",
                 ")",
             ),

@@ -18,7 +18,7 @@ MUTANTS = (
         "a bookie that fails while its writer is idle, then a crash of the writer",
         (
             Edit(
-                "ledger.writing:Writing.chosen",
+                "octavo.ledger.write.writing:Writing.chosen",
                 "if not self._publish:",
                 "if not self._publish or self.lap == self.lac:",
             ),
@@ -37,7 +37,7 @@ MUTANTS = (
         "an ensemble change of a ledger with E > Qw",
         (
             Edit(
-                "ledger.writing:Writing._apply",
+                "octavo.ledger.write.writing:Writing._apply",
                 "    self.acks.join(position, self.lac)",
                 "    if self.quorum.holds(position, first):\n"
                 "            self.acks.join(position, self.lac)",
@@ -56,7 +56,7 @@ MUTANTS = (
         "two bookies failing within one round trip to the metadata store",
         (
             Edit(
-                "ledger.writing:Writing.failed",
+                "octavo.ledger.write.writing:Writing.failed",
                 "if self.state in (State.OPEN, State.STALLED):",
                 "if self.state in (State.OPEN, State.STALLED, State.PUBLISHING):",
             ),
@@ -74,7 +74,7 @@ MUTANTS = (
         "a close while a bookie is down and no spare is there",
         (
             Edit(
-                "ledger.writing:Writing._closed_record",
+                "octavo.ledger.write.writing:Writing._closed_record",
                 "last_entry=self.lac,",
                 "last_entry=self.metadata.fragments[-1].first_entry - 1\n"
                 "        if self.down\n"
@@ -93,11 +93,15 @@ MUTANTS = (
         "anything",
         (
             Edit(
-                "ledger.quorum:Acks.confirmed",
+                "octavo.ledger.quorum:Acks.confirmed",
                 "quorum.ensemble_size - quorum.ack_quorum]",
                 "quorum.ensemble_size - 1]",
             ),
-            Edit("ledger.quorum:Acks._enough", "stored >= self.quorum.ack_quorum", "stored >= 1"),
+            Edit(
+                "octavo.ledger.quorum:Acks._enough",
+                "stored >= self.quorum.ack_quorum",
+                "stored >= 1",
+            ),
         ),
     ),
     Mutant(
@@ -111,7 +115,7 @@ MUTANTS = (
         "an ensemble change with adds under way",
         (
             Edit(
-                "ledger.writing:Writing._apply",
+                "octavo.ledger.write.writing:Writing._apply",
                 "    self.acks.join(position, self.lac)\n",
                 "    pass\n",
             ),
@@ -129,7 +133,7 @@ MUTANTS = (
         "requests to the metadata store that get lost",
         (
             Edit(
-                "ledger.records:change_record",
+                "octavo.ledger.records:change_record",
                 "except (MetadataUnavailable, SessionExpired):\n                    unsure = True",
                 "except (MetadataUnavailable, SessionExpired):\n"
                 "                    return ChangeWritten(version + 1)",

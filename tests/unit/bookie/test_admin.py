@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bookie import admin as module
-from bookie.admin import AdminServer
-from bookie.metrics import BookieMetrics
-from protocol.codes import BookieIOError
+from octavo.bookie import admin as module
+from octavo.bookie.admin import AdminServer
+from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.protocol.codes import BookieIOError
 
 
 @pytest.fixture

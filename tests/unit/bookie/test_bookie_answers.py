@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.answers import Answers, add_answers
-from protocol.answers import Added, parse_answers
-from protocol.codes import Code
-from protocol.frames import add_answer
+from octavo.bookie.wire.answers import Answers, add_answers
+from octavo.protocol.answers import Added, parse_answers
+from octavo.protocol.codes import Code
+from octavo.protocol.frames import add_answer
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 1000])

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.chunk import Adds, split_adds
-from protocol.codes import FrameTooLong, ProtocolError
-from protocol.entry import DigestType, digest_for, pack_entry
-from protocol.frames import Flag, add_prefix, read_request
+from octavo.bookie.adds.chunk import Adds, split_adds
+from octavo.protocol.codes import FrameTooLong, ProtocolError
+from octavo.protocol.entry import DigestType, digest_for, pack_entry
+from octavo.protocol.frames import Flag, add_prefix, read_request
 
 FRAME_BYTES_MAX = 100_000
 CRC32C = digest_for(DigestType.CRC32C, b"")

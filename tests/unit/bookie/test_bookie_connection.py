@@ -10,18 +10,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.add_run import AddRun
-from bookie.budget import Budget, FrameRoom
-from bookie.config import BookieConfig
-from bookie.connection import Connection
-from bookie.flow import Flow
-from bookie.metrics import BookieMetrics
-from bookie.pressure import AddPressure
-from bookie.read_line import ReadLine
-from bookie.write_cache import WriteCache
-from protocol.answers import Added, ReadAnswer, parse_answers
-from protocol.codes import Code
-from protocol.frames import ReadRequest, read_answer, read_request
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.admission.budget import Budget, FrameRoom
+from octavo.bookie.admission.pressure import AddPressure
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.wire.connection import Connection
+from octavo.bookie.wire.flow import Flow
+from octavo.bookie.wire.read_line import ReadLine
+from octavo.bookie.write.cache import WriteCache
+from octavo.protocol.answers import Added, ReadAnswer, parse_answers
+from octavo.protocol.codes import Code
+from octavo.protocol.frames import ReadRequest, read_answer, read_request
 from tests.raw_bookie import add_of, entry_of
 
 METRICS = BookieMetrics()

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from bookie.collector import Collector, _Due
-from bookie.compaction import Pace
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.garbage import Quarantine
-from bookie.ledger_rules import Fate
-from bookie.proofs import Proofs
-from bookie.storage import Storage
-from metadata.embedded import EmbeddedStore
-from metadata.ledger_record import Fragment, LedgerMetadata
-from metadata.ledgers import LedgerStore
-from metadata.store import MetadataUnavailable
-from protocol.codes import Code, NoSuchLedger, ReadOnly
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.gc.collector import Collector, _Due
+from octavo.bookie.gc.compaction import Pace
+from octavo.bookie.gc.proofs import Proofs
+from octavo.bookie.gc.rules import Quarantine
+from octavo.bookie.ledgers.rules import Fate
+from octavo.bookie.storage import Storage
+from octavo.metadata.embedded import EmbeddedStore
+from octavo.metadata.ledger_record import Fragment, LedgerMetadata
+from octavo.metadata.ledgers import LedgerStore
+from octavo.metadata.store import MetadataUnavailable
+from octavo.protocol.codes import Code, NoSuchLedger, ReadOnly
 from tests.storage_support import entry_bytes, eventually, make_run
 
 PAYLOAD = b"x" * 4000

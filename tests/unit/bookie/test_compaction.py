@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.compaction import Cleared
-from bookie.disk import DiskError, DiskFull, SyncFailed
-from bookie.entry_log import EntryLogs
-from bookie.entry_log_format import encode_map
-from bookie.index import MemoryIndex
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger, ReadOnly
+from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
+from octavo.bookie.entrylog.format import encode_map
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.gc.compaction import Cleared
+from octavo.bookie.index.index import MemoryIndex
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, ReadOnly
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import CONFIG, Bench, abandon, entry_bytes, make_run
 

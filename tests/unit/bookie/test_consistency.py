@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.consistency import ConsistencyCheck
-from bookie.damage import Damage, DamageKind, DamageRegistry
-from bookie.entry_log import Location
-from bookie.entry_log_format import RECORD_BYTES
-from bookie.index import IndexRun, MemoryIndex
+from octavo.bookie.check.consistency import ConsistencyCheck
+from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
+from octavo.bookie.entrylog.format import RECORD_BYTES
+from octavo.bookie.entrylog.log import Location
+from octavo.bookie.index.index import IndexRun, MemoryIndex
 from tests.damaged_logs import Placed, checked_run, cut, fill, flip, records_in
 from tests.storage_support import CONFIG, Bench
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config import BookieConfig
-from bookie.damage import DamageKind
-from bookie.disk import RealDisk
-from bookie.folder_check import Report, check_folders
-from bookie.index import RocksIndex
-from protocol.codes import BookieIOError
+from octavo.bookie.check.folder_check import Report, check_folders
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.damage import DamageKind
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.index.index import RocksIndex
+from octavo.protocol.codes import BookieIOError
 from tests.damaged_logs import checked_run
 from tests.real_folders import RealBench, filled, names_in, read, remove, write
 
@@ -147,7 +147,7 @@ async def test_the_log_that_the_mark_names(tmp_path: Path) -> None:
 
 
 async def test_an_index_that_is_looked_at_takes_no_writes(tmp_path: Path) -> None:
-    from bookie.index_view import IndexView
+    from octavo.bookie.index.view import IndexView
 
     config, before = await filled(tmp_path)
     view = IndexView(f"{config.ledger_directories[0]}/index")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from bookie.damage import Damage, DamageKind, DamageRegistry
-from bookie.entry_log_format import file_name
+from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
+from octavo.bookie.entrylog.format import file_name
 
 
 def test_a_finding_is_kept_and_told_once() -> None:

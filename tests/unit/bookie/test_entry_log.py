@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.disk import DiskFull
-from bookie.entry_log import EntryLogMissing, EntryLogs, Location
-from bookie.entry_log_format import RECORD_BYTES, LogRun, decode_footer, file_name
-from bookie.ledger_state import LedgerState, LedgerStateDamaged, StateFile, encode_record
-from protocol.codes import BookieIOError
+from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.entrylog.format import RECORD_BYTES, LogRun, decode_footer, file_name
+from octavo.bookie.entrylog.log import EntryLogMissing, EntryLogs, Location
+from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
+from octavo.protocol.codes import BookieIOError
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import KEY, make_run
 

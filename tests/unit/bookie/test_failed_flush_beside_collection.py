@@ -13,8 +13,8 @@ import random
 
 import pytest
 
-from bookie.disk import DiskFull
-from protocol.codes import BookieError, Code, NoSuchEntry, NoSuchLedger
+from octavo.bookie.disk.files import DiskFull
+from octavo.protocol.codes import BookieError, Code, NoSuchEntry, NoSuchLedger
 from tests.storage_support import Bench, entry_bytes
 from tests.unit.bookie.test_compaction import TINY, clear_all
 

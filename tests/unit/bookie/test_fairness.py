@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.budget import Budget
-from bookie.journal_queue import JournalQueue
-from bookie.metrics import BookieMetrics
-from bookie.pressure import RUN_BYTES, AddPressure, Pressure
-from bookie.read_cache import ReadCache
-from bookie.read_line import ReadLine
-from bookie.read_stats import ReadStats
-from bookie.reads import ColdReads
-from bookie.write_cache import WriteCache
-from protocol.codes import Code, TooManyRequests
-from protocol.fair_line import FairLine
-from protocol.frames import Flag
+from octavo.bookie.admission.budget import Budget
+from octavo.bookie.admission.pressure import RUN_BYTES, AddPressure, Pressure
+from octavo.bookie.journal.queue import JournalQueue
+from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.read.cache import ReadCache
+from octavo.bookie.read.reads import ColdReads
+from octavo.bookie.read.stats import ReadStats
+from octavo.bookie.wire.read_line import ReadLine
+from octavo.bookie.write.cache import WriteCache
+from octavo.protocol.codes import Code, TooManyRequests
+from octavo.protocol.fair_line import FairLine
+from octavo.protocol.frames import Flag
 from tests.raw_bookie import (
     RawClient,
     TroubledDisk,

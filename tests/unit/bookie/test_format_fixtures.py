@@ -14,23 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from bookie.add_run import AddRun
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.entry_log import EntryLogs
-from bookie.index import RocksIndex
-from bookie.journal_reader import JournalReader
-from bookie.ledger_state import StateFile
-from bookie.limbo import decode_limbo, read_limbo
-from bookie.mark import decode_mark
-from bookie.replay import records_of
-from bookie.storage import Storage
-from metadata.cookie import decode_cookie
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.index.index import RocksIndex
+from octavo.bookie.journal.mark import decode_mark
+from octavo.bookie.journal.reader import JournalReader
+from octavo.bookie.journal.replay import records_of
+from octavo.bookie.ledgers.limbo import decode_limbo, read_limbo
+from octavo.bookie.ledgers.state import StateFile
+from octavo.bookie.storage import Storage
 from octavo.inspect.line import Wish
 from octavo.inspect.small import mark_fields
 from octavo.inspect.walks import KINDS, walks_of
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger
-from protocol.entry import digest_for, unpack_entry
+from octavo.metadata.cookie import decode_cookie
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
+from octavo.protocol.entry import digest_for, unpack_entry
 from tests.fixtures.formats import make
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,11 +39,11 @@ GENERATIONS = sorted((FIXTURES / "bookie").iterdir())
 NOT_OF_FILES = {"protocol/frames.py", "protocol/extension.py"}
 """Versions of what goes over the wire."""
 WHERE = {
-    "bookie/journal_format.py": "journal",
-    "bookie/entry_log_format.py": "entry_log",
-    "bookie/ledger_state.py": "ledger_state",
-    "bookie/limbo.py": "limbo",
-    "bookie/mark.py": "mark",
+    "bookie/journal/format.py": "journal",
+    "bookie/entrylog/format.py": "entry_log",
+    "bookie/ledgers/state.py": "ledger_state",
+    "bookie/ledgers/limbo.py": "limbo",
+    "bookie/journal/mark.py": "mark",
     "metadata/cookie.py": "cookie",
 }
 

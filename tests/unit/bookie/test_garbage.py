@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.garbage import Action, Decision, LogFacts, Quarantine, Rules, Verdict, longest, plan
+from octavo.bookie.gc.rules import (
+    Action,
+    Decision,
+    LogFacts,
+    Quarantine,
+    Rules,
+    Verdict,
+    longest,
+    plan,
+)
 
 RULES = Rules(0.2, 0.8, minor_due=True, major_due=True, room_bytes=10_000)
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.disk import File
-from bookie.journal import JournalWriter
-from bookie.journal_format import BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, JournalDamaged, file_name
-from bookie.journal_reader import JournalReader
-from bookie.mark import Position
+from octavo.bookie.disk.files import File
+from octavo.bookie.journal.format import (
+    BLOCK_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    JournalDamaged,
+    file_name,
+)
+from octavo.bookie.journal.mark import Position
+from octavo.bookie.journal.reader import JournalReader
+from octavo.bookie.journal.writer import JournalWriter
 from tests.memory_disk import MemoryDisk
 
 BODIES = [b"first" * 10, b"second" * 200, b"third" * 30]
@@ -240,7 +245,7 @@ def test_after_a_torn_tail_a_new_file_goes_on() -> None:
 
 
 def test_an_unknown_version_is_named() -> None:
-    from bookie import journal_format
+    from octavo.bookie.journal import format as journal_format
 
     head = bytearray(journal_format.encode_file_header(1))
     head[11] = 9

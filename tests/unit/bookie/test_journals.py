@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.add_run import AddRun
-from bookie.disk import SyncFailed
-from bookie.journal_format import (
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.disk.files import SyncFailed
+from octavo.bookie.journal.format import (
     FILE_HEADER_BYTES,
     BlockKind,
     JournalDamaged,
@@ -21,9 +21,9 @@ from bookie.journal_format import (
     encode_block_header,
     encode_meta,
 )
-from bookie.journals import journal_of
-from bookie.mark import NOWHERE, Position, read_mark
-from protocol.codes import Code, NoSuchLedger
+from octavo.bookie.journal.journals import journal_of
+from octavo.bookie.journal.mark import NOWHERE, Position, read_mark
+from octavo.protocol.codes import Code, NoSuchLedger
 from tests.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
 
 TWO = replace(CONFIG, journal_directories=("/j", "/k"))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bookie.lac_watch import LacWatches
+from octavo.bookie.ledgers.lac_watch import LacWatches
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from bookie.cookies import CookieRefused, lost_folders
-from bookie.ledger_rules import admission
-from bookie.ledger_state import LedgerState
-from bookie.limbo import (
+from octavo.bookie.ledgers.cookies import CookieRefused, lost_folders
+from octavo.bookie.ledgers.limbo import (
     NAME,
     Limbo,
     LimboDamaged,
@@ -25,8 +23,10 @@ from bookie.limbo import (
     vouched,
     write_limbo,
 )
-from metadata.cookie import Cookie
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger, UnknownState
+from octavo.bookie.ledgers.rules import admission
+from octavo.bookie.ledgers.state import LedgerState
+from octavo.metadata.cookie import Cookie
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, UnknownState
 from tests.crash_states.images import images
 from tests.crash_states.lives import CrashPoint, Recorder
 from tests.sim.disk import SimDisk

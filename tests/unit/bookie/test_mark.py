@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
-from bookie.journal_format import JournalDamaged
-from bookie.mark import (
+from octavo.bookie.journal.format import JournalDamaged
+from octavo.bookie.journal.mark import (
     NAME,
     Mark,
     MarkRefused,

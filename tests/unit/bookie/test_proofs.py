@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bookie.proofs import Proofs
-from metadata.store import BadRecord, MetadataUnavailable, RecordNotFound
+from octavo.bookie.gc.proofs import Proofs
+from octavo.metadata.store import BadRecord, MetadataUnavailable, RecordNotFound
 
 STATES = ("there", "gone", "bad", "missing from the listing", "bad and not listed")
 

@@ -7,9 +7,9 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from bookie.read_cache import CachedRun, ReadCache
-from bookie.read_stats import ReadStats
-from bookie.reads import ColdReads
+from octavo.bookie.read.cache import CachedRun, ReadCache
+from octavo.bookie.read.reads import ColdReads
+from octavo.bookie.read.stats import ReadStats
 from tests.raw_bookie import adds_of, config_in, entry_of
 
 LEDGER = 1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie import disk as disk_module
-from bookie.disk import DiskError, DiskFull, RealDisk, SyncFailed
+from octavo.bookie.disk import files as disk_module
+from octavo.bookie.disk.files import DiskError, DiskFull, RealDisk, SyncFailed
 
 
 def test_no_space_is_disk_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

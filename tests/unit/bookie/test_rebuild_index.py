@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config import BookieConfig
-from bookie.disk import DiskError, RealDisk
-from bookie.entry_log import EntryLogs
-from bookie.index import RocksIndex
-from bookie.index_rebuild import RebuildRefused, rebuild_index, settle
-from protocol.codes import BookieIOError, NoSuchLedger
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import DiskError, RealDisk
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.index.index import RocksIndex
+from octavo.bookie.startup.index_rebuild import RebuildRefused, rebuild_index, settle
+from octavo.protocol.codes import BookieIOError, NoSuchLedger
 from tests.real_folders import RealBench, config_in, filled, names_in, read, remove, runs_of, write
 from tests.storage_support import entry_bytes
 

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from bookie import replay
-from bookie.add_run import AddRun
-from bookie.journal_format import JournalDamaged
-from bookie.replay import records_of
-from protocol.entry import HEADER
-from protocol.frames import ADD_IDS, Flag, add_prefix
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.journal import replay
+from octavo.bookie.journal.format import JournalDamaged
+from octavo.bookie.journal.replay import records_of
+from octavo.protocol.entry import HEADER
+from octavo.protocol.frames import ADD_IDS, Flag, add_prefix
 
 KEYS = (b"k" * 20, b"l" * 20)
 

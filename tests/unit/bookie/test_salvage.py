@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.damage import DamageKind
-from bookie.entry_log import EntryLogMissing
-from bookie.entry_log_format import log_id_of
-from bookie.journal_format import JournalDamaged, JournalVersionUnknown, file_id_of
-from bookie.ledger_state import LedgerStateDamaged
-from bookie.ledger_state import file_id_of as state_id_of
-from bookie.limbo import deepened, read_limbo, write_limbo
-from protocol.codes import BookieIOError, Code, NoSuchLedger, OctavoError, UnknownState
+from octavo.bookie.disk.damage import DamageKind
+from octavo.bookie.entrylog.format import log_id_of
+from octavo.bookie.entrylog.log import EntryLogMissing
+from octavo.bookie.journal.format import JournalDamaged, JournalVersionUnknown, file_id_of
+from octavo.bookie.ledgers.limbo import deepened, read_limbo, write_limbo
+from octavo.bookie.ledgers.state import LedgerStateDamaged
+from octavo.bookie.ledgers.state import file_id_of as state_id_of
+from octavo.protocol.codes import BookieIOError, Code, NoSuchLedger, OctavoError, UnknownState
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes
 
@@ -184,7 +184,7 @@ async def test_a_newer_version_is_no_loss_to_accept(monkeypatch: pytest.MonkeyPa
     async with Bench() as bench:
         await bench.add(1, 0, b"a")
         await crashed(bench)
-        monkeypatch.setattr("bookie.journal_format.VERSION", 9)
+        monkeypatch.setattr("octavo.bookie.journal.format.VERSION", 9)
         with pytest.raises(JournalVersionUnknown):
             await start_again(bench, accept=True)
         monkeypatch.undo()
@@ -281,7 +281,7 @@ async def test_what_the_logs_hold_behind_the_mark_is_kept_when_the_journal_lost_
             raise RuntimeError("the power goes before the mark is written")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("bookie.checkpoint.write_mark", no_mark)
+            patch.setattr("octavo.bookie.write.checkpoint.write_mark", no_mark)
             with pytest.raises(RuntimeError):
                 await bench.storage.checkpoint()
         disk = await crashed(bench)

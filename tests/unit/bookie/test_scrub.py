@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.damage import Damage, DamageKind
-from bookie.disk import DiskError
-from bookie.entry_log_format import RECORD_BYTES
-from bookie.scrub import Scrubber
+from octavo.bookie.check.scrub import Scrubber
+from octavo.bookie.disk.damage import Damage, DamageKind
+from octavo.bookie.disk.files import DiskError
+from octavo.bookie.entrylog.format import RECORD_BYTES
 from tests.damaged_logs import Placed, checked_run, cut, fill, flip
 from tests.storage_support import CONFIG, Bench, make_run
 

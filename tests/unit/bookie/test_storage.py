@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config import BookieConfig
-from bookie.disk import RealDisk
-from bookie.storage import Storage
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger, Unauthorized
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, Unauthorized
 from tests.storage_support import CONFIG, KEY, OTHER_KEY, Bench, entry_bytes, make_run
 
 

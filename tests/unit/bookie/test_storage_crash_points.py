@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.disk import DiskError
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger
+from octavo.bookie.disk.files import DiskError
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes
 

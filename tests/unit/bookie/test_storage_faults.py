@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config import BookieConfig
-from bookie.disk import DiskError, DiskFull, RealDisk, SyncFailed
-from bookie.journal_format import JournalDamaged, file_name
-from bookie.ledger_state import LedgerStateDamaged
-from bookie.storage import Storage
-from protocol.codes import BookieIOError, Code, NoSuchEntry, ReadOnly
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import DiskError, DiskFull, RealDisk, SyncFailed
+from octavo.bookie.journal.format import JournalDamaged, file_name
+from octavo.bookie.ledgers.state import LedgerStateDamaged
+from octavo.bookie.storage import Storage
+from octavo.protocol.codes import BookieIOError, Code, NoSuchEntry, ReadOnly
 from tests.memory_disk import MemoryDisk
 from tests.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
 

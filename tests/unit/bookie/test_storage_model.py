@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codes import Code, NoSuchEntry, NoSuchLedger
+from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
 from tests.storage_support import KEY, Bench, entry_bytes, make_run
 
 LEDGERS = (0, 1, 2)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.read_cache import CachedRun, ReadCache
-from bookie.write_cache import Half, IntervalMap, WriteCache, log_runs
-from protocol.codes import BookieIOError
+from octavo.bookie.read.cache import CachedRun, ReadCache
+from octavo.bookie.write.cache import Half, IntervalMap, WriteCache, log_runs
+from octavo.protocol.codes import BookieIOError
 from tests.storage_support import entry_bytes, make_run
 
 
@@ -20,7 +20,7 @@ from tests.storage_support import entry_bytes, make_run
 )
 def test_the_latest_write_wins(spans: list[tuple[int, int]], join_runs: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bookie.write_cache._JOIN_RUNS", join_runs)
+        patch.setattr("octavo.bookie.write.cache._JOIN_RUNS", join_runs)
         check_latest_wins(spans)
 
 
@@ -29,7 +29,7 @@ def test_resends_among_runs_that_are_joined(
     join_runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that adds one by one, and now and then sends some of the last again."""
-    monkeypatch.setattr("bookie.write_cache._JOIN_RUNS", join_runs)
+    monkeypatch.setattr("octavo.bookie.write.cache._JOIN_RUNS", join_runs)
     for seed in range(150):
         rng = random.Random(seed)
         spans: list[tuple[int, int]] = []

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bookie.collector_status import CollectorStatus
-from bookie.disk import Disk, DiskFull, RealDisk
-from bookie.figures import Figures
-from bookie.garbage import Action, Decision, LogFacts
-from bookie.metrics import BookieMetrics
+from octavo.bookie.disk.files import Disk, DiskFull, RealDisk
+from octavo.bookie.figures import Figures
+from octavo.bookie.gc.rules import Action, Decision, LogFacts
+from octavo.bookie.gc.status import CollectorStatus
+from octavo.bookie.metrics.bookie import BookieMetrics
 from tests.storage_support import CONFIG, Bench, make_run
 
 

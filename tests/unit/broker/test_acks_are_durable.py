@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.cursor import Cursor
-from broker.errors import AckOutcomeUnknown, NotOwner, StaleLease, SubscriptionNotFound
-from broker.open_batches import OpenBatches, ReadableBatch
-from broker.partition_record import OwnershipLost
-from broker.state_format import Op, cursor_op, snapshot
-from broker.subscription import Subscription
-from broker.subscriptions import SubscriptionSet
-from broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
-from ledger.errors import BookieUnavailable, OutcomeUnknown
-from metadata.store import MetadataUnavailable
-from metadata.topics import PartitionRecord
-from protocol.batch import read_header, with_base_offset
-from protocol.records import Record, build_batch
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import AckOutcomeUnknown, NotOwner, StaleLease, SubscriptionNotFound
+from octavo.broker.log.open_batches import OpenBatches, ReadableBatch
+from octavo.broker.log.record import OwnershipLost
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.state.format import Op, cursor_op, snapshot
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.subscriptions.subscriptions import SubscriptionSet
+from octavo.broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
+from octavo.ledger.errors import BookieUnavailable, OutcomeUnknown
+from octavo.metadata.store import MetadataUnavailable
+from octavo.metadata.topics import PartitionRecord
+from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.records import Record, build_batch
 from tests.issues.memory_state_ledgers import (
     NAME,
     MemoryLedgers,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cache import CachedBatch, PartitionTail, TailCache
-from broker.entry_index import EntryIndex
-from protocol.batch import read_header
-from protocol.records import Record, build_batch
+from octavo.broker.log.cache import CachedBatch, PartitionTail, TailCache
+from octavo.broker.log.entry_index import EntryIndex
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import Record, build_batch
 
 BATCHES = {n: build_batch([Record(None, b"v", (), 7)] * n) for n in range(1, 5)}
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config import BrokerConfig, BrokerConfigError
-from broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
-from broker.members import decode_broker, encode_broker
-from broker.types import (
+from octavo.broker.cluster.members import decode_broker, encode_broker
+from octavo.broker.config import BrokerConfig, BrokerConfigError
+from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
+from octavo.broker.types import (
     AckId,
     BrokerInfo,
     MessageId,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.chain import Chain, Contents, RetentionPolicy, RolloverPolicy
-from metadata.topics import PartitionLedger
+from octavo.broker.log.chain import Chain, Contents, RetentionPolicy, RolloverPolicy
+from octavo.metadata.topics import PartitionLedger
 
 counts = st.lists(st.integers(0, 7), min_size=1, max_size=12)
 

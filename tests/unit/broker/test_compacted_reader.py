@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from broker.compacted import _READERS_MAX, CompactedLog, CompactedReader
-from broker.compacted_view import Room
-from broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
-from broker.types import MessageId, PartitionName, StoredBatch
-from ledger.entry_source import EntrySource
-from ledger.errors import LedgerNotFound
-from ledger.open_batch import opening
-from metadata.store import MetadataUnavailable
-from metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
-from protocol.batch import read_header, with_base_offset
-from protocol.codes import NoSuchEntry
-from protocol.records import Record, build_batch, read_gapped_records
+from octavo.broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
+from octavo.broker.log.compacted_view import Room
+from octavo.broker.partition.compacted import _READERS_MAX, CompactedLog, CompactedReader
+from octavo.broker.types import MessageId, PartitionName, StoredBatch
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.read.entry_source import EntrySource
+from octavo.ledger.read.open_batch import opening
+from octavo.metadata.store import MetadataUnavailable
+from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
+from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.codes import NoSuchEntry
+from octavo.protocol.records import Record, build_batch, read_gapped_records
 from tests.compacted_views import gapped
 
 ALL = Room(1 << 30, 1 << 30)
@@ -386,7 +386,9 @@ async def test_random_views_page_by_page_lose_and_repeat_nothing(
     """Entries of very different sizes in ledgers of very different lengths, pages of any room."""
     rng = random.Random(seed)
     for name in ("_ENTRIES_MAX", "_LEDGERS_IN_PAGE_MAX", "_READERS_MAX"):
-        monkeypatch.setattr(f"broker.compacted.{name}", rng.choice((1, 2, 8, 1_000)))
+        monkeypatch.setattr(
+            f"octavo.broker.partition.compacted.{name}", rng.choice((1, 2, 8, 1_000))
+        )
     horizon = 400
     offsets = sorted(rng.sample(range(horizon), rng.randint(1, 120)))
     ledgers: list[list[list[int]]] = []

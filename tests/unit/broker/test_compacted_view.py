@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.compacted_view import CompactedBatch, Hints, Room, View, batch_of
-from broker.errors import CompactedViewUnreadable
-from metadata.topics import CompactedLedger, CompactionRecord
-from protocol.batch import check_batch, read_header
-from protocol.records import Record, read_gapped_records
+from octavo.broker.errors import CompactedViewUnreadable
+from octavo.broker.log.compacted_view import CompactedBatch, Hints, Room, View, batch_of
+from octavo.metadata.topics import CompactedLedger, CompactionRecord
+from octavo.protocol.batch import check_batch, read_header
+from octavo.protocol.records import Record, read_gapped_records
 from tests.compacted_views import gapped
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cursor import Cursor, pack_ranges, ranges_of, unpack_ranges
+from octavo.broker.state.cursor import Cursor, pack_ranges, ranges_of, unpack_ranges
 
 SPAN = 20_000  # several chunks of the bitmap
 offsets = st.integers(0, SPAN)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.dedup import (
+from octavo.broker.errors import SequenceGap, StaleProducerEpoch
+from octavo.broker.state.dedup import (
     BATCHES_REMEMBERED,
     SEQUENCE_MODULUS,
     Duplicate,
@@ -15,7 +16,6 @@ from broker.dedup import (
     Remembered,
     next_sequence,
 )
-from broker.errors import SequenceGap, StaleProducerEpoch
 
 LAST = SEQUENCE_MODULUS - 1
 

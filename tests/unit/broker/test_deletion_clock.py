@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.deletion_clock import ClockLimits, DeletionClock, DeletionTime, Reading
+from octavo.broker.clock.deletion_clock import ClockLimits, DeletionClock, DeletionTime, Reading
 
 LIMITS = ClockLimits(tolerance_ms=300_000, quarantine_ms=600_000)
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000

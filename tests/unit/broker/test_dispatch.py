@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.cursor import Cursor
-from broker.dispatch import Dispatcher
-from broker.errors import SubscriptionBusy
+from octavo.broker.errors import SubscriptionBusy
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.dispatch import Dispatcher
 
 TIMEOUT = 100
 
@@ -186,7 +186,7 @@ def test_acked_leases_leave_nothing_behind() -> None:
 def test_idle_consumers_are_forgotten_before_new_ones_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.dispatch.CONSUMERS_MAX", 2)
+    monkeypatch.setattr("octavo.broker.subscriptions.dispatch.CONSUMERS_MAX", 2)
     dispatcher = make()
     take(dispatcher, 0, 10, 1, "a")
     dispatcher.enter("b", 1)

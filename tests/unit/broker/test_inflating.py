@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.inflating import GROWTH_FREE_BYTES, GROWTH_MAX, PIECE_BYTES, Inflater
-from broker.problems import Problem
+from octavo.broker.http.inflating import GROWTH_FREE_BYTES, GROWTH_MAX, PIECE_BYTES, Inflater
+from octavo.broker.http.problems import Problem
 
 
 def unpacked(encoding: str, pieces: list[bytes]) -> bytes:

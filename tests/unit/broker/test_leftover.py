@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from broker.leftover import Label, Suspects, custom_of, label_of, may_go
-from broker.types import PartitionName
-from metadata.topics import (
+from octavo.broker.log.leftover import Label, Suspects, custom_of, label_of, may_go
+from octavo.broker.types import PartitionName
+from octavo.metadata.topics import (
     CompactedLedger,
     CompactionRecord,
     PartitionLedger,

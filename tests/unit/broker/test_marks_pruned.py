@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker import transaction as rules
-from broker.splicing import Splicer
-from broker.types import PartitionName
-from metadata.transactions import TransactionRecord
+from octavo.broker.bulkload import rules
+from octavo.broker.partition.splicing import Splicer
+from octavo.broker.types import PartitionName
+from octavo.metadata.transactions import TransactionRecord
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from broker.members import Members, encode_broker
-from broker.types import BrokerInfo, TopicName
-from metadata.store import RecordNotFound, SessionState
-from metadata.topics import broker_path
+from octavo.broker.cluster.members import Members, encode_broker
+from octavo.broker.types import BrokerInfo, TopicName
+from octavo.metadata.store import RecordNotFound, SessionState
+from octavo.metadata.topics import broker_path
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from broker.open_readers import OpenReaders
+from octavo.broker.log.open_readers import OpenReaders
 
 READERS_MAX = 3
 TASKS = 6

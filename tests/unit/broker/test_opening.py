@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.dedup import ProducerTable
-from broker.errors import PartitionUnavailable
-from broker.opening import PartitionOpener
-from broker.partition_record import OwnershipLost
-from ledger.ledgers import LedgerClient
-from metadata.frozen import FrozenStore
-from metadata.store import MetadataUnavailable
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import PartitionUnavailable
+from octavo.broker.log.record import OwnershipLost
+from octavo.broker.partition.opening import PartitionOpener
+from octavo.broker.state.dedup import ProducerTable
+from octavo.ledger.client import LedgerClient
+from octavo.metadata.frozen import FrozenStore
+from octavo.metadata.store import MetadataUnavailable
 from tests.unit.broker.test_partition_record import NAME, FakeTopics, opened
 
 NEW = 5
@@ -35,7 +35,7 @@ async def test_what_another_has_taken_over_is_not_opened_anew(
         made.append(NEW)
         return SimpleNamespace(ledger_id=NEW)
 
-    monkeypatch.setattr("broker.opening.create_ledger", create_ledger)
+    monkeypatch.setattr("octavo.broker.partition.opening.create_ledger", create_ledger)
     topics = FakeTopics()
     keeper = await opened(topics)
     assert topics.record is not None
@@ -78,7 +78,7 @@ async def test_a_ledger_whose_making_fails_when_nobody_waits_any_more(
     async def no_last(_: PartitionOpener) -> None:
         raise PartitionUnavailable("the last ledger cannot be closed")
 
-    monkeypatch.setattr("broker.opening.create_ledger", create_ledger)
+    monkeypatch.setattr("octavo.broker.partition.opening.create_ledger", create_ledger)
     monkeypatch.setattr(PartitionOpener, "_close_last", no_last)
     unused: Any = None
     opener = PartitionOpener(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.errors import TopicNotFound
-from broker.partition_record import OwnershipLost, PartitionRecordKeeper
-from broker.types import PartitionName
-from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
-from metadata.topics import (
+from octavo.broker.errors import TopicNotFound
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
+from octavo.broker.types import PartitionName
+from octavo.metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
+from octavo.metadata.topics import (
     OffloadRecord,
     PartitionLedger,
     PartitionRecord,

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from broker.cache import TailCache
-from broker.config import BrokerConfig
-from broker.dedup import ProducerTable
-from broker.entry_index import EntryIndex
-from broker.errors import (
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import (
     NotOwner,
     OffsetMismatch,
     Overloaded,
     PartitionUnavailable,
     PublishOutcomeUnknown,
 )
-from broker.publisher import Publisher, Segment
-from broker.types import PartitionName, Published
-from ledger.actions import Closed, Ended
-from ledger.errors import LedgerFenced, NotEnoughBookies, OutcomeUnknown, WriterBusy
-from protocol.batch import read_header
-from protocol.codes import OctavoError
-from protocol.records import Record, build_batch
+from octavo.broker.log.cache import TailCache
+from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.types import PartitionName, Published
+from octavo.ledger.actions import Closed, Ended
+from octavo.ledger.errors import LedgerFenced, NotEnoughBookies, OutcomeUnknown, WriterBusy
+from octavo.protocol.batch import read_header
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.records import Record, build_batch
 
 NAME = PartitionName("public", "t", 0)
 Done = Callable[[int, OctavoError | None], None]

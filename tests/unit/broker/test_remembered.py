@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from broker.remembered import Remembered
+from octavo.broker.cluster.remembered import Remembered
 
 
 @pytest.mark.parametrize("seed", range(30))

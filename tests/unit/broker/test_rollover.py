@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from broker.chain import Chain
-from broker.errors import PublishOutcomeUnknown
-from broker.partition_record import OwnershipLost
-from broker.rollover import Rollover
-from ledger.errors import NotEnoughBookies, OutcomeUnknown
-from metadata.store import MetadataUnavailable
-from metadata.topics import PartitionLedger, PartitionRecord
-from protocol.codes import OctavoError
+from octavo.broker.errors import PublishOutcomeUnknown
+from octavo.broker.log.chain import Chain
+from octavo.broker.log.record import OwnershipLost
+from octavo.broker.partition.rollover import Rollover
+from octavo.ledger.errors import NotEnoughBookies, OutcomeUnknown
+from octavo.metadata.store import MetadataUnavailable
+from octavo.metadata.topics import PartitionLedger, PartitionRecord
+from octavo.protocol.codes import OctavoError
 from tests.unit.broker.test_publisher import NAME, Bench, FakeWriter, turns
 
 
@@ -67,8 +67,8 @@ class Rolling:
         async def delete(_: object, ledger_id: int) -> None:
             self.said.append(f"deleted {ledger_id}")
 
-        monkeypatch.setattr("broker.rollover.create_ledger", create)
-        monkeypatch.setattr("broker.rollover.delete_quietly", delete)
+        monkeypatch.setattr("octavo.broker.partition.rollover.create_ledger", create)
+        monkeypatch.setattr("octavo.broker.partition.rollover.delete_quietly", delete)
         self.record = Record(self.said)
         settings: Any = lambda: SimpleNamespace(  # noqa: E731
             rollover_bytes=1 << 30, rollover_entries=1 << 30, rollover_age_ms=1 << 40

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cursor import Cursor
-from broker.dedup import ProducerState, Remembered
-from broker.state_format import (
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.state.dedup import ProducerState, Remembered
+from octavo.broker.state.format import (
     SNAPSHOT_ENTRY_BYTES,
     BadStateLedger,
     State,

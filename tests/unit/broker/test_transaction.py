@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker import transaction as rules
-from broker.chain import Chain, Contents
-from broker.errors import BatchBegun, TransactionAborted
-from broker.transaction import Standing
-from metadata.topic_records import decode_record, encode_record
-from metadata.topics import PartitionLedger, PartitionRecord
-from metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
+from octavo.broker.bulkload import rules
+from octavo.broker.bulkload.rules import Standing
+from octavo.broker.errors import BatchBegun, TransactionAborted
+from octavo.broker.log.chain import Chain, Contents
+from octavo.metadata.topic_records import decode_record, encode_record
+from octavo.metadata.topics import PartitionLedger, PartitionRecord
+from octavo.metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
 
 PARTITIONS = 3
 

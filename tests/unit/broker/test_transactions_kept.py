@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from broker.deletion_clock import DeletionTime
-from broker.transactions import KEPT_MS, Transactions
-from broker.types import PartitionName
-from metadata.store import VersionConflict
-from metadata.transactions import ABSENT, TransactionRecord
+from octavo.broker.bulkload.driver import KEPT_MS, Transactions
+from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.types import PartitionName
+from octavo.metadata.store import VersionConflict
+from octavo.metadata.transactions import ABSENT, TransactionRecord
 
 ID = "query"
 

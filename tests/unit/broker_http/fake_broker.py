@@ -15,18 +15,18 @@ from typing import Any
 
 import aiohttp
 
-from broker import errors
-from broker.compacted import CompactedPage
-from broker.config import BrokerConfig
-from broker.deletion_clock import DeletionTime
-from broker.http_config import HttpConfig
-from broker.metrics import Duties
-from broker.open_batches import OpenBatches
-from broker.server import BrokerServer
-from broker.transaction import Caller
-from broker.transaction_checks import Offer
-from broker.transactions import ANYBODY, Committed, Splice
-from broker.types import (
+from octavo.broker import errors
+from octavo.broker.bulkload.checks import Offer
+from octavo.broker.bulkload.driver import ANYBODY, Committed, Splice
+from octavo.broker.bulkload.rules import Caller
+from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.server import BrokerServer
+from octavo.broker.log.open_batches import OpenBatches
+from octavo.broker.metrics import Duties
+from octavo.broker.partition.compacted import CompactedPage
+from octavo.broker.types import (
     AckId,
     BrokerInfo,
     Delivery,
@@ -44,10 +44,10 @@ from broker.types import (
     TopicName,
     TopicSettings,
 )
-from metadata.store import SessionState
-from metadata.transactions import TransactionPart, TransactionRecord
-from protocol.batch import check_batch, read_header, with_base_offset
-from protocol.records import read_records
+from octavo.metadata.store import SessionState
+from octavo.metadata.transactions import TransactionPart, TransactionRecord
+from octavo.protocol.batch import check_batch, read_header, with_base_offset
+from octavo.protocol.records import read_records
 
 NOW_MS = 1_700_000_000_000
 CALL_KEY = b"the brokers' own key"

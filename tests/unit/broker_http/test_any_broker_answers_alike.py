@@ -15,9 +15,9 @@ import struct
 import pytest
 from fake_broker import Running, running
 
-from broker.router import Route
-from broker.routes import ROUTES
-from protocol.records import Record, build_batch
+from octavo.broker.http.router import Route
+from octavo.broker.http.routes import ROUTES
+from octavo.protocol.records import Record, build_batch
 
 TOPIC = "/v1/topics/public/one"
 PARTS = {

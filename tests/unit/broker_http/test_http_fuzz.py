@@ -11,13 +11,19 @@ from fake_broker import Running
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.api_read import position_of
-from broker.call import parse_duration_ms, parse_time_ms
-from broker.errors import InvalidMessageId
-from broker.payloads import decode_message, decode_messages, encode, message_out, record_of
-from broker.problems import Problem
-from broker.types import MessageId
-from protocol.records import Record, build_batch
+from octavo.broker.errors import InvalidMessageId
+from octavo.broker.http.api.payloads import (
+    decode_message,
+    decode_messages,
+    encode,
+    message_out,
+    record_of,
+)
+from octavo.broker.http.api.read import position_of
+from octavo.broker.http.call import parse_duration_ms, parse_time_ms
+from octavo.broker.http.problems import Problem
+from octavo.broker.types import MessageId
+from octavo.protocol.records import Record, build_batch
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

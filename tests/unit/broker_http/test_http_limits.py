@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 from fake_broker import Running, running, until
 
-from broker import api_deliveries
-from broker.api_cluster import LEDGERS_SHOWN_MAX
-from broker.api_deliveries import (
+from octavo.broker.http.api import deliveries as api_deliveries
+from octavo.broker.http.api.cluster import LEDGERS_SHOWN_MAX
+from octavo.broker.http.api.deliveries import (
     ACK_IDS_MAX,
     CONSUMER_CHARS_MAX,
     NACK_DELAY_MS_MAX,
     REQUEST_CHARS_MAX,
 )
-from broker.api_publish import BLANK_LINES_MAX
-from broker.api_topics import TOPICS_SHOWN_MAX
-from broker.http_config import HttpConfig
-from broker.payloads import HEADERS_MAX, TIMESTAMP_MS_MAX
-from broker.router import PATH_BYTES_MAX
-from broker.types import ACK_TIMEOUT_MS_MAX, BOOKIES_MAX, PARTITIONS_MAX
-from protocol.limits import LONG_POLL_MS_MAX
-from protocol.names import NAME_CHARS_MAX
-from protocol.records import read_header, read_records
+from octavo.broker.http.api.payloads import HEADERS_MAX, TIMESTAMP_MS_MAX
+from octavo.broker.http.api.publish import BLANK_LINES_MAX
+from octavo.broker.http.api.topics import TOPICS_SHOWN_MAX
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.router import PATH_BYTES_MAX
+from octavo.broker.types import ACK_TIMEOUT_MS_MAX, BOOKIES_MAX, PARTITIONS_MAX
+from octavo.protocol.limits import LONG_POLL_MS_MAX
+from octavo.protocol.names import NAME_CHARS_MAX
+from octavo.protocol.records import read_header, read_records
 
 ONE = "/v1/topics/public/one"
 SUB = f"{ONE}/subscriptions/s"

@@ -8,7 +8,7 @@ import json
 import pytest
 from fake_broker import Running, until
 
-from protocol.records import Record, build_batch, partition_for
+from octavo.protocol.records import Record, build_batch, partition_for
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"
@@ -328,7 +328,7 @@ async def test_gzip_is_unpacked(one: Running) -> None:
 
 async def test_partial_failure_is_207(one: Running) -> None:
     """One partition refuses, the others store: the answer says which and how much."""
-    from broker.errors import PartitionUnavailable
+    from octavo.broker.errors import PartitionUnavailable
 
     bad = partition_for(b"a", 4)
     good = next(k for k in (b"b", b"c", b"d", b"e", b"f") if partition_for(k, 4) != bad)

@@ -8,8 +8,8 @@ import json
 import pytest
 from fake_broker import Running, until
 
-from protocol.batch import split_batches
-from protocol.records import Record, build_batch
+from octavo.protocol.batch import split_batches
+from octavo.protocol.records import Record, build_batch
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"

@@ -9,11 +9,11 @@ from contextlib import suppress
 import pytest
 from fake_broker import CALL_KEY, FakeBroker, FakeCluster, Running, running, until
 
-from broker.broker_proof import BrokerProof
-from broker.config import BrokerConfig
-from broker.server import BrokerServer, CannotListen
+from octavo.broker.config import BrokerConfig
+from octavo.broker.http.broker_proof import BrokerProof
+from octavo.broker.http.server import BrokerServer, CannotListen
+from octavo.protocol.records import Record, build_batch, partition_for
 from octavo.standalone.ports import free_port
-from protocol.records import Record, build_batch, partition_for
 from tests.vanished_host import vanished_host
 
 ONE = "/v1/topics/public/one"
@@ -541,7 +541,7 @@ async def test_port_in_use() -> None:
 
 
 async def test_a_start_that_fails_leaves_the_port_free() -> None:
-    from metadata.store import MetadataUnavailable
+    from octavo.metadata.store import MetadataUnavailable
 
     port = free_port()
     cluster = FakeCluster()
@@ -596,7 +596,7 @@ async def test_stop_lets_requests_end_and_hands_over() -> None:
 
 
 async def test_health_metrics_and_page(one: Running) -> None:
-    from metadata.store import SessionState
+    from octavo.metadata.store import SessionState
 
     await one.api.put(ONE)
     await one.api.post(ONE + "/messages", b"x", "text/plain")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fake_broker import FakeTransactions, Running
 
-from broker.errors import SpliceUnfinished, TransactionAborted
-from broker.transaction_checks import Offer
-from broker.types import PartitionName
-from metadata.transactions import PrivateLedger
+from octavo.broker.bulkload.checks import Offer
+from octavo.broker.errors import SpliceUnfinished, TransactionAborted
+from octavo.broker.types import PartitionName
+from octavo.metadata.transactions import PrivateLedger
 
 LEDGER = {"id": 7, "messages": 3, "bytes": 100, "first_ms": 1, "last_ms": 2}
 COMMIT = "/v1/transactions/q-1/batches/4/commit"

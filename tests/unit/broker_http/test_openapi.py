@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fake_broker import CALL_KEY, Running
 
-from broker.broker_proof import BrokerProof
-from broker.routes import ROUTES
+from octavo.broker.http.broker_proof import BrokerProof
+from octavo.broker.http.routes import ROUTES
 
 INNER = {route.name for route in ROUTES if route.inner}
 METHODS = {"get", "put", "post", "patch", "delete"}

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from broker import errors as broker_errors
-from broker.problems import STATUS_OF, Problem, problem_of
-from ledger import errors as ledger_errors
-from metadata import store as metadata_errors
-from protocol import batch, codes, compression
-from protocol.codes import OctavoError, Scope
+from octavo.broker import errors as broker_errors
+from octavo.broker.http.problems import STATUS_OF, Problem, problem_of
+from octavo.ledger import errors as ledger_errors
+from octavo.metadata import store as metadata_errors
+from octavo.protocol import batch, codes, compression
+from octavo.protocol.codes import OctavoError, Scope
 
 MODULES = (broker_errors, ledger_errors, metadata_errors, batch, codes, compression)
 ROOTS = {
@@ -59,7 +59,7 @@ def test_every_error_has_a_status(kind: type[OctavoError]) -> None:
 def test_intended_statuses_are_those_of_the_table() -> None:
     """The broker core says in each docstring which status it means."""
     for kind, status in STATUS_OF.items():
-        if kind.__module__ == "broker.errors":
+        if kind.__module__ == "octavo.broker.errors":
             assert f"({status})" in (kind.__doc__ or ""), kind
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.copies import adopters, missing, moved, stretches, tail_of
-from ledger.quorum import Quorum
-from metadata.bookies import BookieInfo
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.ledger.quorum import Quorum
+from octavo.ledger.rereplication.copies import adopters, missing, moved, stretches, tail_of
+from octavo.metadata.bookies import BookieInfo
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 
 OPEN = LedgerMetadata(
     ledger_id=7,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ledger.copying import Copying
-from ledger.errors import BookieUnavailable, ReadFailed
-from ledger.options import LedgerOptions
-from protocol.codes import Code, DigestMismatch, OctavoError, ReadOnly
-from protocol.entry import digest_for, pack_entry
+from octavo.ledger.errors import BookieUnavailable, ReadFailed
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.rereplication.copying import Copying
+from octavo.protocol.codes import Code, DigestMismatch, OctavoError, ReadOnly
+from octavo.protocol.entry import digest_for, pack_entry
 from tests.ledger_world import new_ledger
 
 TO = "c"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ledger.keeper import CopyKeeper, KeeperOptions
-from metadata.ledgers import Fragment, LedgerMetadata
+from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions
+from octavo.metadata.ledgers import Fragment, LedgerMetadata
 
 ME, MEMBERS = "d", ("a", "b", "c")
 LOST_S, OPEN_S = 3.0, 5.0

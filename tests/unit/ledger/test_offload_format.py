@@ -10,15 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledger import offload_format
-from ledger.errors import BeyondLastConfirmed, LedgerError, OffloadDamaged, OffloadUnavailable
-from ledger.object_store import file_system, joined
-from ledger.offload_format import About, Checksum, ObjectFile, ObjectWriter, Written
-from ledger.offloaded import open_offloaded
-from metadata.topics import OffloadRecord
-from protocol.batch import read_header, with_base_offset
-from protocol.entry import Entry
-from protocol.records import Record, build_batch
+from octavo.ledger.errors import (
+    BeyondLastConfirmed,
+    LedgerError,
+    OffloadDamaged,
+    OffloadUnavailable,
+)
+from octavo.ledger.offload import format as offload_format
+from octavo.ledger.offload.format import About, Checksum, ObjectFile, ObjectWriter, Written
+from octavo.ledger.offload.object_store import file_system, joined
+from octavo.ledger.offload.offloaded import open_offloaded
+from octavo.metadata.topics import OffloadRecord
+from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.entry import Entry
+from octavo.protocol.records import Record, build_batch
 
 LEDGER = 42
 

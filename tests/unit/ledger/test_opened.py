@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.opened import opener_for
-from protocol.codes import DigestMismatch
-from protocol.entry import DigestType, digest_for, pack_entry, unpack_entry
+from octavo.ledger.read.opened import opener_for
+from octavo.protocol.codes import DigestMismatch
+from octavo.protocol.entry import DigestType, digest_for, pack_entry, unpack_entry
 from tests.ledger_world import new_ledger
 
 

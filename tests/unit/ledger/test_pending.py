@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.pending import CHUNK_BYTES_MAX, Chunk, Pending
-from ledger.quorum import Quorum
-from protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
-from protocol.frames import ADD_PREFIX_BYTES, Flag, add_prefix
+from octavo.ledger.quorum import Quorum
+from octavo.ledger.write.pending import CHUNK_BYTES_MAX, Chunk, Pending
+from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
+from octavo.protocol.frames import ADD_PREFIX_BYTES, Flag, add_prefix
 from tests.ledger_world import new_ledger
 
 PAYLOADS = [b"", b"a", b"b" * 100, b"c" * 5000, b"d" * 20_000, b"e" * 300_000, b"f"]

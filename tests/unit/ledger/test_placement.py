@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from ledger.errors import NotEnoughBookies
-from ledger.placement import choose_ensemble, choose_replacements
-from metadata.bookies import BookieInfo
+from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements
+from octavo.ledger.errors import NotEnoughBookies
+from octavo.metadata.bookies import BookieInfo
 
 
 def bookies(racks: dict[str, str], hosts: dict[str, str] | None = None) -> dict[str, BookieInfo]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledger.quorum import Acks, Quorum
+from octavo.ledger.quorum import Acks, Quorum
 
 SHAPES = [
     Quorum(e, qw, qa) for e in range(1, 7) for qw in range(1, e + 1) for qa in range(1, qw + 1)

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ledger.errors import BookieUnavailable
-from ledger.race import AllFailed, Answer, Race
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.read.race import AllFailed, Answer, Race
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 

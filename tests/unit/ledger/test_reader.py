@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import BookieUnavailable, ReadFailed
-from ledger.options import LedgerOptions
-from ledger.quorum import quorum_of
-from ledger.race import AllFailed
-from ledger.reader import LedgerReader
-from metadata.ledgers import LedgerState
-from protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
-from protocol.entry import digest_for, pack_entry
-from protocol.extension import Op
+from octavo.ledger.errors import BookieUnavailable, ReadFailed
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.quorum import quorum_of
+from octavo.ledger.read.race import AllFailed
+from octavo.ledger.read.reader import LedgerReader
+from octavo.metadata.ledgers import LedgerState
+from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
+from octavo.protocol.entry import digest_for, pack_entry
+from octavo.protocol.extension import Op
 from tests.ledger_world import new_ledger
 
 DENIALS: tuple[OctavoError, ...] = (NoSuchEntry("none"), NoSuchLedger("none"))

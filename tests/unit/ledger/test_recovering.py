@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.actions import Done, EndFound, Failed, FenceHolds, Read, WriteMetadata
-from ledger.errors import RecoveryFailed
-from ledger.recovering import Recovering
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from protocol.codes import Unauthorized
+from octavo.ledger.actions import Done, EndFound, Failed, FenceHolds, Read, WriteMetadata
+from octavo.ledger.errors import RecoveryFailed
+from octavo.ledger.recover.recovering import Recovering
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.protocol.codes import Unauthorized
 from tests.ledger_world import Recoverer, World, content, new_ledger
 
 

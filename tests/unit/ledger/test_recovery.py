@@ -9,11 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from ledger.errors import BookieUnavailable
-from ledger.options import LedgerOptions
-from ledger.recovering import WriteBack
-from ledger.recovery import _BUSY_PAUSE_S, Recovery
-from protocol.codes import (
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.recover.recovering import WriteBack
+from octavo.ledger.recover.recovery import _BUSY_PAUSE_S, Recovery
+from octavo.protocol.codes import (
     BookieIOError,
     Code,
     DigestMismatch,

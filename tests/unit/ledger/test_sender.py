@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from ledger.options import LedgerOptions
-from ledger.pending import Pending
-from ledger.sender import Sender
-from ledger.writing import Writing
-from protocol.entry import HEADER, Buffer
-from protocol.frames import ADD_PREFIX_BYTES
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.pending import Pending
+from octavo.ledger.write.sender import Sender
+from octavo.ledger.write.writing import Writing
+from octavo.protocol.entry import HEADER, Buffer
+from octavo.protocol.frames import ADD_PREFIX_BYTES
 from tests.ledger_world import new_ledger
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace

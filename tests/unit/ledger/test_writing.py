@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledger.actions import (
+from octavo.ledger.actions import (
     ChangeDelayed,
     ChooseReplacements,
     Closed,
@@ -17,11 +17,11 @@ from ledger.actions import (
     Stalled,
     WriteMetadata,
 )
-from ledger.actions import WritingAction as Action
-from ledger.errors import BookieUnavailable, LedgerFenced, NotEnoughBookies
-from ledger.writing import State, Writing
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from protocol.codes import OctavoError, Unauthorized
+from octavo.ledger.actions import WritingAction as Action
+from octavo.ledger.errors import BookieUnavailable, LedgerFenced, NotEnoughBookies
+from octavo.ledger.write.writing import State, Writing
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.protocol.codes import OctavoError, Unauthorized
 
 
 def down(bookie_id: str) -> BookieUnavailable:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.compactions import (
+from octavo.metadata.compactions import (
     CompactionLost,
     begun,
     collected,
@@ -16,9 +16,9 @@ from metadata.compactions import (
     published,
     retired_before,
 )
-from metadata.offloads import same_to_owner, with_jobs_part_of
-from metadata.topic_records import decode_record, encode_record
-from metadata.topics import (
+from octavo.metadata.offloads import same_to_owner, with_jobs_part_of
+from octavo.metadata.topic_records import decode_record, encode_record
+from octavo.metadata.topics import (
     CompactedLedger,
     CompactionRecord,
     PartitionLedger,

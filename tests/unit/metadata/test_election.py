@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from metadata.election import Ownership
-from metadata.store import Record, RecordExists, RecordNotFound, SessionExpired, SessionState
+from octavo.metadata.election import Ownership
+from octavo.metadata.store import Record, RecordExists, RecordNotFound, SessionExpired, SessionState
 
 
 class Store:

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from metadata import record_file
-from metadata.embedded import EmbeddedStore
-from metadata.record_file import SWEEP_INTERVAL_MS, FileLocked, RecordFile
-from metadata.store import (
+from octavo.metadata import record_file
+from octavo.metadata.embedded import EmbeddedStore
+from octavo.metadata.record_file import SWEEP_INTERVAL_MS, FileLocked, RecordFile
+from octavo.metadata.store import (
     MetadataUnavailable,
     MetadataUnusable,
     RecordNotFound,
     SessionExpired,
     SessionState,
 )
-from metadata.watching import WatchKey
+from octavo.metadata.watching import WatchKey
 
 
 class Clock:
@@ -387,7 +387,7 @@ async def test_calls_begun_before_the_loss_was_heard_fail_and_later_ones_serve(p
 CHILD = textwrap.dedent(
     """
     import asyncio, sys
-    from metadata.embedded import EmbeddedStore
+    from octavo.metadata.embedded import EmbeddedStore
 
     async def main():
         store = EmbeddedStore(sys.argv[1], session_timeout_ms=800)
@@ -481,8 +481,8 @@ async def test_a_stopped_process_learns_that_it_expired_before_anything_else(pat
 ADDER = textwrap.dedent(
     """
     import asyncio, contextlib, sys
-    from metadata.embedded import EmbeddedStore
-    from metadata.store import RecordExists, VersionConflict
+    from octavo.metadata.embedded import EmbeddedStore
+    from octavo.metadata.store import RecordExists, VersionConflict
 
     async def main():
         store = EmbeddedStore(sys.argv[1])

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
-from metadata.ledger_ids import IDS_END, ledger_path, step_widths
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from metadata.store import BadRecord
-from protocol.entry import DigestType
+from octavo.metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
+from octavo.metadata.ledger_ids import IDS_END, ledger_path, step_widths
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.store import BadRecord
+from octavo.protocol.entry import DigestType
 
 names = st.text(st.characters(min_codepoint=33, max_codepoint=0xFFF), min_size=1, max_size=12)
 int64 = st.integers(0, 2**63 - 1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.offloads import (
+from octavo.metadata.offloads import (
     COPYING,
     DROPPED,
     OFFLOADED,
@@ -24,8 +24,8 @@ from metadata.offloads import (
     same_to_owner,
     with_jobs_part_of,
 )
-from metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
-from metadata.topics import (
+from octavo.metadata.store import MetadataUnavailable, RecordNotFound, VersionConflict
+from octavo.metadata.topics import (
     OffloadRecord,
     PartitionLedger,
     PartitionRecord,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.bookies import BookieInfo, decode_service_info, encode_service_info
-from metadata.cookie import Cookie, decode_cookie, encode_cookie
-from metadata.embedded import EmbeddedStore
-from metadata.opening import open_store
-from metadata.paths import check_path, join, parents_of
-from metadata.store import BadMetadataUrl, BadRecord
-from metadata.topic_records import (
+from octavo.metadata.bookies import BookieInfo, decode_service_info, encode_service_info
+from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
+from octavo.metadata.embedded import EmbeddedStore
+from octavo.metadata.opening import open_store
+from octavo.metadata.paths import check_path, join, parents_of
+from octavo.metadata.store import BadMetadataUrl, BadRecord
+from octavo.metadata.topic_records import (
     NamespaceRecord,
     PartitionLedger,
     PartitionRecord,
@@ -26,7 +26,7 @@ from metadata.topic_records import (
     decode_record,
     encode_record,
 )
-from metadata.zookeeper import ZooKeeperStore
+from octavo.metadata.zookeeper import ZooKeeperStore
 
 text = st.text(max_size=12)
 path = st.text(st.characters(exclude_characters="\t", exclude_categories=["Cs"]), max_size=12)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.watching import StandingWatch, WatchKey, WatchTable
+from octavo.metadata.watching import StandingWatch, WatchKey, WatchTable
 
 KEYS = [WatchKey("/a", False), WatchKey("/a", True), WatchKey("/b", False)]
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from metadata import zookeeper_server
-from metadata.zookeeper_server import (
+from octavo.metadata import zookeeper_server
+from octavo.metadata.zookeeper_server import (
     ZooKeeperNotInstalled,
     find_class_path,
     find_java,

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from protocol.batch import check_batch
-from protocol.records import Record, read_records
+from octavo.protocol.batch import check_batch
+from octavo.protocol.records import Record, read_records
 
 Fault = Callable[[], str | None]
 """None, or: `drop` (connection lost, nothing stored), `store-drop` (stored, then lost), `503`,

@@ -21,7 +21,7 @@ from octavo.client.errors import (
 )
 from octavo.client.producer import producer_id_of
 from octavo.client.sync import Client
-from protocol.records import Record, partition_for
+from octavo.protocol.records import Record, partition_for
 from tests.unit.octavo.fake_broker import FakeBroker
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 
-from metadata.topics import CompactedLedger, CompactionRecord
+from octavo.metadata.topics import CompactedLedger, CompactionRecord
 from octavo.pipeline.compact_rules import (
     Chunks,
     CompactPolicy,
@@ -19,13 +19,13 @@ from octavo.pipeline.compact_rules import (
     is_due,
     lost_before,
 )
+from octavo.protocol.batch import InvalidBatch, check_batch, read_header, with_base_offset
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record, build_batch, build_gapped_batch
 from octavo.spark.columns import ArrowBuilder, StoredBatch
 from octavo.spark.options import InvalidOption, source_options
 from octavo.spark.planning import compacted_at_once
 from octavo.spark.splits import Span, View
-from protocol.batch import InvalidBatch, check_batch, read_header, with_base_offset
-from protocol.compression import Compression
-from protocol.records import Record, build_batch, build_gapped_batch
 
 DAY_MS = 24 * 3_600_000
 PLAIN = View("public/t", 0, (Span(1, 0, 100, 1000, 5), Span(2, 100, 140, 0, -1)))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")

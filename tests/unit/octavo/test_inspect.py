@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from bookie.damage import DamageKind
-from bookie.disk import RealDisk
-from bookie.entry_log_format import RECORD, encode_file_header, encode_record
-from bookie.journal_format import BlockKind, encode_block_header
-from bookie.journal_format import encode_file_header as encode_journal_header
+from octavo.bookie.disk.damage import DamageKind
+from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.entrylog.format import RECORD, encode_file_header, encode_record
+from octavo.bookie.journal.format import BlockKind, encode_block_header
+from octavo.bookie.journal.format import encode_file_header as encode_journal_header
 from octavo.cli.main import run
 from octavo.inspect.line import Line, Wish, spans
 from octavo.inspect.walks import KINDS, NothingToInspect, walks_of
-from protocol.frames import PREFIX
+from octavo.protocol.frames import PREFIX
 from tests.fixtures.formats import make
 from tests.raw_bookie import RawClient, adds_of, running_bookie
 

@@ -14,7 +14,7 @@ import pytest
 from octavo.process import life as life_module
 from octavo.process.life import Life, run_process
 from octavo.process.spec import ProcessSpec
-from protocol.codes import OctavoError
+from octavo.protocol.codes import OctavoError
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from metadata.offloads import COPYING, DROPPED, OFFLOADED
-from metadata.store import RECORD_BYTES_MAX
-from metadata.topic_records import encode_record
-from metadata.topics import OffloadIntent, OffloadRecord, PartitionLedger, PartitionRecord
+from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED
+from octavo.metadata.store import RECORD_BYTES_MAX
+from octavo.metadata.topic_records import encode_record
+from octavo.metadata.topics import OffloadIntent, OffloadRecord, PartitionLedger, PartitionRecord
 from octavo.pipeline.offload_rules import (
     OFFLOADS_MAX,
     OffloadPolicy,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from metadata.topics import PartitionLedger, PartitionRecord
+from octavo.metadata.topics import PartitionLedger, PartitionRecord
 
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from metadata.topics import PartitionLedger, PartitionRecord, TopicSettings
+from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicSettings
 
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.config import BookieConfig, BookieConfigError
-from broker.config import BrokerConfig
+from octavo.bookie.config import BookieConfig, BookieConfigError
+from octavo.broker.config import BrokerConfig
 from octavo.process.spec import InvalidSpec, ProcessSpec, from_plain, read_spec, to_plain
 from octavo.settings import ProcessConfig, SettingsError, chosen, load
 

@@ -20,14 +20,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from octavo.protocol.batch import check_batch, read_header
+from octavo.protocol.records import partition_for, read_records
 from octavo.spark import sink_producer as producing
 from octavo.spark.commit import parts_of
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_ledgers import Written
 from octavo.spark.sink_options import checked_columns, sink_options
 from octavo.spark.sink_rows import BadRow, RowRouter, Rows, Target, batches_of
-from protocol.batch import check_batch, read_header
-from protocol.records import partition_for, read_records
 
 NOW_MS = 1_700_000_000_000
 PARTITIONS = {"public/a": 3, "public/b": 1, "lab/c": 5}

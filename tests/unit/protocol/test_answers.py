@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import extension, frames
-from protocol.answers import (
+from octavo.protocol import extension, frames
+from octavo.protocol.answers import (
     Added,
     AddRefused,
     AnyAnswer,
@@ -15,8 +15,8 @@ from protocol.answers import (
     ReadAnswer,
     parse_answers,
 )
-from protocol.auth import AuthMessage
-from protocol.codes import Code, FrameTooLong, ProtocolError
+from octavo.protocol.auth import AuthMessage
+from octavo.protocol.codes import Code, FrameTooLong, ProtocolError
 
 LIMIT = 5 * 1024 * 1024
 i64 = st.integers(-(2**63), 2**63 - 1)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codes import DigestMismatch
-from protocol.entry import (
+from octavo.protocol.codes import DigestMismatch
+from octavo.protocol.entry import (
     HEADER,
     HEADER_BYTES,
     INVALID_ENTRY_ID,

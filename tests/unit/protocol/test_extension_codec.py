@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import extension
-from protocol.codes import Code, ProtocolError
-from protocol.extension import (
+from octavo.protocol import extension
+from octavo.protocol.codes import Code, ProtocolError
+from octavo.protocol.extension import (
     Answer,
     Op,
     Request,
@@ -21,7 +21,7 @@ from protocol.extension import (
     encode_request,
     int_of,
 )
-from protocol.frames import LENGTH, PREFIX, header
+from octavo.protocol.frames import LENGTH, PREFIX, header
 
 i64 = st.integers(-(2**63), 2**63 - 1)
 values = st.recursive(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codes import FrameTooLong, ProtocolError
-from protocol.frames import LENGTH, SCRATCH_BYTES_MIN, FrameReceiver
+from octavo.protocol.codes import FrameTooLong, ProtocolError
+from octavo.protocol.frames import LENGTH, SCRATCH_BYTES_MIN, FrameReceiver
 
 SCRATCH = SCRATCH_BYTES_MIN
 FRAME_MAX = 300_000

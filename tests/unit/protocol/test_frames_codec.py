@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.auth import AUTH_DISABLED, AuthMessage, decode_auth, encode_auth
-from protocol.codes import ProtocolError
-from protocol.entry import master_key
-from protocol.frames import (
+from octavo.protocol.auth import AUTH_DISABLED, AuthMessage, decode_auth, encode_auth
+from octavo.protocol.codes import ProtocolError
+from octavo.protocol.entry import master_key
+from octavo.protocol.frames import (
     ADD_IDS,
     ADD_PREFIX_BYTES,
     BatchReadRequest,

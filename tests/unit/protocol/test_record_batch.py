@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.batch import (
+from octavo.protocol.batch import (
     HEADER,
     HEADER_BYTES,
     InvalidBatch,
@@ -18,8 +18,8 @@ from protocol.batch import (
     split_batches,
     with_base_offset,
 )
-from protocol.limits import BATCH_RECORDS_MAX
-from protocol.records import Compression, Record, build_batch
+from octavo.protocol.limits import BATCH_RECORDS_MAX
+from octavo.protocol.records import Compression, Record, build_batch
 
 RECORDS = [Record(b"k", b"value %d" % at, (), 1_000 + at) for at in range(5)]
 BATCH = build_batch(RECORDS, producer_id=77, producer_epoch=3, base_sequence=100)

@@ -11,10 +11,10 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol import compression
-from protocol.batch import HEADER, HEADER_BYTES, BatchHeader, InvalidBatch, check_batch
-from protocol.compression import Compression, UnsupportedCompression, unpack
-from protocol.records import Record, build_batch, murmur2, partition_for, read_records
+from octavo.protocol import compression
+from octavo.protocol.batch import HEADER, HEADER_BYTES, BatchHeader, InvalidBatch, check_batch
+from octavo.protocol.compression import Compression, UnsupportedCompression, unpack
+from octavo.protocol.records import Record, build_batch, murmur2, partition_for, read_records
 
 some_bytes = st.none() | st.binary(max_size=50)
 headers = st.lists(st.tuples(st.text(max_size=8), some_bytes), max_size=3)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from protocol.records import Record
+from octavo.protocol.records import Record
 from tests.sim.client_load import judge_loops
 from tests.sim.odd_values import OddValues
 

@@ -6,8 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.types import PartitionName
-from metadata.topic_records import CompactedLedger, CompactionRecord, PartitionRecord, encode_record
+from octavo.broker.types import PartitionName
+from octavo.metadata.topic_records import (
+    CompactedLedger,
+    CompactionRecord,
+    PartitionRecord,
+    encode_record,
+)
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.compaction_audit import CompactedHistory, Kept, Seen
 from tests.sim.metadata_tree import Change

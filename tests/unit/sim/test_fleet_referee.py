@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.preference import preferred_brokers
-from broker.types import TopicName
+from octavo.broker.cluster.preference import preferred_brokers
+from octavo.broker.types import TopicName
 from tests.sim.fleet import Fleet, FleetOptions
 
 TOPIC = TopicName("public", "t")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.leftover import custom_of
-from broker.types import PartitionName
-from metadata.topic_records import (
+from octavo.broker.log.leftover import custom_of
+from octavo.broker.types import PartitionName
+from octavo.metadata.topic_records import (
     CompactedLedger,
     CompactionRecord,
     PartitionLedger,

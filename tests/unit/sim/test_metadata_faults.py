@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metadata.store import (
+from octavo.metadata.store import (
     MetadataUnavailable,
     Record,
     RecordExists,

@@ -9,19 +9,19 @@ from types import CodeType
 
 import pytest
 
-from bookie import ledger_rules
-from bookie.cookies import check_cookies
-from bookie.journal_format import Meta, MetaOp
-from bookie.ledger_state import LedgerState
-from broker.dedup import ProducerTable
-from broker.errors import StaleProducerEpoch
-from ledger.errors import BookieUnavailable
-from ledger.quorum import Acks, Quorum
-from ledger.recovering import Recovering
-from ledger.writing import Writing
-from metadata.cookie import Cookie
-from metadata.ledgers import Fragment, LedgerMetadata
-from protocol.codes import OctavoError
+from octavo.bookie.journal.format import Meta, MetaOp
+from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.bookie.ledgers.cookies import check_cookies
+from octavo.bookie.ledgers.state import LedgerState
+from octavo.broker.errors import StaleProducerEpoch
+from octavo.broker.state.dedup import ProducerTable
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.quorum import Acks, Quorum
+from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.write.writing import Writing
+from octavo.metadata.cookie import Cookie
+from octavo.metadata.ledgers import Fragment, LedgerMetadata
+from octavo.protocol.codes import OctavoError
 from tests.ledger_world import Recoverer, World, content, new_ledger
 from tests.sim import mutants
 from tests.sim.mutants import ABSENT, MUTANTS, TESTED, planted
@@ -98,10 +98,10 @@ def test_no_bug_is_planted_twice() -> None:
 
 
 def test_an_edit_that_fits_no_more_is_an_error() -> None:
-    gone = Edit("ledger.quorum:Quorum.covers", "what never stood there", "")
+    gone = Edit("octavo.ledger.quorum:Quorum.covers", "what never stood there", "")
     with pytest.raises(EditCameLoose), planted_edits([gone]):
         pass
-    twice = Edit("ledger.quorum:Quorum.covers", "self", "me")
+    twice = Edit("octavo.ledger.quorum:Quorum.covers", "self", "me")
     with pytest.raises(EditCameLoose), planted_edits([twice]):
         pass
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.types import PartitionName, Published
-from metadata.topic_records import encode_record
-from metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
-from protocol.records import Record, build_batch
+from octavo.broker.types import PartitionName, Published
+from octavo.metadata.topic_records import encode_record
+from octavo.metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
+from octavo.protocol.records import Record, build_batch
 from tests.sim.published_audit import PublishedAudit, PublishedBatch
 from tests.sim.topic_audit import LogHistory
 from tests.sim.trace import Trace

@@ -17,13 +17,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from bookie.index import MemoryIndex
-from broker.types import PartitionName, StoredBatch
-from metadata.ledger_codec import encode_ledger_metadata
-from metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from metadata.topic_records import PartitionLedger, PartitionRecord, encode_record
-from protocol.batch import read_header
-from protocol.records import Record, build_batch
+from octavo.bookie.index.index import MemoryIndex
+from octavo.broker.types import PartitionName, StoredBatch
+from octavo.metadata.ledger_codec import encode_ledger_metadata
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.topic_records import PartitionLedger, PartitionRecord, encode_record
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import Record, build_batch
 from tests.sim import chain_audit, ledger_audit, topic_audit
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.events import Events

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bookie.disk import DiskError, DiskFull, SyncFailed
-from bookie.entry_log import Location
-from bookie.index import IndexRun
-from protocol.codes import BookieIOError
+from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
+from octavo.bookie.entrylog.log import Location
+from octavo.bookie.index.index import IndexRun
+from octavo.protocol.codes import BookieIOError
 from tests.sim.disk import SimDisk
 from tests.sim.disk_faults import Damage
 from tests.sim.inode import SECTOR

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from broker.types import PartitionName
-from metadata.clock import CLOCK_PATH, ClockRecord
-from metadata.topic_records import PartitionLedger, encode_record
+from octavo.broker.types import PartitionName
+from octavo.metadata.clock import CLOCK_PATH, ClockRecord
+from octavo.metadata.topic_records import PartitionLedger, encode_record
 from tests.sim.metadata_tree import Change
 from tests.sim.time_audit import TimeAudit
 from tests.sim.topic_audit import LogHistory

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from broker.transaction import mark_of
-from broker.types import PartitionName
-from ledger.offload_format import About, ObjectWriter
-from metadata.offloads import COPYING, DROPPED, OFFLOADED
-from metadata.topic_records import (
+from octavo.broker.bulkload.rules import mark_of
+from octavo.broker.types import PartitionName
+from octavo.ledger.offload.format import About, ObjectWriter
+from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED
+from octavo.metadata.topic_records import (
     OffloadRecord,
     PartitionLedger,
     PartitionRecord,
     encode_record,
 )
-from metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
-from protocol.entry import Entry
-from protocol.records import Record, build_batch
+from octavo.metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
+from octavo.protocol.entry import Entry
+from octavo.protocol.records import Record, build_batch
 from tests.sim.events import Events
 from tests.sim.loop import SimLoop
 from tests.sim.metadata_tree import Change

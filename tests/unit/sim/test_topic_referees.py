@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.types import PartitionName, StoredBatch
-from metadata.ledgers import LedgerState
-from metadata.topic_records import PartitionLedger, PartitionRecord, encode_record
-from protocol.batch import read_header, with_base_offset
-from protocol.records import Record, build_batch
+from octavo.broker.types import PartitionName, StoredBatch
+from octavo.metadata.ledgers import LedgerState
+from octavo.metadata.topic_records import PartitionLedger, PartitionRecord, encode_record
+from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.records import Record, build_batch
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.metadata_tree import Change
 from tests.sim.topic_audit import Asked, LogHistory, TopicAudit

@@ -1,0 +1,235 @@
+"""Cuts what one socket read delivered into runs of adds: work per chunk, not per entry. Pure.
+
+`split_adds` walks the whole v2 add frames of a chunk, checks lengths, ids and (where the sender
+says that the digest is CRC32C) every entry's own checksum, and joins what belongs together: same
+ledger, key and flags, ids ascending by one. An entry that claims to be confirmed itself is refused:
+a LAC that is too high would have readers and recoveries look for what never was. Recovery adds may
+say so, for Apache's replicator packs the entries of a closed ledger with its last LAC. It stops at
+the first frame that is not an add or not whole. Bytes are copied once per run. Frames of one
+length, which is what a busy writer sends, are stepped through by one `iter_unpack` instead of a
+call each: a third of the time per entry.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.protocol.codes import ProtocolError
+from octavo.protocol.entry import HEADER_BYTES
+from octavo.protocol.frames import (
+    ADD_HEADER,
+    ADD_IDS,
+    ADD_PREFIX_BYTES,
+    LENGTH,
+    Flag,
+    checked_length,
+)
+
+_ADD_OP = ADD_HEADER >> 16
+_FLAGS_MASK = 0xFFFF
+_CRC32C = int(Flag.CRC32C)
+_RECOVERY_ADD = int(Flag.RECOVERY_ADD)
+_FRAME_BYTES_MIN = ADD_PREFIX_BYTES + HEADER_BYTES
+_PAYLOAD_AT = _FRAME_BYTES_MIN + LENGTH.size
+_ADD_FRONT = struct.Struct(f"{ADD_IDS.format}q")
+"""Length, header, key, ledger id, entry id and LAC."""
+_PREFIX_BYTES = ADD_PREFIX_BYTES + 8
+"""Length, header, key and ledger id: what all frames of a run have in common but the length."""
+
+
+FALSE_LAC = "its LAC is not below its own id, as it was when the entry was written"
+
+
+class Refused(NamedTuple):
+    """An add that must not be stored, whatever the state of its ledger."""
+
+    ledger_id: int
+    entry_id: int
+    reason: str
+
+
+class Adds(NamedTuple):
+    """What `split_adds` found."""
+
+    runs: list[tuple[int, AddRun]]
+    """(flags, run) in the order of arrival."""
+    refused: list[Refused]
+    end: int
+    """Where the first byte stands that was not taken."""
+
+
+class _OpenRun:
+    """A run that the next frame may still lengthen."""
+
+    __slots__ = ("first", "head", "key", "ledger_id", "next_entry", "offsets", "start")
+
+    def __init__(self, start: int, head: int, key: bytes, ledger_id: int, first: int) -> None:
+        self.start = start
+        self.head = head
+        self.key = key
+        self.ledger_id = ledger_id
+        self.first = first
+        self.next_entry = first
+        self.offsets: range | list[int] = range(0)
+
+    def takes(self, head: int, key: bytes, ledger_id: int, entry_id: int) -> bool:
+        """Whether this entry is the next one of the run."""
+        return (
+            entry_id == self.next_entry
+            and self.first >= 0
+            and ledger_id == self.ledger_id
+            and head == self.head
+            and key == self.key
+        )
+
+    def extend(self, position: int, size: int, count: int) -> None:
+        """Append `count` frames of `size` bytes each that begin at `position`."""
+        begin = position - self.start
+        more = range(begin, begin + size * count, size)
+        if not self.offsets:
+            self.offsets = more
+        else:
+            if isinstance(self.offsets, range):
+                self.offsets = list(self.offsets)
+            self.offsets.extend(more)
+        self.next_entry += count
+
+
+def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
+    """Take the whole add frames that begin at `data[start]`.
+
+    Raises `FrameTooLong`, and `ProtocolError` for an add too short to name its entry: after
+    either, the connection cannot be followed further.
+    """
+    adds: list[tuple[int, AddRun]] = []
+    refused: list[Refused] = []
+    run: _OpenRun | None = None
+    position = start
+    end = len(data)
+    while end - position >= _FRAME_BYTES_MIN:
+        length, head, key, ledger_id, entry_id, lac = _ADD_FRONT.unpack_from(data, position)
+        if head >> 16 != _ADD_OP:
+            break
+        _check_length(length, frame_bytes_max)
+        size = LENGTH.size + length
+        if position + size > end:
+            break
+        if lac >= entry_id >= 0 and not head & _RECOVERY_ADD:
+            if run is not None:
+                _finish(run, data, position, adds, refused)
+                run = None
+            refused.append(Refused(ledger_id, entry_id, FALSE_LAC))
+            position += size
+            continue
+        count = _count_alike(data, position, size, entry_id) if entry_id >= 0 else 1
+        if run is None or not run.takes(head, key, ledger_id, entry_id):
+            if run is not None:
+                _finish(run, data, position, adds, refused)
+            run = _OpenRun(position, head, key, ledger_id, entry_id)
+        run.extend(position, size, count)
+        position += size * count
+    if run is not None:
+        _finish(run, data, position, adds, refused)
+    return Adds(adds, refused, position)
+
+
+def _check_length(length: int, frame_bytes_max: int) -> None:
+    checked_length(length, frame_bytes_max)
+    if length < _FRAME_BYTES_MIN - LENGTH.size:
+        raise ProtocolError(
+            f"add of {length} bytes; key and entry header alone have "
+            f"{_FRAME_BYTES_MIN - LENGTH.size}"
+        )
+
+
+def _count_alike(data: memoryview, position: int, size: int, entry_id: int) -> int:
+    """How many frames from `position` on are alike: in nothing but LAC and payload do they differ,
+    and in an entry id that rises by one and stays above the LAC."""
+    following = position + size
+    prefix = bytes(data[position : position + _PREFIX_BYTES])
+    if data[following : following + _PREFIX_BYTES] != prefix:
+        return 1
+    count = (len(data) - position) // size
+    expected = entry_id
+    stretch = data[position : position + size * count]
+    for found, found_entry, lac in _layout(size).iter_unpack(stretch):
+        if found_entry != expected or found != prefix or lac >= found_entry:
+            break
+        expected += 1
+    return max(1, expected - entry_id)  # the first is as good as its caller found it
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(size: int) -> struct.Struct:
+    return struct.Struct(f">{_PREFIX_BYTES}sqq{size - _PREFIX_BYTES - 16}x")
+
+
+def _finish(
+    run: _OpenRun,
+    data: memoryview,
+    end: int,
+    adds: list[tuple[int, AddRun]],
+    refused: list[Refused],
+) -> None:
+    """Check a run and add it, without its damaged entries, to what was found."""
+    flags = run.head & _FLAGS_MASK
+    count = len(run.offsets)
+    if run.ledger_id < 0 or run.first < 0:
+        reason = "ledger and entry ids are not negative"
+        refused.extend(Refused(run.ledger_id, run.first + i, reason) for i in range(count))
+        return
+    frames = bytes(data[run.start : end])
+    damaged = _damaged(frames, run.offsets) if flags & _CRC32C else []
+    recovery = bool(flags & _RECOVERY_ADD)
+    whole = AddRun(run.ledger_id, run.first, count, run.key, recovery, frames, run.offsets)
+    if not damaged:
+        adds.append((flags, whole))
+        return
+    reason = "the entry does not match its CRC32C digest"
+    refused.extend(Refused(run.ledger_id, run.first + i, reason) for i in damaged)
+    edges = [-1, *damaged, count]
+    for before, after in itertools.pairwise(edges):
+        if after - before > 1:
+            adds.append((flags, _part(whole, before + 1, after)))
+
+
+def _damaged(frames: bytes, offsets: Sequence[int]) -> list[int]:
+    """The indexes of the entries whose CRC32C does not hold."""
+    view = memoryview(frames)
+    digest_at = LENGTH.unpack_from
+    damaged: list[int] = []
+    following = len(frames)
+    index = len(offsets)
+    for offset in reversed(offsets):
+        index -= 1
+        digest = offset + _FRAME_BYTES_MIN
+        if following - digest < LENGTH.size or digest_at(frames, digest)[0] != crc32c(
+            view[offset + _PAYLOAD_AT : following],
+            crc32c(view[offset + ADD_PREFIX_BYTES : digest]),
+        ):
+            damaged.append(index)
+        following = offset
+    damaged.reverse()
+    return damaged
+
+
+def _part(run: AddRun, start: int, stop: int) -> AddRun:
+    """Entries `start … stop − 1` (counted within the run) as a run of their own."""
+    begin = run.offsets[start]
+    end = run.offsets[stop] if stop < run.count else len(run.frames)
+    return AddRun(
+        run.ledger_id,
+        run.first_entry + start,
+        stop - start,
+        run.key,
+        run.recovery,
+        run.frames[begin:end],
+        [offset - begin for offset in run.offsets[start:stop]],
+    )

@@ -1,0 +1,261 @@
+"""Checks the folders of a stopped bookie: mark, ledger state, journals, logs, index. Blocking.
+
+Says what a start would refuse, and everything that is damaged or contradicts the rest
+(consistency.py). All files are opened read-only and nothing is changed; the journals are read from
+the mark on, as a start would, and their records are applied to the ledger state in memory alone.
+What a start mends by itself, an index that is behind or missing, is a note and no finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.check.consistency import ConsistencyCheck
+from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
+from octavo.bookie.disk.files import Disk, DiskError, File
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.index.index import INDEX_FOLDER, LedgerIndex
+from octavo.bookie.index.view import IndexView
+from octavo.bookie.journal.format import Meta
+from octavo.bookie.journal.mark import NAME as MARK_NAME
+from octavo.bookie.journal.mark import Mark, check_journals, decode_mark
+from octavo.bookie.journal.reader import JournalReader
+from octavo.bookie.journal.replay import records_of
+from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.bookie.ledgers.state import LedgerStates
+from octavo.bookie.startup.load_states import load_states
+from octavo.protocol.codes import OctavoError
+
+_MARK_BYTES_MAX = 1024 * 1024
+
+Progress = Callable[[int], None]
+"""Told of bytes of entry logs and journals read since it was told last."""
+
+
+@dataclass
+class Report:
+    """What a check found."""
+
+    damage: list[Damage] = field(default_factory=list)
+    dropped: int = 0
+    """Findings beyond those that are listed."""
+    refusals: list[str] = field(default_factory=list)
+    """Why this bookie would not start, in the words of its start."""
+    notes: list[str] = field(default_factory=list)
+    """What is unusual, and needs nobody."""
+    ledgers: int = 0
+    journal_blocks: int = 0
+    log_records: int = 0
+    log_bytes: int = 0
+    index_runs: int = 0
+    index_entries: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is nothing to be done."""
+        return not self.damage and not self.refusals and not self.dropped
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, `damage` as on the admin port."""
+        plain = {**self.__dict__, "damage": [damage.as_json() for damage in self.damage]}
+        return {"ok": self.ok, **plain}
+
+
+class _ReadOnlyDisk:
+    """A disk on which nothing can be changed; what only syncs passes without effect."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.list_directory, self.exists = disk.list_directory, disk.exists
+        self.free_bytes = disk.free_bytes
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> File:  # noqa: ARG002
+        """Read-only, whatever was asked for."""
+        if create:
+            raise DiskError(f"open {path}: nothing is made here")
+        return _SyncedFile(self._disk.open(path))
+
+    def _refuse(self, *paths: str) -> None:
+        raise DiskError(f"{', '.join(paths)}: nothing is changed here")
+
+    make_directory = remove_folder = unlink = sync_directory = rename = _refuse
+
+    def lock(self, path: str) -> File:
+        """Refused."""
+        raise DiskError(f"lock {path}: nothing is changed here")
+
+
+class _SyncedFile:
+    """A file whose syncs do nothing: it is not written to."""
+
+    def __init__(self, file: File) -> None:
+        self.path = file.path
+        self.size, self.pread, self.uncache = file.size, file.pread, file.uncache
+        self.pwritev, self.preallocate, self.truncate = (
+            file.pwritev,
+            file.preallocate,
+            file.truncate,
+        )
+        self.close = file.close
+
+    def datasync(self) -> None:
+        """Nothing was written."""
+
+
+class _FolderCheck:
+    def __init__(
+        self,
+        disk: Disk,
+        journal_directories: Sequence[str],
+        ledger_directories: Sequence[str],
+        progress: Progress,
+        index_opener: Callable[[str], LedgerIndex],
+    ) -> None:
+        self._disk = _ReadOnlyDisk(disk)
+        self._journals = tuple(journal_directories)
+        self._ledgers = tuple(ledger_directories)
+        self._progress = progress
+        self._index_opener = index_opener
+        self._damages = DamageRegistry(told=False)
+        self.report = Report()
+
+    def run(self) -> Report:
+        report = self.report
+        self._marks()
+        states: LedgerStates | None = LedgerStates()
+        mark: Mark | None = None
+        try:
+            assert states is not None
+            mark, _ = load_states(self._disk, self._ledgers, states)
+            check_journals(mark, self._journals)
+        except OctavoError as error:
+            report.refusals.append(str(error))
+            states = None
+        if mark is None and states is not None:
+            report.notes.append(
+                f"no readable {MARK_NAME}: a start reads every journal and entry log there is"
+            )
+        if states is not None:
+            self._replay(states, mark)
+            report.ledgers = len(states.ids())
+        self._logs(states, mark)
+        report.damage, report.dropped = self._damages.current(), self._damages.dropped
+        return report
+
+    def _marks(self) -> None:
+        """Each copy of the mark by itself: one that is bad is passed over by a start."""
+        for directory in self._ledgers:
+            path = f"{directory}/{MARK_NAME}"
+            if not self._disk.exists(path):
+                continue
+            try:
+                file = self._disk.open(path)
+                try:
+                    data = file.pread(_MARK_BYTES_MAX, 0)
+                finally:
+                    file.close()
+                if decode_mark(data) is None:
+                    self._damages.report(DamageKind.MARK, path, 0, len(data))
+            except DiskError:
+                self._damages.report(DamageKind.UNREADABLE, path)
+            except OctavoError:
+                continue  # of a version to come: the refusal says it
+
+    def _replay(self, states: LedgerStates, mark: Mark | None) -> None:
+        """What the journals say beyond the mark, applied to `states`."""
+        for number, directory in enumerate(self._journals):
+            position = mark.journals[number] if mark is not None else None
+            try:
+                for block in JournalReader(self._disk, directory, position).blocks():
+                    self.report.journal_blocks += 1
+                    self._progress(len(block.body))
+                    for record in records_of(block.body):
+                        _apply(states, record)
+            except OctavoError as error:
+                self.report.refusals.append(str(error))
+                self._damages.report(DamageKind.JOURNAL, directory)
+
+    def _logs(self, states: LedgerStates | None, mark: Mark | None) -> None:
+        report = self.report
+        logs = EntryLogs(self._disk, self._ledgers, 1)
+        logs.open()
+        # Without a mark all that is there is looked at.
+        vouched = mark.log_position if mark is not None else (max(logs.log_ids, default=0) + 1, 0)
+        if mark is not None and mark.log_id and mark.log_id not in logs.log_ids:
+            path = logs.path_of(mark.log_id)
+            report.refusals.append(f"entry log {path}, which the journal mark names, is missing")
+            self._damages.report(DamageKind.MISSING_FILE, path)
+        path = f"{self._ledgers[0]}/{INDEX_FOLDER}"
+        try:
+            index = self._index_opener(path)
+        except OctavoError as error:
+            report.notes.append(f"{error}. A start makes the index anew from the entry logs")
+            logs.close()
+            return
+        try:
+            self._against_index(index, path, logs, states, vouched)
+        except OctavoError as error:
+            report.refusals.append(str(error))
+            self._damages.report(DamageKind.INDEX, path)
+        finally:
+            index.close()
+            logs.close()
+
+    def _against_index(
+        self,
+        index: LedgerIndex,
+        path: str,
+        logs: EntryLogs,
+        states: LedgerStates | None,
+        vouched: tuple[int, int],
+    ) -> None:
+        report = self.report
+        covered = index.covered
+        if logs.log_ids and (covered is None or covered < vouched):
+            behind = covered or (0, 0)
+            report.notes.append(
+                f"the index covers the entry logs up to log {behind[0]} byte {behind[1]}, the mark "
+                f"vouches up to log {vouched[0]} byte {vouched[1]}: a start indexes the rest"
+            )
+        check = ConsistencyCheck(
+            self._disk,
+            logs,
+            index,
+            states,
+            self._damages,
+            vouched=vouched,
+            index_path=path,
+            state_path=self._ledgers[0],
+            progress=self._progress,
+        )
+        check.run()
+        report.log_records, report.log_bytes = check.records, check.bytes
+        report.index_runs, report.index_entries = check.runs, check.entries
+
+
+def _apply(states: LedgerStates, record: AddRun | Meta) -> None:
+    state = states.get(record.ledger_id)
+    if state is None:
+        state = states.create(record.ledger_id, record.key)
+    if isinstance(record, Meta):
+        ledger_rules.repeat(state, record)
+    else:
+        state.last_entry = max(state.last_entry, record.last_entry)
+
+
+def _quiet(size: int) -> None:
+    """For whoever does not ask."""
+
+
+def check_folders(
+    disk: Disk,
+    journal_directories: Sequence[str],
+    ledger_directories: Sequence[str],
+    progress: Progress = _quiet,
+    index_opener: Callable[[str], LedgerIndex] = IndexView,
+) -> Report:
+    """Check a stopped bookie. Folders in the order of its settings."""
+    return _FolderCheck(disk, journal_directories, ledger_directories, progress, index_opener).run()

@@ -1,0 +1,320 @@
+"""The scrubber: reads every entry log back at a bounded rate and reports what is damaged.
+
+Damage at rest is found while there are other copies, not when the last reader needs it. A pass
+walks the logs in order (entrylog/walk.py), each as far as the mark vouches for it: headers, run
+checksums, entry digests. It reads from the device, not from any cache; only the log that is
+written to may come from the system's memory. What is wrong goes to the registry (disk/damage.py)
+with the ledger and entries that the index still finds there, so that they can be re-replicated;
+damage in bytes that nothing points to any more is reported without a ledger. What is read back
+good, or has gone, is cleared. Nothing is changed or removed.
+
+Works in slices on a thread of its own. Where a pass stands is kept in memory only: after a restart
+the next one begins at the oldest log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageRegistry
+from octavo.bookie.disk.files import Disk, DiskError
+from octavo.bookie.entrylog.format import file_name
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.entrylog.walk import LogWalk, Walked
+from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.protocol.codes import BookieIOError
+
+SLICE_BYTES = 256 * 1024
+_AT_REST = (
+    DamageKind.FILE_HEADER,
+    DamageKind.RECORD_HEADER,
+    DamageKind.TRUNCATED,
+    DamageKind.RUN_CHECKSUM,
+    DamageKind.ENTRY_DIGEST,
+    DamageKind.UNREADABLE,
+    DamageKind.MISSING_FILE,
+)
+"""What a good record disproves."""
+
+_log = structlog.get_logger()
+
+
+class LogScrub:
+    """One log of a pass. Blocking."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        logs: EntryLogs,
+        index: LedgerIndex,
+        damages: DamageRegistry,
+        log_id: int,
+        end: int | None,
+        *,
+        on_good: Callable[[Walked], None] | None = None,
+        uncached: bool = True,
+    ) -> None:
+        """`end` is up to where the mark vouches for the log; None: for all of it.
+
+        `on_good` is told of every record that is good.
+        """
+        self._logs = logs
+        self._index = index
+        self._damages = damages
+        self._runs: list[IndexRun] | None = None
+        self._log_id = log_id
+        self._walk = LogWalk(
+            disk,
+            logs.path_of(log_id),
+            log_id,
+            end=end,
+            starts=self._starts,
+            uncached=uncached and end is None,
+        )
+        self._on_good = on_good
+
+    @property
+    def offset(self) -> int:
+        """Up to where it was walked."""
+        return self._walk.offset
+
+    @property
+    def done(self) -> bool:
+        """Whether there is no more to read, or no log any more."""
+        return self._walk.done
+
+    def step(self) -> int:
+        """Read and judge the next slice; returns its bytes."""
+        before = self._walk.offset
+        try:
+            found = self._walk.step(SLICE_BYTES)
+        except (FileNotFoundError, DiskError) as error:
+            self._walk.done = True
+            gone = isinstance(error, FileNotFoundError)
+            self._lost_file(DamageKind.MISSING_FILE if gone else DamageKind.UNREADABLE)
+            return 0
+        for walked in found:
+            for fault in walked.faults:
+                self._report(fault, walked)
+            if self._on_good is not None and not walked.faults:
+                self._on_good(walked)
+        self._clear_good(before, found)
+        if self._log_id not in self._logs.log_ids:  # removed while it was read
+            self._walk.done = True
+            self._damages.clear_file(file_name(self._log_id))
+        return self._walk.offset - before
+
+    def _clear_good(self, before: int, found: list[Walked]) -> None:
+        start = before
+        for walked in found:
+            if walked.faults:
+                self._damages.clear_range(self._walk.path, start, walked.location.offset, *_AT_REST)
+                start = walked.location.offset + walked.location.length
+        self._damages.clear_range(self._walk.path, start, self._walk.offset, *_AT_REST)
+        if self._walk.ledgers is not None:  # a good map, and so nothing wrong behind the records
+            self._damages.clear_range(
+                self._walk.path, self._walk.end, sys.maxsize, DamageKind.LEDGERS_MAP, *_AT_REST
+            )
+
+    def _report(self, fault: Damage, walked: Walked) -> None:
+        """With the entries that the index still finds in the damaged bytes."""
+        try:
+            runs = self._held(fault, walked)
+        except BookieIOError as error:
+            if isinstance(error, DamagedRead):
+                self._damages.add(error.damage)
+            runs = []
+        if not runs:
+            self._damages.add(fault._replace(ledger_id=None, first=None, last=None))
+        elif walked.record is not None:
+            assert fault.first is not None
+            assert fault.last is not None
+            self._damages.add(
+                fault._replace(
+                    first=max(fault.first, runs[0].first), last=min(fault.last, runs[-1].last)
+                )
+            )
+        else:
+            for run in runs:
+                self._damages.report(
+                    fault.kind,
+                    fault.path,
+                    run.location.offset,
+                    run.location.length,
+                    ledger_id=run.ledger_id,
+                    first=run.first,
+                    last=run.last,
+                )
+
+    def _held(self, fault: Damage, walked: Walked) -> list[IndexRun]:
+        at = walked.location
+        if walked.record is None:
+            found = self._indexed()
+            return [
+                run for run in found if at.offset <= run.location.offset < at.offset + at.length
+            ]
+        assert fault.ledger_id is not None
+        assert fault.first is not None
+        assert fault.last is not None
+        runs = self._index.runs(fault.ledger_id, fault.first, fault.last)
+        return [run for run in runs if run.location[:2] == at[:2]]
+
+    def _indexed(self) -> list[IndexRun]:
+        """What the index finds in this log, by offset; looked for once a header is bad."""
+        if self._runs is None:
+            ledgers = self._walk.ledgers
+            if ledgers is None:
+                runs = self._index.all_runs()
+            else:
+                runs = (run for ledger_id in ledgers for run in self._index.runs(ledger_id))
+            held = [run for run in runs if run.location.log_id == self._log_id]
+            self._runs = sorted(held, key=lambda run: (run.location.offset, run.first))
+        return self._runs
+
+    def _starts(self) -> list[int]:
+        try:
+            return [run.location.offset for run in self._indexed()]
+        except BookieIOError as error:
+            if isinstance(error, DamagedRead):
+                self._damages.add(error.damage)
+            return []
+
+    def _lost_file(self, kind: DamageKind) -> None:
+        """The file is gone or cannot be opened, and nobody removed it: all that it held is lost."""
+        if self._log_id not in self._logs.log_ids:
+            self._damages.clear_file(file_name(self._log_id))
+            return
+        self._starts()
+        spans: dict[int, tuple[int, int]] = {}
+        for run in self._runs or ():
+            first, last = spans.get(run.ledger_id, (run.first, run.last))
+            spans[run.ledger_id] = (min(first, run.first), max(last, run.last))
+        if not spans:
+            self._damages.report(kind, self._walk.path)
+        for ledger_id, (first, last) in spans.items():
+            self._damages.report(kind, self._walk.path, ledger_id=ledger_id, first=first, last=last)
+
+
+class Scrubber:
+    """Pass after pass over all logs of a bookie, as a task on the loop."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        logs: EntryLogs,
+        index: LedgerIndex,
+        damages: DamageRegistry,
+        vouched: Callable[[], tuple[int, int]],
+        bytes_per_s: int,
+        interval_s: float,
+    ) -> None:
+        """`vouched` is the mark's (log id, offset); `interval_s` 0: only when asked for."""
+        self._disk = disk
+        self._logs = logs
+        self._index = index
+        self._damages = damages
+        self._vouched = vouched
+        self._bytes_per_s = bytes_per_s
+        self._interval_s = interval_s
+        self._executor: Executor = ThreadPoolExecutor(1, "octavo-scrub")
+        self._wanted = asyncio.Event()
+        self._under_way: asyncio.Future[int] | None = None
+        self._stopping = False
+        self._due_s = 0.0
+        self._at = (0, 0)
+        self._running = False
+        self._ended_s: float | None = None
+        self.passes = 0
+        """Whole passes since the start."""
+        self.bytes = 0
+        """Bytes read since the start."""
+
+    async def run(self) -> None:
+        """Scrub for ever. An error ends a pass, never the bookie."""
+        while True:
+            if self._interval_s or self._wanted.is_set():
+                self._wanted.clear()
+                try:
+                    await self.one_pass()
+                except (BookieIOError, DiskError) as error:
+                    _log.warning("scrub_failed", reason=str(error))
+                except Exception as error:
+                    _log.error("scrub_failed", reason=repr(error), exc_info=error)
+            try:
+                async with asyncio.timeout(self._interval_s or None):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    def start_pass(self) -> None:
+        """Begin a pass now, unless one runs."""
+        if not self._running:
+            self._wanted.set()
+
+    async def one_pass(self) -> None:
+        """Every log once, oldest first."""
+        self._running = True
+        self._due_s = asyncio.get_running_loop().time()
+        try:
+            for log_id in self._logs.log_ids:
+                marked_id, marked = self._vouched()
+                if log_id > marked_id:
+                    break
+                await self._log(log_id, marked if log_id == marked_id else None)
+        finally:
+            self._running = False
+        self.passes += 1
+        self._ended_s = asyncio.get_running_loop().time()
+        _log.info("scrub_pass_ended", passes=self.passes, damage=len(self._damages.current()))
+
+    async def _log(self, log_id: int, end: int | None) -> None:
+        scrub = LogScrub(self._disk, self._logs, self._index, self._damages, log_id, end)
+        loop = asyncio.get_running_loop()
+        while not scrub.done:
+            if self._stopping:
+                raise asyncio.CancelledError
+            self._under_way = loop.run_in_executor(self._executor, scrub.step)
+            size = await asyncio.shield(self._under_way)
+            self.bytes += size
+            self._at = (log_id, scrub.offset)
+            self._due_s = max(loop.time(), self._due_s + size / self._bytes_per_s)
+            await asyncio.sleep(self._due_s - loop.time())
+
+    async def stop(self) -> None:
+        """Touch no file any more on return."""
+        self._stopping = True
+        if self._under_way is not None and not self._under_way.done():
+            await asyncio.wait([self._under_way])
+        self._executor.shutdown(wait=False)
+
+    @property
+    def last_pass_age_s(self) -> float:
+        """Seconds since a whole pass ended; −1 before the first."""
+        if self._ended_s is None:
+            return -1
+        return asyncio.get_running_loop().time() - self._ended_s
+
+    def progress(self) -> tuple[int, int, float]:
+        """Bytes, whole passes, seconds since the last: for the metrics."""
+        return self.bytes, self.passes, self.last_pass_age_s
+
+    def status(self) -> dict[str, Any]:
+        """For the admin port."""
+        return {
+            "running": self._running,
+            "log_id": self._at[0],
+            "offset": self._at[1],
+            "last_log_id": self._vouched()[0],
+            "bytes": self.bytes,
+            "bytes_per_s": self._bytes_per_s,
+            "passes": self.passes,
+            "last_pass_age_s": round(self.last_pass_age_s, 3),
+            "damage": len(self._damages.current()),
+        }

@@ -1,0 +1,209 @@
+"""What is known to be damaged on this bookie's disks: found once, kept, named, never skipped.
+
+Reads, the scrubber, compaction and the journal's replay report here; an operator, a metric and
+whoever re-replicates read it. A finding is told to the log once, however often it is met. The list
+is bounded: what comes when it is full is counted and logged no more. Nothing here decides anything
+about the data: a damaged range stays on the disk and is answered as *unknown*.
+
+May be called from any thread. Kept in memory only: after a restart the reads and the scrubber find
+again what is still there.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import structlog
+
+from octavo.protocol.codes import BookieIOError
+
+FINDINGS_MAX = 10_000
+
+_log = structlog.get_logger()
+
+
+class DamageKind(enum.StrEnum):
+    """What is wrong with a place on the disk. The values are labels of the metric."""
+
+    FILE_HEADER = "file-header"
+    """A file's own header: no record of it can be trusted to be of that file."""
+    RECORD_HEADER = "record-header"
+    """No good record header where one must be; `length` reaches to the next good one, if known."""
+    TRUNCATED = "truncated"
+    """The file ends before what must be there."""
+    RUN_CHECKSUM = "run-checksum"
+    """A log run's bytes do not match its checksum."""
+    ENTRY_DIGEST = "entry-digest"
+    """An entry does not match its own digest, although its run's checksum holds."""
+    WRONG_RECORD = "wrong-record"
+    """A good record, but not the one that the index says lies here, or its frames are not its."""
+    NOT_INDEXED = "not-indexed"
+    """A good record of a live ledger that the index does not know: its entries read as absent."""
+    LEDGERS_MAP = "ledgers-map"
+    """The ledgers map or footer of a sealed log. No entry is lost: the log is stepped through."""
+    MISSING_FILE = "missing-file"
+    """A file that something points to is not there."""
+    UNREADABLE = "unreadable"
+    """The disk refuses to read it, also at the second attempt."""
+    INDEX = "index"
+    """RocksDB found a damaged block in the index: what it held cannot be looked up."""
+    MARK = "mark"
+    """A copy of the journal mark; another copy may be good."""
+    JOURNAL = "journal"
+    """A range of a journal file that held acknowledged records."""
+    STATE = "state"
+    """The ledger state contradicts what the logs and the index hold."""
+
+
+_BY_LEDGER = frozenset({DamageKind.MISSING_FILE, DamageKind.STATE})
+"""They have no place within the file: each ledger is a finding of its own."""
+_Key = tuple[DamageKind, str, int, int | None]
+
+
+class Damage(NamedTuple):
+    """One finding."""
+
+    kind: DamageKind
+    path: str
+    offset: int
+    length: int
+    """How far it reaches, as far as is known; 0 when nothing is known."""
+    ledger_id: int | None = None
+    """Whose entries `first … last` are lost here; None when it cannot be told."""
+    first: int | None = None
+    last: int | None = None
+    found_ms: int = 0
+    """Wall clock, when it was reported first."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For the admin port and `octavo bookie check --json`."""
+        return {**self._asdict(), "kind": self.kind.value}
+
+
+class DamagedRead(BookieIOError):
+    """A read that met damage: `damage` says where. The entry may exist: unknown, never absent."""
+
+    def __init__(self, message: str, damage: Damage) -> None:
+        super().__init__(message)
+        self.damage = damage
+
+
+class DamageRegistry:
+    """The findings of one bookie, oldest first."""
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = lambda: 0,
+        findings_max: int = FINDINGS_MAX,
+        *,
+        told: bool = True,
+    ) -> None:
+        """`clock` gives wall-clock milliseconds; without `told` nothing is logged."""
+        self._told = told
+        self._clock = clock
+        self._findings_max = findings_max
+        self._lock = threading.Lock()
+        self._found: dict[_Key, Damage] = {}
+        self.dropped = 0
+        """Findings that came when the list was full."""
+
+    def report(
+        self,
+        kind: DamageKind,
+        path: str,
+        offset: int = 0,
+        length: int = 0,
+        *,
+        ledger_id: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> Damage:
+        """Note a finding, and log it if it is new; returns it as it is kept."""
+        return self.add(Damage(kind, path, offset, length, ledger_id, first, last))
+
+    def add(self, damage: Damage) -> Damage:
+        """As `report`. What is known already is kept, and completed when its ledger was unknown."""
+        owner = damage.ledger_id if damage.kind in _BY_LEDGER else None
+        key = (damage.kind, damage.path, damage.offset, owner)
+        with self._lock:
+            known = self._found.get(key)
+            if known is not None:
+                if known.ledger_id is None and damage.ledger_id is not None:
+                    known = self._found[key] = damage._replace(found_ms=known.found_ms)
+                return known
+            damage = damage._replace(found_ms=self._clock())
+            if len(self._found) >= self._findings_max:
+                self.dropped += 1
+                first_dropped = self.dropped == 1
+            else:
+                self._found[key] = damage
+                first_dropped = False
+            kept = key in self._found
+        if not self._told:
+            return damage
+        if kept:
+            self._tell(damage)
+        elif first_dropped:
+            _log.error("damage_list_full", findings_max=self._findings_max)
+        return damage
+
+    @staticmethod
+    def _tell(damage: Damage) -> None:
+        _log.error(
+            "damage_found",
+            kind=damage.kind.value,
+            path=damage.path,
+            offset=damage.offset,
+            length=damage.length,
+            ledger=damage.ledger_id,
+            first=damage.first,
+            last=damage.last,
+        )
+
+    def current(self) -> list[Damage]:
+        """Every finding that still holds, oldest first."""
+        with self._lock:
+            return list(self._found.values())
+
+    def listing(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """For the admin port: at most `limit` findings, those that came first."""
+        found = self.current()
+        limit = int(query.get("limit", "1000"))
+        return {
+            "findings": len(found),
+            "dropped": self.dropped,
+            "damage": [damage.as_json() for damage in found[:limit]],
+        }
+
+    def counts(self) -> dict[str, int]:
+        """How many findings of each kind; every kind is there, for the metric."""
+        found = {kind.value: 0 for kind in DamageKind}
+        for damage in self.current():
+            found[damage.kind.value] += 1
+        return found
+
+    def clear_file(self, name: str) -> None:
+        """The file of this name has gone from its folder, with whatever was wrong with it."""
+        self._clear(lambda damage: damage.path.rpartition("/")[2] == name)
+
+    def clear_range(self, path: str, start: int, end: int, *kinds: DamageKind) -> None:
+        """Bytes `start … end` of a file were read back and are good: `kinds` end there."""
+        self._clear(
+            lambda damage: (
+                damage.path == path and start <= damage.offset < end and damage.kind in kinds
+            )
+        )
+
+    def _clear(self, gone: Callable[[Damage], bool]) -> None:
+        with self._lock:
+            if not self._found:
+                return
+            cleared = [key for key, damage in self._found.items() if gone(damage)]
+            for key in cleared:
+                del self._found[key]
+            self.dropped = 0 if cleared else self.dropped
+        for _, path, offset, _ in cleared if self._told else ():
+            _log.info("damage_gone", path=path, offset=offset)

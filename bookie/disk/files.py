@@ -1,0 +1,380 @@
+"""The seam between the bookie and a disk: the only module of this package that touches files.
+
+`Disk` and `File` are small synchronous interfaces. Callers reach their blocking calls through
+`loop.run_in_executor`, so that a simulated loop and a simulated disk run the production code
+above them. `RealDisk` is the operating system's. An `fsync` that fails is reported as
+`SyncFailed` and is never retried: the kernel may have dropped the dirty pages, so the only
+honest answer left is to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.entry import Buffer
+
+
+class DiskError(OctavoError):
+    """A disk call failed. The message names call, path and the system's reason."""
+
+    name = "disk-error"
+
+
+class DiskFull(DiskError):
+    """No space left. Nothing that was acked is touched by it."""
+
+    name = "disk-full"
+    retryable = True
+
+
+class SyncFailed(DiskError):
+    """`fsync` failed: what was written since the last one may be lost. The process must stop."""
+
+    name = "sync-failed"
+    scope = Scope.PROCESS
+
+
+class File(Protocol):
+    """An open file. Writes are not durable before `datasync` has returned."""
+
+    @property
+    def path(self) -> str:
+        """Where it lies."""
+
+    def size(self) -> int:
+        """Bytes, preallocated ones included."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+
+    def uncache(self, offset: int, length: int) -> None:
+        """Let the system forget its copy in memory, so that the next `pread` asks the device."""
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write all of `buffers` one after another from `offset`; return the bytes written."""
+
+    def preallocate(self, length: int) -> None:
+        """Reserve `length` bytes, so that later syncs need not change the file's size."""
+
+    def truncate(self, length: int) -> None:
+        """Cut or zero-extend to `length` bytes."""
+
+    def datasync(self) -> None:
+        """Make all that was written durable. Raises `SyncFailed`."""
+
+    def close(self) -> None:
+        """Give the file back. Does not sync."""
+
+
+class Disk(Protocol):
+    """A folder tree. Paths are absolute strings."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
+        """Raises `FileNotFoundError`; with `create`, `FileExistsError` when it exists already."""
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names, sorted; empty when the folder does not exist."""
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; fine when it exists. Durable on return."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder lies there."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; durable only after `sync_directory`."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; durable only after `sync_directory`."""
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder and the files in it; fine when it is not there. Durable as `unlink`."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in the folder durable. Raises `SyncFailed`."""
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """(free, total) bytes of the file system that holds `path`."""
+
+    def lock(self, path: str) -> File:
+        """Take an exclusive lock file, held until closed. Raises `DiskError` naming the holder."""
+
+
+_IOV_MAX = 1024
+"""Buffers that one `pwritev` takes (POSIX promises 16, Linux and macOS 1024)."""
+
+
+def _failure(call: str, path: str, error: OSError) -> DiskError:
+    """The error to raise for `error`, naming call, path and the system's reason."""
+    what = f"{call} {path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{what}; free some space on this file system")
+    return DiskError(what)
+
+
+class RealFile:
+    """A file of the operating system. Every call blocks: use it from an executor."""
+
+    __slots__ = ("_fd", "_on_sync", "_path")
+
+    def __init__(self, fd: int, path: str, on_sync: OnSync | None = None) -> None:
+        self._fd = fd
+        self._path = path
+        self._on_sync = on_sync
+
+    @property
+    def path(self) -> str:
+        """Where it lies."""
+        return self._path
+
+    def size(self) -> int:
+        """Bytes, preallocated ones included."""
+        try:
+            return os.fstat(self._fd).st_size
+        except OSError as error:
+            raise _failure("fstat", self._path, error) from error
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        try:
+            data = os.pread(self._fd, length, offset)
+            while 0 < len(data) < length:
+                more = os.pread(self._fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise _failure("pread", self._path, error) from error
+        return data
+
+    def uncache(self, offset: int, length: int) -> None:
+        """Let the system forget its copy in memory, so that the next `pread` asks the device."""
+        if _fadvise is not None:
+            with contextlib.suppress(OSError):  # it is advice
+                _fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write all of `buffers` one after another from `offset`; return the bytes written."""
+        start = offset
+        try:
+            for first in range(0, len(buffers), _IOV_MAX):
+                offset += self._write_slice(buffers[first : first + _IOV_MAX], offset)
+        except OSError as error:
+            raise _failure("pwritev", self._path, error) from error
+        return offset - start
+
+    def _write_slice(self, buffers: Sequence[Buffer], offset: int) -> int:
+        total = sum(map(len, buffers))
+        done = os.pwritev(self._fd, buffers, offset)
+        while done < total:  # a short write: rare, so the copy does not matter
+            rest = memoryview(b"".join(buffers))[done:]
+            written = os.pwritev(self._fd, [rest], offset + done)
+            if written == 0:
+                raise OSError(errno.EIO, "wrote 0 bytes")
+            done += written
+        return done
+
+    def preallocate(self, length: int) -> None:
+        """Reserve `length` bytes, so that later syncs need not change the file's size."""
+        try:
+            os.posix_fallocate(self._fd, 0, length)
+        except OSError as error:
+            raise _failure("posix_fallocate", self._path, error) from error
+
+    def truncate(self, length: int) -> None:
+        """Cut or zero-extend to `length` bytes."""
+        try:
+            os.ftruncate(self._fd, length)
+        except OSError as error:
+            raise _failure("ftruncate", self._path, error) from error
+
+    def datasync(self) -> None:
+        """Make all that was written durable. Raises `SyncFailed`."""
+        began = time.monotonic()
+        try:
+            _datasync(self._fd)
+        except OSError as error:
+            raise SyncFailed(f"fdatasync {self._path}: {error.strerror or error}") from error
+        if self._on_sync is not None:
+            self._on_sync(self._path, time.monotonic() - began)
+
+    def close(self) -> None:
+        """Give the file back. Does not sync. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+OnSync = Callable[[str, float], None]
+"""Path, and seconds that the call took."""
+
+_datasync = getattr(os, "fdatasync", os.fsync)
+"""macOS has no `fdatasync`."""
+_fadvise = getattr(os, "posix_fadvise", None)
+"""Nor this."""
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    on_sync: OnSync | None = None
+    """Told of each `fdatasync` that ended well, on the thread that made it."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
+        """Raises `FileNotFoundError`; with `create`, `FileExistsError` when it exists already."""
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        try:
+            return RealFile(os.open(path, flags, 0o640), path, self.on_sync)
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except OSError as error:
+            raise _failure("open", path, error) from error
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names, sorted; empty when the folder does not exist."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _failure("listdir", path, error) from error
+
+    def make_directory(self, path: str) -> None:
+        """With its parents; fine when it exists. Durable on return."""
+        missing: list[str] = []
+        folder = os.path.abspath(path)
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        try:
+            for folder in reversed(missing):
+                os.makedirs(folder, exist_ok=True)
+                self.sync_directory(os.path.dirname(folder))
+        except OSError as error:
+            raise _failure("mkdir", path, error) from error
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder lies there."""
+        return os.path.exists(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; durable only after `sync_directory`."""
+        try:
+            os.replace(old, new)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _failure("rename", f"{old} to {new}", error) from error
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; durable only after `sync_directory`."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _failure("unlink", path, error) from error
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder and the files in it; fine when it is not there. Durable as `unlink`."""
+        try:
+            for name in self.list_directory(path):
+                os.unlink(f"{path}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(path)
+        except OSError as error:
+            raise _failure("rmdir", path, error) from error
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in the folder durable. Raises `SyncFailed`."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _failure("open", path, error) from error
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise SyncFailed(f"fsync of folder {path}: {error.strerror or error}") from error
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """(free, total) bytes of the file system that holds `path`."""
+        try:
+            found = os.statvfs(path)
+        except OSError as error:
+            raise _failure("statvfs", path, error) from error
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def lock(self, path: str) -> File:
+        """Take an exclusive lock file, held until closed. Raises `DiskError` naming the holder."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise _failure("open", path, error) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError as error:
+            holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+            os.close(fd)
+            raise DiskError(
+                f"lock {path}: held by process {holder}; stop it, or give this one another folder"
+            ) from error
+        except OSError as error:
+            os.close(fd)
+            raise _failure("lock", path, error) from error
+        return RealFile(fd, path)
+
+
+def draft_of(path: str) -> str:
+    """Where `replace_file` prepares the new content of a file."""
+    return f"{path}.new"
+
+
+def replace_file(disk: Disk, path: str, data: Buffer) -> None:
+    """Let a small file hold `data` and nothing else; durable on return; blocking.
+
+    A crash leaves the old content or the new, and at most a draft that the next one overwrites.
+    """
+    draft = draft_of(path)
+    if disk.exists(draft):
+        disk.unlink(draft)
+    file = disk.open(draft, create=True)
+    try:
+        file.pwritev([data], 0)
+        file.datasync()
+    finally:
+        file.close()
+    disk.rename(draft, path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
+def lock_holder(path: str) -> str | None:
+    """Which process holds a lock file, as it says itself; None when nobody does. Writes nothing.
+
+    For tools that only look. A shared lock is held for an instant: who must be alone takes `lock`.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return None

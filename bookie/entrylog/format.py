@@ -1,0 +1,147 @@
+"""The bytes of an entry log: file header, log runs, ledgers map. Pure: no I/O.
+
+    file   := header record* [map footer]
+    header := "OctvELog" version:u32 log_id:u64 crc32c:u32
+    record := "ERUN" ledger_id:i64 first:i64 count:u32 frames_bytes:u32 frames_crc32c:u32
+              header_crc32c:u32 frames
+    map    := "EMAP" count:u32 (ledger_id:i64 bytes:u64)*
+    footer := map_offset:u64 map_crc32c:u32 "ELogDone"
+
+A log run is consecutive entries of one ledger as their add frames, so that a flush writes what
+arrived without touching single entries; a run's checksum lets a scrubber judge it whatever digest
+the ledger uses. Records name themselves: the index can be rebuilt by stepping from header to
+header. The map stands at the end of a sealed log only. Spec: docs/formats/entry_log.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from octavo.bookie.disk.file_names import number_in, numbered_name
+from octavo.protocol.entry import Buffer
+
+MAGIC = b"OctvELog"
+VERSION = 1
+FILE_HEADER = struct.Struct(">8sIQI")
+FILE_HEADER_BYTES = FILE_HEADER.size
+RECORD_MAGIC = b"ERUN"
+RECORD = struct.Struct(">4sqqIIII")
+RECORD_BYTES = RECORD.size
+MAP_MAGIC = b"EMAP"
+MAP_FRONT = struct.Struct(">4sI")
+MAP_ITEM = struct.Struct(">qQ")
+FOOTER = struct.Struct(">QI8s")
+FOOTER_MAGIC = b"ELogDone"
+_CRC = struct.Struct(">I")
+SUFFIX = ".log"
+
+
+class Record(NamedTuple):
+    """A decoded record header."""
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+    frames_bytes: int
+    frames_crc: int
+
+    @property
+    def last_entry(self) -> int:
+        """The id of the last entry."""
+        return self.first_entry + self.entries - 1
+
+    @property
+    def total_bytes(self) -> int:
+        """Header and frames."""
+        return RECORD_BYTES + self.frames_bytes
+
+
+class LogRun(NamedTuple):
+    """What one entry log record will hold: consecutive entries of a ledger, as add frames."""
+
+    ledger_id: int
+    first_entry: int
+    entries: int
+    frames: list[bytes]
+    frames_bytes: int
+
+
+def file_name(log_id: int) -> str:
+    """The name of entry log `log_id`."""
+    return numbered_name(log_id, SUFFIX)
+
+
+def log_id_of(name: str) -> int | None:
+    """The id in an entry log's name; None for other files."""
+    return number_in(name, SUFFIX)
+
+
+def encode_file_header(log_id: int) -> bytes:
+    """The first bytes of entry log `log_id`."""
+    front = FILE_HEADER.pack(MAGIC, VERSION, log_id, 0)[: -_CRC.size]
+    return front + _CRC.pack(crc32c(front))
+
+
+def decode_file_header(data: Buffer) -> int | str:
+    """The log's id, or what is wrong with the header."""
+    if len(data) < FILE_HEADER_BYTES:
+        return f"header has {len(data)} bytes of {FILE_HEADER_BYTES}"
+    magic, version, log_id, crc = FILE_HEADER.unpack_from(data)
+    if magic != MAGIC:
+        return f"header begins with {magic!r}, not {MAGIC!r}"
+    if crc != crc32c(bytes(data[: FILE_HEADER_BYTES - _CRC.size])):
+        return "header checksum does not match"
+    if version != VERSION:
+        return f"entry log version {version} is unknown; this program reads {VERSION}"
+    return int(log_id)
+
+
+def encode_record(ledger_id: int, first_entry: int, count: int, frames: Sequence[bytes]) -> bytes:
+    """The header of a record whose body is `frames` back to back."""
+    crc = length = 0
+    for part in frames:
+        crc = crc32c(part, crc)
+        length += len(part)
+    front = RECORD.pack(RECORD_MAGIC, ledger_id, first_entry, count, length, crc, 0)[: -_CRC.size]
+    return front + _CRC.pack(crc32c(front))
+
+
+def decode_record(data: Buffer, start: int = 0) -> Record | None:
+    """The record header at `data[start:]`; None when no good one is there."""
+    end = start + RECORD_BYTES
+    if len(data) < end:
+        return None
+    magic, ledger_id, first, count, length, crc, header_crc = RECORD.unpack_from(data, start)
+    if magic != RECORD_MAGIC or header_crc != crc32c(bytes(data[start : end - _CRC.size])):
+        return None
+    return Record(ledger_id, first, count, length, crc)
+
+
+def encode_map(bytes_of: Mapping[int, int], offset: int) -> bytes:
+    """Ledgers map and footer of a sealed log; the map begins at `offset` of the file."""
+    parts = [MAP_FRONT.pack(MAP_MAGIC, len(bytes_of))]
+    parts += [MAP_ITEM.pack(ledger_id, bytes_of[ledger_id]) for ledger_id in sorted(bytes_of)]
+    body = b"".join(parts)
+    return body + FOOTER.pack(offset, crc32c(body), FOOTER_MAGIC)
+
+
+def decode_footer(data: Buffer) -> tuple[int, int] | None:
+    """(map offset, map checksum) from a file's last bytes; None when the log is not sealed."""
+    if len(data) < FOOTER.size:
+        return None
+    offset, crc, magic = FOOTER.unpack_from(data, len(data) - FOOTER.size)
+    return (offset, crc) if magic == FOOTER_MAGIC else None
+
+
+def decode_map(body: bytes, crc: int) -> dict[int, int] | None:
+    """Bytes by ledger; None when the map is damaged (the log is then scanned)."""
+    if len(body) < MAP_FRONT.size or crc32c(body) != crc:
+        return None
+    magic, count = MAP_FRONT.unpack_from(body)
+    if magic != MAP_MAGIC or len(body) != MAP_FRONT.size + count * MAP_ITEM.size:
+        return None
+    return dict(MAP_ITEM.iter_unpack(body[MAP_FRONT.size :]))

@@ -1,0 +1,435 @@
+"""Entry logs: append sorted runs, read one back. Blocking; appends from one thread at a time.
+
+A log is written by one process life only: after a restart a new one is begun, so a torn tail is
+never appended to. Space is reserved ahead, hence "disk full" shows before the write and not in a
+failed sync. Whatever cannot be read, or is not what the index said, is `BookieIOError` and never
+`NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the ledger).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind
+from octavo.bookie.disk.files import Disk, DiskError, File
+from octavo.bookie.entrylog.format import (
+    FILE_HEADER_BYTES,
+    FOOTER,
+    RECORD_BYTES,
+    LogRun,
+    Record,
+    decode_file_header,
+    decode_footer,
+    decode_map,
+    decode_record,
+    encode_file_header,
+    encode_record,
+    file_name,
+    log_id_of,
+)
+from octavo.bookie.entrylog.handle import LogHandle, LogRemoved
+from octavo.bookie.entrylog.tail import ends_at, is_blank, write_tail
+from octavo.protocol.codes import BookieIOError, OctavoError, Scope
+
+_RESERVE_BYTES = 16 * 1024 * 1024
+_SCAN_BYTES = 4096
+
+
+class EntryLogMissing(OctavoError):
+    """An entry log that must be there is not: entries would be reported absent."""
+
+    name = "entry-log-missing"
+    scope = Scope.PROCESS
+
+
+class Location(NamedTuple):
+    """Where a record lies."""
+
+    log_id: int
+    offset: int
+    length: int
+
+
+class EntryLogs:
+    """All entry logs of one bookie, over one or more folders."""
+
+    def __init__(self, disk: Disk, directories: Sequence[str], log_bytes_max: int) -> None:
+        assert directories
+        self._disk = disk
+        self._directories = tuple(directories)
+        self._log_bytes_max = log_bytes_max
+        self._paths: dict[int, str] = {}
+        self._readers: dict[int, LogHandle] = {}
+        self._current: File | None = None
+        self._current_id = 0
+        self._last_id = 0
+        """The highest id ever seen, also of logs that went: none is used twice."""
+        self._offset = 0
+        self._reserved = 0
+        self._bytes_of: dict[int, int] = {}
+
+    def open(self) -> None:
+        """Find what is there."""
+        for directory in self._directories:
+            for name in self._disk.list_directory(directory):
+                log_id = log_id_of(name)
+                if log_id is not None:
+                    self._paths[log_id] = f"{directory}/{name}"
+        self._current_id = self._last_id = max(self._paths, default=0)
+
+    def cut_abandoned(
+        self, mark: tuple[int, int], journaled: bool, *, missing: bool = False
+    ) -> None:
+        """Cut the logs where the mark, (log id, offset), ends to vouch for them.
+
+        What lies behind it is in the journal too, and may be torn, or in the page cache alone when
+        a sync failed: it goes. Only when the mark was lost, and journal files before it, it is not
+        `journaled`: then it stays as far as it is good. Raises `EntryLogMissing` when the log that
+        the mark names is gone, unless `missing` says that this is known: then a new one is begun.
+        """
+        if mark[0] and mark[0] not in self._paths and not missing:
+            raise EntryLogMissing(
+                f"entry log {file_name(mark[0])}, which the journal mark names, is in none of "
+                f"{', '.join(self._directories)}: bring it back. If it is gone for good, start "
+                "once with --accept-loss: what this bookie still has is served, what it may have "
+                "lost is answered as unknown until it is re-replicated"
+            )
+        self._drop_unused(mark[0], journaled=journaled)
+        for log_id in self.log_ids:
+            if log_id >= mark[0]:
+                self._offset = self._cut(log_id, mark[1] if log_id == mark[0] else 0, journaled)
+        if missing:
+            # The next mark must not name an older log than the last one did: that would be cut.
+            self._last_id = max(self._last_id, mark[0])
+            self.roll()
+
+    def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
+        """Cut one log, durably, unless it was closed in good order; return where its records end.
+
+        That is never before `vouched`: of a log that lost its end the rest is damage, and the mark
+        does not move back to where it is cut off now.
+        """
+        file = self._disk.open(self._paths[log_id], write=True)
+        self._readers[log_id] = LogHandle(file)
+        size = file.size()
+        if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
+            return max(size, vouched)
+        end = max(FILE_HEADER_BYTES, vouched)
+        if not journaled:
+            for record, location in self.scan(log_id, end):
+                frames = file.pread(record.frames_bytes, location.offset + RECORD_BYTES)
+                if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
+                    break  # torn: the journal has these entries, or nobody was told of them
+                end = location.offset + record.total_bytes
+        if end <= size:
+            self._seal_at(file, log_id, end)
+        return end
+
+    def _seal_at(self, file: File, log_id: int, end: int) -> None:
+        """End a log at `end` for good, if all before it can be read; otherwise leave it alone.
+
+        Map and footer are written even if they stand there: the process before this one may have
+        died in their sync, so that only the page cache has them, and the file's length too.
+        """
+        bytes_of: dict[int, int] = {}
+        found = FILE_HEADER_BYTES
+        for record, location in self.scan(log_id):
+            if location.offset >= end:
+                break
+            held = bytes_of.get(record.ledger_id, 0)
+            bytes_of[record.ledger_id] = held + record.frames_bytes
+            found = location.offset + location.length
+        if found == end:
+            write_tail(file, bytes_of, end)
+
+    def _drop_unused(self, above: int, *, journaled: bool) -> None:
+        """Remove logs above `above` that hold nothing, or nothing that the journal has not.
+
+        Their ids are not used again: a flushed index may name what was in them till it is replayed.
+        """
+        changed: dict[str, None] = {}
+        for log_id in [found for found in self.log_ids if found > above]:
+            path = self._paths[log_id]
+            file = self._disk.open(path)
+            unused = journaled or is_blank(file, FILE_HEADER_BYTES)
+            file.close()
+            if unused:
+                self._disk.unlink(path)
+                del self._paths[log_id]
+                changed[path.rpartition("/")[0]] = None
+        for directory in changed:
+            self._disk.sync_directory(directory)
+        self._current_id = max(self._paths, default=0)
+
+    @property
+    def log_ids(self) -> list[int]:
+        """The logs there are, ascending."""
+        return sorted(self._paths)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(log id, offset) where the next record will stand."""
+        return self._current_id, self._offset
+
+    def append(self, runs: Sequence[LogRun]) -> list[Location]:
+        """Append `runs`; not durable before `sync`. Raises `DiskFull`: then nothing was added."""
+        total = sum(RECORD_BYTES + run.frames_bytes for run in runs)
+        if self._current is None or (
+            self._offset + total > self._log_bytes_max and self._offset > FILE_HEADER_BYTES
+        ):
+            self.roll()
+        file = self._current
+        assert file is not None
+        self._reserve(file, self._offset + total)
+        found: list[Location] = []
+        buffers: list[bytes] = []
+        offset = self._offset
+        for run in runs:
+            buffers.append(encode_record(run.ledger_id, run.first_entry, run.entries, run.frames))
+            buffers += run.frames
+            length = RECORD_BYTES + run.frames_bytes
+            found.append(Location(self._current_id, offset, length))
+            offset += length
+        file.pwritev([b"".join(buffers)] if total < 4096 * len(buffers) else buffers, self._offset)
+        self._offset = offset
+        for run in runs:
+            held = self._bytes_of.get(run.ledger_id, 0)
+            self._bytes_of[run.ledger_id] = held + run.frames_bytes
+        return found
+
+    def sync(self) -> None:
+        """Make all appended records durable."""
+        if self._current is not None:
+            self._current.datasync()
+
+    def _reserve(self, file: File, end: int) -> None:
+        if end <= self._reserved:
+            return
+        wanted = max(end, min(self._reserved + _RESERVE_BYTES, self._log_bytes_max))
+        file.preallocate(wanted)
+        self._reserved = wanted
+
+    def roll(self) -> None:
+        """Seal the current log and begin the next, in the folder with most room."""
+        free = [self._disk.free_bytes(directory)[0] for directory in self._directories]
+        directory = self._directories[free.index(max(free))]
+        log_id = self._last_id + 1
+        path = f"{directory}/{file_name(log_id)}"
+        if self._disk.exists(path):
+            self._disk.unlink(path)  # left by an attempt that the disk refused; in no index
+        file = self._disk.open(path, create=True)
+        try:
+            file.preallocate(min(_RESERVE_BYTES, self._log_bytes_max))
+            file.pwritev([encode_file_header(log_id)], 0)
+            file.datasync()
+            self._disk.sync_directory(directory)
+            self.seal()
+        except BaseException:
+            file.close()
+            raise
+        self._current = file
+        self._current_id = self._last_id = log_id
+        self._offset = FILE_HEADER_BYTES
+        self._reserved = min(_RESERVE_BYTES, self._log_bytes_max)
+        self._bytes_of = {}
+        self._paths[log_id] = path
+        self._readers[log_id] = LogHandle(file)
+
+    def seal(self) -> None:
+        """End the current log with its ledgers map, cut the reserve, sync."""
+        file = self._current
+        if file is None:
+            return
+        write_tail(file, self._bytes_of, self._offset)
+        self._current = None
+
+    def size_of(self, log_id: int) -> int:
+        """Bytes of a log's file. Raises `DamagedRead`."""
+        try:
+            return self._reader(log_id).size()
+        except DiskError as error:
+            raise self._unreadable(error, log_id, 0, 0) from error
+
+    def remove(self, log_id: int) -> None:
+        """Remove a log for ever; durable on return. Who reads it meanwhile asks the index again."""
+        assert log_id < self._current_id
+        path = self._paths.pop(log_id)
+        handle = self._readers.pop(log_id, None)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
+        except DiskError:
+            self._paths[log_id] = path
+            raise
+        finally:
+            if handle is not None:
+                handle.remove()
+        self._disk.sync_directory(path.rpartition("/")[0])
+
+    def close(self) -> None:
+        """Give all files back."""
+        for file in tuple(self._readers.values()):
+            file.close()
+        self._readers.clear()
+        self._current = None
+
+    def _reader(self, log_id: int) -> LogHandle:
+        found = self._readers.get(log_id)
+        if found is None:
+            path = self.path_of(log_id)
+            if log_id not in self._paths:
+                raise DamagedRead(
+                    f"entry log {path} is missing", Damage(DamageKind.MISSING_FILE, path, 0, 0)
+                )
+            try:
+                file = self._disk.open(path)
+            except (FileNotFoundError, DiskError) as error:
+                gone = isinstance(error, FileNotFoundError)
+                kind = DamageKind.MISSING_FILE if gone else DamageKind.UNREADABLE
+                raise DamagedRead(
+                    f"entry log {path} cannot be opened: {error}", Damage(kind, path, 0, 0)
+                ) from error
+            mine = LogHandle(file)
+            found = self._readers.setdefault(log_id, mine)  # two readers may come here at once
+            if found is not mine:
+                file.close()
+            if log_id not in self._paths:  # it went meanwhile: nobody else closes this one
+                self._readers.pop(log_id, None)
+                found.remove()
+        return found
+
+    def path_of(self, log_id: int) -> str:
+        """Where a log lies, or would."""
+        return self._paths.get(log_id) or f"{self._directories[0]}/{file_name(log_id)}"
+
+    def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:
+        """The record at `location`, checked. Raises `BookieIOError`."""
+        data = self.read_bytes(location.log_id, location.offset, location.length)
+        return self.check_record(data, 0, location, ledger_id)
+
+    def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
+        """Raw bytes of a log, fewer at its end. Raises `DamagedRead`."""
+        try:
+            return self._reader(log_id).pread(length, offset)
+        except DiskError as error:
+            raise self._unreadable(error, log_id, offset, length) from error
+
+    def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> DamagedRead:
+        kind = DamageKind.UNREADABLE
+        if isinstance(error, LogRemoved):
+            kind = DamageKind.MISSING_FILE
+        return DamagedRead(
+            f"entry log {file_name(log_id)}: {error}",
+            Damage(kind, self.path_of(log_id), offset, length),
+        )
+
+    def check_record(
+        self, data: bytes, start: int, location: Location, ledger_id: int
+    ) -> tuple[Record, bytes]:
+        """The record at `data[start:]`, which `location` names. Raises `DamagedRead`."""
+        where = f"entry log {file_name(location.log_id)} at byte {location.offset}"
+        record = decode_record(data, start)
+        if record is None:
+            short = len(data) < start + RECORD_BYTES
+            kind = DamageKind.TRUNCATED if short else DamageKind.RECORD_HEADER
+            raise self._damaged(kind, location, ledger_id, f"{where}: no good record header")
+        if record.ledger_id != ledger_id or record.total_bytes != location.length:
+            raise self._damaged(
+                DamageKind.WRONG_RECORD,
+                location,
+                ledger_id,
+                f"{where}: holds {record.frames_bytes} bytes of ledger {record.ledger_id}, the "
+                f"index says {location.length - RECORD_BYTES} of ledger {ledger_id}",
+            )
+        frames = data[start + RECORD_BYTES : start + record.total_bytes]
+        if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
+            short = len(frames) != record.frames_bytes
+            raise self._damaged(
+                DamageKind.TRUNCATED if short else DamageKind.RUN_CHECKSUM,
+                location,
+                ledger_id,
+                f"{where}: the run's checksum does not match its bytes",
+            )
+        return record, frames
+
+    def _damaged(
+        self, kind: DamageKind, location: Location, ledger_id: int, message: str
+    ) -> DamagedRead:
+        path = self.path_of(location.log_id)
+        damage = Damage(kind, path, location.offset, location.length, ledger_id)
+        return DamagedRead(message, damage)
+
+    def ledgers_of(self, log_id: int) -> dict[int, int]:
+        """Bytes by ledger of a log: from its map when sealed, else by stepping through it."""
+        held = self._bytes_of  # taken first: a log may be begun meanwhile
+        if self._current is not None and log_id == self._current_id:
+            return dict(held)
+        size = self.size_of(log_id)
+        footer = decode_footer(self.read_bytes(log_id, max(0, size - FOOTER.size), FOOTER.size))
+        if footer is not None:
+            offset, crc = footer
+            body = self.read_bytes(log_id, offset, size - FOOTER.size - offset)
+            found = decode_map(body, crc)
+            if found is not None:
+                return found
+        sums: dict[int, int] = {}
+        for record, _ in self.scan_all(log_id):
+            sums[record.ledger_id] = sums.get(record.ledger_id, 0) + record.frames_bytes
+        return sums
+
+    def scan_all(
+        self, log_id: int, offset: int = 0, end: int = 0
+    ) -> Iterator[tuple[Record, Location]]:
+        """As `scan`, but nothing is missing: raises `BookieIOError` when a record cannot be read.
+
+        `end` is up to where the journal mark vouches for this log; 0: to the end of its records.
+        """
+        found = max(offset, FILE_HEADER_BYTES)
+        for record, location in self.scan(log_id, offset):
+            if end and location.offset >= end:
+                break
+            found = location.offset + location.length
+            yield record, location
+        wanted = end or self._records_end(log_id, found)
+        if found < wanted:
+            raise BookieIOError(
+                f"entry log {self._paths[log_id]} is damaged from byte {found} on: records up to "
+                f"byte {wanted} cannot be found without the index. Restore the file or the index, "
+                "or take this bookie out and have its ledgers re-replicated"
+            )
+
+    def _records_end(self, log_id: int, found: int) -> int:
+        """Where the records of a log end; `found` is up to where they could be read."""
+        if self._current is not None and log_id == self._current_id:
+            return self._offset
+        size = self.size_of(log_id)
+        footer = decode_footer(self.read_bytes(log_id, max(0, size - FOOTER.size), FOOTER.size))
+        if footer is not None:
+            return footer[0]
+        try:
+            if ends_at(self._reader(log_id), found):
+                return found
+        except DiskError as error:
+            raise self._unreadable(error, log_id, found, 0) from error
+        return size + 1  # whatever was behind it is lost: each log but the current one is sealed
+
+    def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
+        """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""
+        its_id = decode_file_header(self.read_bytes(log_id, 0, FILE_HEADER_BYTES))
+        if its_id != log_id:
+            raise BookieIOError(f"entry log {self.path_of(log_id)}: {its_id}")
+        offset = max(offset, FILE_HEADER_BYTES)
+        data, base = b"", offset
+        while True:
+            record = decode_record(data, offset - base)
+            if record is None:
+                data, base = self.read_bytes(log_id, offset, _SCAN_BYTES), offset
+                record = decode_record(data, 0)
+            if record is None:
+                return
+            yield record, Location(log_id, offset, record.total_bytes)
+            offset += record.total_bytes

@@ -1,0 +1,264 @@
+"""Garbage collection: what was deleted in metadata disappears from this bookie's disks.
+
+A round, every `gc_interval_ms` or when asked for:
+
+    1. proofs (proofs.py): which ledgers held here have no record any more. Without an answer of
+       the metadata store nothing is proven, and the round goes on with the logs
+    2. quarantine (rules.py): who is proven gone for the first time waits, readable as before;
+       proven once more, `gc_quarantine_ms` later, it is deleted: durable, and for ever
+    3. census (census.py) and plan (rules.py): what each entry log holds, and what to do with it
+    4. logs are read to their end, emptied where they hold little, and removed (compaction.py)
+    5. markers of deleted ledgers go: `gc_deleted_keep_ms` after the deletion, and when no log holds
+       a record of the ledger. Ids have one life, so nobody who adds that late has a ledger
+
+Quarantine and plan are kept in memory: after a restart a ledger waits anew, and a log is looked at
+anew. Errors of the disk in writing are final, as everywhere in the storage; damage keeps a log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.gc.compaction import Cleared, Compactor
+from octavo.bookie.gc.proofs import Proofs, Proven
+from octavo.bookie.gc.rules import Action, Decision, Quarantine, Rules, plan
+from octavo.bookie.gc.status import CollectorStatus
+from octavo.protocol.codes import BookieError, OctavoError
+
+_log = structlog.get_logger()
+
+
+class _Due(NamedTuple):
+    """Which compactions the round may do."""
+
+    minor: bool
+    major: bool
+
+
+class Collected(Protocol):
+    """What is collected: the storage, as far as its garbage is concerned."""
+
+    compactor: Compactor
+
+    def ledgers(self) -> list[int]:
+        """The ids of the ledgers this bookie knows, ascending."""
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Forget a ledger: reads say `NoSuchLedger`, adds are refused for ever; durable."""
+
+    async def checkpoint(self) -> None:
+        """Flush all that is durable in the journals, move the mark, remove old journal files."""
+
+
+class Collector:
+    """Collects one bookie's garbage. Used on the loop."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        storage: Collected,
+        proofs: Proofs,
+        *,
+        clock: Callable[[], int],
+        short_of_space: Callable[[], bool] = lambda: False,
+        free_bytes: Callable[[], int] = lambda: 2**62,
+    ) -> None:
+        """`clock` gives wall-clock ms; `free_bytes` those of the folder with most room."""
+        self._config = config
+        self._storage = storage
+        self._proofs = proofs
+        self._clock = clock
+        self._short_of_space = short_of_space
+        self._free_bytes = free_bytes
+        self._quarantine = Quarantine(config.gc_quarantine_ms)
+        self._wanted = asyncio.Event()
+        self._forced = _Due(minor=False, major=False)
+        self._stopping = False
+        self._running = asyncio.Lock()
+        self._proving: asyncio.Future[Proven] | None = None
+        self._minor_s = self._major_s = asyncio.get_running_loop().time()
+        self.status = CollectorStatus()
+
+    # Life
+
+    async def stop(self) -> None:
+        """Return when the slice under way has ended, and the round with it."""
+        self._stopping = True
+        self._storage.compactor.stop()
+        self._wanted.set()
+        if self._proving is not None:
+            self._proving.cancel()
+        async with self._running:
+            pass
+
+    def start_now(self, *, minor: bool = False, major: bool = False) -> None:
+        """Begin a round as soon as the one under way has ended; force compactions if told."""
+        self._forced = _Due(self._forced.minor or minor, self._forced.major or major)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Collect from now on; ends when `stop` was called, or with an error that is final."""
+        interval_s = self._config.gc_interval_ms / 1000
+        while not self._stopping:
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            if not self._stopping:
+                async with self._running:
+                    await self.round()
+
+    # A round
+
+    async def round(self) -> None:
+        """One round. Raises only what is final."""
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        due = self._take_due(started_s)
+        self.status.begin(self._clock())
+        try:
+            await self._delete_ledgers(int(started_s * 1000))
+            if not self._stopping:
+                await self._collect_logs(due, started_s)
+        finally:
+            self.status.end(loop.time() - started_s)
+        done = self.status.last
+        _log.info(
+            "gc_round",
+            duration_ms=int(1000 * done.seconds),
+            deleted=done.ledgers_deleted,
+            quarantined=len(self._quarantine),
+            logs=done.logs,
+            removed=done.logs_removed,
+            reclaimed_bytes=done.reclaimed_bytes,
+            copied_bytes=done.copied_bytes,
+        )
+
+    def _take_due(self, now_s: float) -> _Due:
+        config, forced = self._config, self._forced
+        self._forced = _Due(minor=False, major=False)
+        short = self._short_of_space()
+        major = forced.major or short or now_s - self._major_s >= config.gc_major_interval_ms / 1000
+        minor = forced.minor or major or now_s - self._minor_s >= config.gc_minor_interval_ms / 1000
+        if major:
+            self._major_s = now_s
+        if minor:
+            self._minor_s = now_s
+        return _Due(minor, major)
+
+    # Ledgers
+
+    async def _delete_ledgers(self, now_ms: int) -> None:
+        storage, done = self._storage, self.status.last
+        self._proving = asyncio.ensure_future(self._proofs.prove(storage.ledgers()))
+        try:
+            proven = await self._proving
+        except OctavoError as error:
+            done.metadata_error = str(error)
+            _log.warning("gc_without_metadata", error=error.name, reason=str(error))
+            return
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            return
+        finally:
+            self._proving = None
+        verdict = self._quarantine.round(now_ms, proven.gone, proven.present)
+        for ledger_id in verdict.released:
+            _log.warning("ledger_reappeared", ledger=ledger_id)
+        wanted = list(dict.fromkeys([*storage.compactor.unsure_deletions(), *verdict.confirmed]))
+        for ledger_id in wanted:
+            if self._stopping:
+                return
+            try:
+                await storage.delete_ledger(ledger_id)
+            except BookieError as error:
+                # It holds in memory; the next round journals it again.
+                _log.warning("ledger_not_deleted_here", ledger=ledger_id, reason=str(error))
+                break
+            self._quarantine.forget(ledger_id)
+            done.ledgers_deleted += 1
+            _log.info("ledger_deleted", ledger=ledger_id)
+        if wanted:
+            try:
+                await storage.checkpoint()
+            except DiskFull as error:
+                _log.warning("gc_without_checkpoint", reason=str(error))
+
+    # Logs
+
+    async def _collect_logs(self, due: _Due, now_s: float) -> None:
+        compactor, config = self._storage.compactor, self._config
+        done = self.status.last
+        left_ms = self._quarantine.left_ms(int(now_s * 1000))
+        self.status.quarantined = len(left_ms)
+        counted = await compactor.census(left_ms)
+        if self._stopping:
+            return
+        rules = Rules(
+            config.gc_minor_ratio,
+            config.gc_major_ratio,
+            due.minor,
+            due.major,
+            self._free_bytes() - config.gc_disk_free_bytes_min,
+        )
+        decisions = plan(counted.logs, rules)
+        self.status.planned(counted.logs, decisions)
+        done.logs = len(decisions)
+        for decision in decisions:
+            if self._stopping:
+                return
+            if decision.action is not Action.KEEP:
+                await self._clear(decision)
+        await self._renew_current(due, rules)
+        if counted.complete:
+            before_ms = self._clock() - config.gc_deleted_keep_ms
+            done.markers_dropped = await compactor.drop_markers(before_ms, counted.deleted)
+
+    async def _clear(self, decision: Decision) -> None:
+        compactor, done = self._storage.compactor, self.status.last
+        copy = decision.action is Action.REWRITE
+        cleared: Cleared = await compactor.clear(decision.log_id, copy=copy)
+        size = self.status.cleared(cleared)
+        done.read_bytes += cleared.read_bytes
+        done.copied_bytes += cleared.copied_bytes
+        if cleared.removed:
+            done.logs_removed += 1
+            done.reclaimed_bytes += size
+            _log.info(
+                "log_removed",
+                log=cleared.log_id,
+                bytes=size,
+                copied_bytes=cleared.copied_bytes,
+                reason=decision.reason,
+            )
+        else:
+            _log.warning("log_not_removed", log=cleared.log_id, reason=cleared.reason)
+
+    async def _renew_current(self, due: _Due, rules: Rules) -> None:
+        """Begin a new log when little of the current one is live: the next round may empty it."""
+        ratio = self._config.gc_major_ratio if due.major else self._config.gc_minor_ratio
+        current = self.status.newest()
+        if not due.minor or current is None or current.why_not or rules.room_bytes <= 0:
+            return
+        if current.bytes and current.ratio <= ratio:
+            try:
+                await self._storage.compactor.renew_current()
+            except DiskFull as error:
+                _log.warning("gc_without_checkpoint", reason=str(error))
+
+    def status_json(self, limit: int) -> dict[str, Any]:
+        """For the admin port: the last rounds, and why each log is kept."""
+        found = self.status.as_json(limit)
+        progress = self._storage.compactor.progress
+        names = ("log_id", "read_bytes", "of_bytes")
+        found["progress"] = None if progress is None else dict(zip(names, progress, strict=True))
+        return found

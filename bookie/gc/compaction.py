@@ -1,0 +1,229 @@
+"""Empties one entry log and removes it, in slices, beside everything else that the bookie does.
+
+The log is read from its first record to its last (index/log_slice.py). A record counts as dead when
+its ledger was deleted for good, or when the index does not point to it any more; what is live is
+copied by `Checkpointer.relocate`, which keeps the order. Only when every byte was read back and
+accounted for, and none of it was live, does `Checkpointer.retire` remove the file. Nothing else
+ever does: no map, no header, no listing.
+
+Nothing is remembered on disk. After a crash, a stop or a full disk the next pass reads the log
+again and finds what has moved already: it copies the rest. A log in which damage is found stays,
+and the damage is reported; what was moved by then is safe in its new place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from typing import NamedTuple, TypeVar
+
+from octavo.bookie.disk.blocking import Blocking
+from octavo.bookie.disk.damage import DamagedRead, DamageRegistry
+from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, file_name
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.gc.census import Census, Counted
+from octavo.bookie.index.index import LedgerIndex
+from octavo.bookie.index.log_slice import Stored, live_in, log_end, read_slice
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.rules import Fate
+from octavo.bookie.write.checkpoint import Checkpointer
+from octavo.protocol.codes import BookieIOError
+
+T = TypeVar("T")
+
+_SLICE_BYTES = 1024 * 1024
+"""Read and looked up by one executor call, at most."""
+_SLICE_BYTES_MIN = 64 * 1024
+_BATCH_BYTES = 4 * 1024 * 1024
+"""Copied under one mark: a checkpoint waits for no more."""
+
+
+class Kept(Exception):
+    """The log cannot go now; the message says why, in words."""
+
+
+class Cleared(NamedTuple):
+    """What one pass over a log did."""
+
+    log_id: int
+    removed: bool
+    reason: str
+    """Why it stays; empty when it went."""
+    read_bytes: int
+    copied_bytes: int
+
+
+class Pace:
+    """Holds a background job to a number of bytes per second."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._due_s = 0.0
+        self.slice_bytes = min(_SLICE_BYTES, max(_SLICE_BYTES_MIN, bytes_per_s // 4))
+        """How much to do between two pauses."""
+        self._hurry = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Hold nobody up any more: they are to stop."""
+        self._hurry.set()
+
+    async def spend(self, count: int) -> None:
+        """`count` bytes were read or written: wait until that was no more than allowed."""
+        loop = asyncio.get_running_loop()
+        self._due_s = max(self._due_s, loop.time()) + count / self._bytes_per_s
+        try:
+            async with asyncio.timeout(max(0.0, self._due_s - loop.time())):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
+
+
+class Compactor:
+    """Passes over logs, one at a time."""
+
+    def __init__(
+        self,
+        *,
+        logs: EntryLogs,
+        index: LedgerIndex,
+        checkpointer: Checkpointer,
+        executor: Executor,
+        control: LedgerControl,
+        damages: DamageRegistry,
+        pace: Pace,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`on_fatal` is told when a write fails for another reason than want of room."""
+        self._logs = logs
+        self._index = index
+        self._checkpointer = checkpointer
+        self._blocking = Blocking(executor)
+        self._control = control
+        self._damages = damages
+        self._pace = pace
+        self._on_fatal = on_fatal
+        self._stopping = False
+        self._census = Census(
+            logs, checkpointer, self._blocking, control.fate, damages, lambda: self._stopping
+        )
+        self.progress: tuple[int, int, int] | None = None
+        """(log id, bytes read, bytes to read) of the pass under way."""
+
+    def unsure_deletions(self) -> list[int]:
+        """Ledgers deleted in memory and not surely on the disk: delete them once more."""
+        return self._control.unsure_deletions()
+
+    async def census(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
+        """What is in each log, by its map."""
+        return await self._census.take(quarantine_left_ms)
+
+    async def renew_current(self) -> None:
+        """Begin a new log, so that the current one can be emptied. Raises `DiskFull`."""
+        await self._changing(self._checkpointer.roll())
+
+    async def drop_markers(self, before_ms: int, in_logs: Mapping[int, None]) -> int:
+        """Forget ledgers that were deleted before then and are in no log; returns how many."""
+        return await self._checkpointer.drop_markers(
+            lambda ledger_id: (
+                ledger_id not in in_logs and self._control.fate(ledger_id) is Fate.DELETED
+            ),
+            before_ms,
+        )
+
+    def stop(self) -> None:
+        """End after the slice under way; the log then stays."""
+        self._stopping = True
+        self._pace.hurry()
+
+    async def clear(self, log_id: int, *, copy: bool) -> Cleared:
+        """Read all of a log, with `copy` move what is live, and remove it when nothing is.
+
+        Raises what the disk raises when it refuses to write, but `DiskFull`: then the log stays.
+        """
+        self._read = self._copied = 0
+        try:
+            await self._pass(log_id, copy=copy)
+            reason = ""
+        except DamagedRead as error:
+            damage = self._damages.add(error.damage)
+            reason = f"damaged from byte {damage.offset} on: {damage.kind.value}"
+        except (Kept, BookieIOError) as error:
+            reason = str(error)
+        except DiskFull as error:
+            reason = f"no room to rewrite: {error}"
+        finally:
+            self.progress = None
+        if not reason:
+            self._damages.clear_file(file_name(log_id))
+        return Cleared(log_id, not reason, reason, self._read, self._copied)
+
+    async def _pass(self, log_id: int, *, copy: bool) -> None:
+        end, bytes_of = await self._blocking(log_end, self._logs, log_id)
+        offset = FILE_HEADER_BYTES
+        seen: dict[int, int] = {}
+        live: list[Stored] = []
+        live_bytes = 0
+        while offset < end:
+            self._go_on()
+            start = offset
+            found, offset = await self._blocking(
+                read_slice, self._logs, log_id, start, end, self._pace.slice_bytes
+            )
+            for one in found:
+                ledger_id = one.record.ledger_id
+                seen[ledger_id] = seen.get(ledger_id, 0) + len(one.frames)
+            some = await self._blocking(self._live, self._of_live_ledgers(found))
+            if some and not copy:
+                raise Kept(f"ledger {some[0].record.ledger_id} has entries in it")
+            live += some
+            live_bytes += sum(len(one.frames) for one in some)
+            if live_bytes >= _BATCH_BYTES:
+                await self._relocate(live)
+                live, live_bytes = [], 0
+            self._read += offset - start
+            self.progress = (log_id, offset, end)
+            await self._pace.spend(offset - start)
+        await self._relocate(live)
+        if bytes_of is not None and bytes_of != seen:
+            raise Kept("its ledgers map names other ledgers or bytes than were read in it")
+        self._go_on()
+        await self._changing(self._checkpointer.retire(log_id))
+
+    def _go_on(self) -> None:
+        if self._stopping:
+            raise Kept("the bookie stops")
+
+    def _of_live_ledgers(self, found: Iterable[Stored]) -> list[Stored]:
+        """The records of ledgers that are not deleted. Raises `Kept` when one is not known."""
+        kept: list[Stored] = []
+        for one in found:
+            ledger_id = one.record.ledger_id
+            fate = self._control.fate(ledger_id)
+            if fate is Fate.UNKNOWN:
+                raise Kept(f"ledger {ledger_id} has entries in it, and nothing is known of it")
+            if fate is Fate.UNSURE:
+                raise Kept(f"ledger {ledger_id} is not surely deleted yet")
+            if fate is Fate.LIVE:
+                kept.append(one)
+        return kept
+
+    def _live(self, found: list[Stored]) -> list[Stored]:
+        return [one for one in found if live_in(self._index, one)]
+
+    async def _relocate(self, live: list[Stored]) -> None:
+        if live:
+            copied = await self._changing(self._checkpointer.relocate(live))
+            self._copied += copied
+            await self._pace.spend(copied)
+
+    async def _changing(self, work: Awaitable[T]) -> T:
+        """A write that fails is final, as in a flush: nobody knows what of it is on the disk."""
+        try:
+            return await work
+        except (DiskFull, BookieIOError, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            self._on_fatal(error)
+            raise

@@ -1,0 +1,126 @@
+"""What the collector tells people: the last rounds, and of each log what it holds and why it stays.
+
+Bounded: a row of numbers and one reason per log that is there, ten rounds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from octavo.bookie.gc.compaction import Cleared
+from octavo.bookie.gc.rules import Action, Decision, LogFacts
+
+_ROUNDS_KEPT = 10
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round did."""
+
+    started_ms: int = 0
+    """Wall clock."""
+    seconds: float = 0.0
+    metadata_error: str = ""
+    """Why no ledger could be proven gone; empty when all went well."""
+    ledgers_deleted: int = 0
+    logs: int = 0
+    logs_removed: int = 0
+    reclaimed_bytes: int = 0
+    read_bytes: int = 0
+    copied_bytes: int = 0
+    markers_dropped: int = 0
+
+
+class CollectorStatus:
+    """The collector's memory of what it did."""
+
+    def __init__(self) -> None:
+        self.rounds: deque[Round] = deque(maxlen=_ROUNDS_KEPT)
+        self.running = False
+        self.quarantined = 0
+        """Ledgers in quarantine."""
+        self.total = Round()
+        """Sums since the start."""
+        self.count = 0
+        """Rounds ended."""
+        self._logs: dict[int, LogFacts] = {}
+        self._decisions: dict[int, Decision] = {}
+
+    @property
+    def last(self) -> Round:
+        """The round under way, or the one that ended last."""
+        return self.rounds[-1]
+
+    def begin(self, now_ms: int) -> None:
+        """A round begins."""
+        self.running = True
+        self.rounds.append(Round(now_ms))
+
+    def end(self, seconds: float) -> None:
+        """The round has ended."""
+        self.running = False
+        self.count += 1
+        done, total = self.last, self.total
+        done.seconds = seconds
+        for name in ("ledgers_deleted", "logs_removed", "reclaimed_bytes", "read_bytes"):
+            setattr(total, name, getattr(total, name) + getattr(done, name))
+        total.copied_bytes += done.copied_bytes
+        total.markers_dropped += done.markers_dropped
+        total.seconds += seconds
+
+    def planned(self, logs: Iterable[LogFacts], decisions: Iterable[Decision]) -> None:
+        """What is to become of each log."""
+        self._logs = {log.log_id: log for log in logs}
+        self._decisions = {decision.log_id: decision for decision in decisions}
+
+    def cleared(self, done: Cleared) -> int:
+        """A pass over a log has ended; returns the bytes of its file."""
+        if done.removed:
+            self._decisions.pop(done.log_id, None)
+            return self._logs.pop(done.log_id).bytes
+        self._decisions[done.log_id] = Decision(done.log_id, Action.KEEP, done.reason)
+        return 0
+
+    def newest(self) -> LogFacts | None:
+        """The log that is written to."""
+        return self._logs[max(self._logs)] if self._logs else None
+
+    def bytes_by_state(self) -> dict[str, tuple[int, int]]:
+        """(logs, bytes) by what becomes of them; for the metric."""
+        found = {"current": (0, 0), "keep": (0, 0), "rewrite": (0, 0), "unlink": (0, 0)}
+        for log_id, log in self._logs.items():
+            state = "current" if log.current else self._decisions[log_id].action.value
+            count, size = found[state]
+            found[state] = (count + 1, size + log.bytes)
+        return found
+
+    @property
+    def live_bytes(self) -> int:
+        """Frames of ledgers that are not deleted, by the logs' maps."""
+        return sum(log.live_bytes for log in self._logs.values())
+
+    def as_json(self, limit: int) -> dict[str, Any]:
+        """All of it; of the logs those with the lowest share of live bytes, at most `limit`."""
+        logs = sorted(self._logs.values(), key=lambda log: (log.ratio, log.log_id))
+        return {
+            "running": self.running,
+            "rounds": self.count,
+            "quarantined_ledgers": self.quarantined,
+            "last_rounds": [asdict(done) for done in reversed(self.rounds)],
+            "total": asdict(self.total),
+            "log_count": len(logs),
+            "logs": [
+                {
+                    "log_id": log.log_id,
+                    "bytes": log.bytes,
+                    "live_bytes": log.live_bytes,
+                    "live_ratio": round(log.ratio, 3),
+                    "action": self._decisions[log.log_id].action.value,
+                    "reason": self._decisions[log.log_id].reason,
+                }
+                for log in logs[:limit]
+            ],
+        }

@@ -1,0 +1,331 @@
+"""The index: which run of which entry log holds an entry. Sparse: one record per log run.
+
+    key   := ledger_id:u64 first:u64               big-endian, so that RocksDB sorts by entry
+    value := last:u64 log_id:u64 offset:u64 length:u32
+
+A lookup seeks to the last record at or before the entry. Records of a ledger never overlap: a
+later run cuts the earlier ones that it overlaps (entries that come again: recovery, duplicates,
+resends), so the newest copy is found. A cut record still names its whole log run; the reader
+steps over what lies before. The index is derived: RocksDB's own WAL is off, `flush` makes it
+durable in the checkpoint, and `covered` says up to where of the entry logs it is complete, so that
+a missing or old index is rebuilt from them. Spec: docs/formats/index.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind
+from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.entrylog.log import Location
+from octavo.protocol.codes import BookieIOError
+
+KEY = struct.Struct(">QQ")
+VALUE = struct.Struct(">QQQI")
+COVERED_KEY = b"\xff" * 8 + b"covered\0"
+COVERED = struct.Struct(">QQ")
+ENTRY_MAX = 2**63 - 1
+INDEX_FOLDER = "index"
+"""Within the first ledger folder."""
+
+
+class IndexRun(NamedTuple):
+    """Entries `first … last` lie in the log run at `location`."""
+
+    ledger_id: int
+    first: int
+    last: int
+    location: Location
+
+
+class LedgerIndex(Protocol):
+    """Writes come from one thread at a time; reads from any."""
+
+    @property
+    def covered(self) -> tuple[int, int] | None:
+        """(log id, offset) before which every record is indexed; None when never said."""
+
+    def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+        """Index `runs`, later ones winning; all or nothing."""
+
+    def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
+        """The run that holds the entry."""
+
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+        """The runs of a ledger that hold any of the entries `first … last`, ascending."""
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        """Every run of every ledger, ascending. What is put meanwhile may be missing."""
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Forget a ledger."""
+
+    def flush(self) -> None:
+        """Make all that was put durable."""
+
+    def close(self) -> None:
+        """Give the files back; what was not flushed may be lost."""
+
+
+def cut(old: IndexRun, new: IndexRun) -> list[IndexRun]:
+    """What is left of `old` when `new` takes its entries."""
+    left: list[IndexRun] = []
+    if old.first < new.first:
+        left.append(old._replace(last=min(old.last, new.first - 1)))
+    if old.last > new.last:
+        left.append(old._replace(first=max(old.first, new.last + 1)))
+    return left
+
+
+class MemoryIndex:
+    """An index for simulation and tests. `flush` does nothing: a crash is a new object."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._runs: dict[int, list[IndexRun]] = {}
+        self._covered: tuple[int, int] | None = None
+
+    @property
+    def covered(self) -> tuple[int, int] | None:
+        """See `LedgerIndex`."""
+        return self._covered
+
+    def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+        """See `LedgerIndex`."""
+        for new in runs:
+            held = self._runs.setdefault(new.ledger_id, [])
+            firsts = self._firsts.setdefault(new.ledger_id, [])
+            start = bisect_right(firsts, new.first)
+            if start and held[start - 1].last >= new.first:
+                start -= 1
+            end = start
+            parts: list[IndexRun] = []
+            while end < len(held) and held[end].first <= new.last:
+                parts += cut(held[end], new)
+                end += 1
+            parts = sorted([*parts, new], key=lambda run: run.first)
+            held[start:end] = parts
+            firsts[start:end] = [run.first for run in parts]
+        self._covered = covered
+
+    def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
+        """See `LedgerIndex`."""
+        held = self._runs.get(ledger_id, [])
+        at = bisect_right(self._firsts.get(ledger_id, []), entry_id) - 1
+        return held[at] if at >= 0 and held[at].last >= entry_id else None
+
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+        """See `LedgerIndex`."""
+        held = self._runs.get(ledger_id, [])
+        start = max(0, bisect_right(self._firsts.get(ledger_id, []), first) - 1)
+        if start < len(held) and held[start].last < first:
+            start += 1
+        return held[start : bisect_right(self._firsts.get(ledger_id, []), last)]
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        """See `LedgerIndex`."""
+        for ledger_id in sorted(self._runs):
+            yield from self.runs(ledger_id)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """See `LedgerIndex`."""
+        self._runs.pop(ledger_id, None)
+        self._firsts.pop(ledger_id, None)
+
+    def flush(self) -> None:
+        """See `LedgerIndex`."""
+
+    def close(self) -> None:
+        """See `LedgerIndex`."""
+
+
+def rocks_options() -> Options:
+    """Small: an index is far below 1 % of the data, and three bookies share a laptop.
+
+    Compressed, because neighbouring records are much alike: it makes an index of single entries
+    of 1 KB, the largest there can be for its data, three to four times smaller.
+    """
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(2 * 1024 * 1024)
+    options.set_max_write_buffer_number(2)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(64)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1024 * 1024)
+    options.set_stats_dump_period_sec(0)
+    options.set_compression_type(DBCompressionType.zstd())
+    # A file's own index has to fit into one of eight parts of the cache: else each lookup would
+    # read and unpack all of it again.
+    options.set_target_file_size_base(4 * 1024 * 1024)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(4 * 1024 * 1024))
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+class RocksIndex:
+    """The index in RocksDB."""
+
+    def __init__(self, path: str, access: AccessType | None = None) -> None:
+        self._path = path
+        with self._translated("open"):
+            self._db = Rdict(path, rocks_options(), access_type=access or AccessType.read_write())
+        self._write_options = WriteOptions()
+        # Its stub calls it a method; it is a property.
+        setattr(self._write_options, "disable_wal", True)  # noqa: B010
+        self._last: dict[int, int] = {}
+        """Highest indexed entry by ledger: saves a seek for runs that only append."""
+
+    @contextmanager
+    def _translated(self, call: str) -> Iterator[None]:
+        """rocksdict raises bare `Exception`: raise `DiskFull` or `BookieIOError` instead."""
+        try:
+            yield
+        except BookieIOError:
+            raise
+        except Exception as error:
+            if "No space left" in str(error):
+                raise DiskFull(f"index {self._path}: {call}: {error}; free some space") from error
+            message = (
+                f"index {self._path}: {call}: {error}. The index is derived: stop the bookie and "
+                "remove the folder, and it is rebuilt from the entry logs"
+            )
+            if "Corruption" in str(error):
+                raise DamagedRead(message, Damage(DamageKind.INDEX, self._path, 0, 0)) from error
+            raise BookieIOError(message) from error
+
+    @property
+    def covered(self) -> tuple[int, int] | None:
+        """See `LedgerIndex`."""
+        with self._translated("read"):
+            value = self._db.get(COVERED_KEY)
+            log_id, offset = COVERED.unpack(value) if value is not None else (0, 0)
+        return (log_id, offset) if value is not None else None
+
+    def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+        """See `LedgerIndex`."""
+        with self._translated("write"):
+            self._put(runs, covered)
+
+    def _put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for run in runs:
+            last = self._last.get(run.ledger_id)
+            if last is None:
+                last = self._last_of(run.ledger_id)
+            if run.first <= last:
+                # What is pending must be seen by the search for overlaps.
+                self._db.write(batch, self._write_options)
+                batch = WriteBatch(raw_mode=True)
+                self._cut_overlapped(run, batch)
+            batch.put(KEY.pack(run.ledger_id, run.first), VALUE.pack(run.last, *run.location))
+            self._last[run.ledger_id] = max(last, run.last)
+        batch.put(COVERED_KEY, COVERED.pack(*covered))
+        self._db.write(batch, self._write_options)
+        if len(self._last) > 100_000:
+            self._last.clear()
+
+    def _cut_overlapped(self, new: IndexRun, batch: WriteBatch) -> None:
+        for old in self._overlapping(new.ledger_id, new.first, new.last):
+            batch.delete(KEY.pack(old.ledger_id, old.first))
+            for part in cut(old, new):
+                batch.put(KEY.pack(part.ledger_id, part.first), VALUE.pack(part.last, *part[3]))
+
+    def _overlapping(self, ledger_id: int, first: int, last: int) -> list[IndexRun]:
+        found: list[IndexRun] = []
+        cursor = self._db.iter()
+        cursor.seek_for_prev(KEY.pack(ledger_id, first))
+        if not cursor.valid():
+            cursor.status()  # the next seek would forget that this one met a damaged block
+        if not cursor.valid() or self._decode(cursor).ledger_id != ledger_id:
+            cursor.seek(KEY.pack(ledger_id, first))
+        while cursor.valid():
+            run = self._decode(cursor)
+            if run.ledger_id != ledger_id or run.first > last:
+                break
+            if run.last >= first:
+                found.append(run)
+            cursor.next()
+        cursor.status()  # raises when a damaged block ended the iteration: never "absent"
+        return found
+
+    @staticmethod
+    def _decode(cursor: object) -> IndexRun:
+        key = cursor.key()  # type: ignore[attr-defined]
+        if key == COVERED_KEY:
+            return IndexRun(-1, -1, -1, Location(0, 0, 0))
+        ledger_id, first = KEY.unpack(key)
+        last, log_id, offset, length = VALUE.unpack(cursor.value())  # type: ignore[attr-defined]
+        return IndexRun(ledger_id, first, last, Location(log_id, offset, length))
+
+    def _last_of(self, ledger_id: int) -> int:
+        cursor = self._db.iter()
+        cursor.seek_for_prev(KEY.pack(ledger_id, 2**64 - 1))
+        if not cursor.valid():
+            cursor.status()
+            return -1
+        run = self._decode(cursor)
+        return run.last if run.ledger_id == ledger_id else -1
+
+    def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
+        """See `LedgerIndex`."""
+        with self._translated("read"):
+            cursor = self._db.iter()
+            cursor.seek_for_prev(KEY.pack(ledger_id, entry_id))
+            if not cursor.valid():
+                cursor.status()  # raises when a damaged block hides the entry: never "absent"
+                return None
+            run = self._decode(cursor)
+        return run if run.ledger_id == ledger_id and run.last >= entry_id else None
+
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+        """See `LedgerIndex`."""
+        with self._translated("read"):
+            return self._overlapping(ledger_id, first, last)
+
+    def all_runs(self) -> Iterator[IndexRun]:
+        """See `LedgerIndex`."""
+        with self._translated("read"):
+            cursor = self._db.iter()
+            cursor.seek_to_first()
+            while cursor.valid():
+                run = self._decode(cursor)
+                if run.ledger_id >= 0:
+                    yield run
+                cursor.next()
+            cursor.status()  # raises when a damaged block ended the iteration
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """See `LedgerIndex`."""
+        with self._translated("delete"):
+            self._db.delete_range(
+                KEY.pack(ledger_id, 0), KEY.pack(ledger_id, 2**64 - 1), self._write_options
+            )
+        self._last.pop(ledger_id, None)
+
+    def flush(self) -> None:
+        """See `LedgerIndex`."""
+        with self._translated("flush"):
+            self._db.flush(True)
+
+    def close(self) -> None:
+        """See `LedgerIndex`."""
+        with self._translated("close"):
+            self._db.close()

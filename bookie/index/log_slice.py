@@ -1,0 +1,176 @@
+"""Reads a sealed entry log back, slice by slice, and says what of it the index still points to.
+
+Strict: every byte between the file's header and the end of its records must be part of a record
+whose checksum holds, or `DamagedRead` says where that ends. Whoever removes a log relies on it:
+a bad header once made a live log look empty (BookKeeper #4607). Blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind
+from octavo.bookie.entrylog.format import (
+    FILE_HEADER_BYTES,
+    FOOTER,
+    RECORD_BYTES,
+    LogRun,
+    Record,
+    decode_file_header,
+    decode_footer,
+    decode_map,
+    decode_record,
+    file_name,
+)
+from octavo.bookie.entrylog.log import EntryLogs, Location
+from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.protocol.codes import BookieIOError
+from octavo.protocol.frames import ADD_IDS, LENGTH
+
+
+class Stored(NamedTuple):
+    """A record that was read back, with its frames."""
+
+    record: Record
+    location: Location
+    frames: bytes
+
+
+class LogEnd(NamedTuple):
+    """Where the records of a log end, and what its map says of them."""
+
+    offset: int
+    bytes_of: dict[int, int] | None
+    """Frames by ledger; None for a log that was not sealed: a process died while it wrote there."""
+
+
+def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
+    """Look at header, footer and map. Raises `DamagedRead` when one of them cannot be trusted."""
+    path = logs.path_of(log_id)
+    header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)
+    if decode_file_header(header) != log_id:
+        raise DamagedRead(
+            f"entry log {path}: {decode_file_header(header)}",
+            Damage(DamageKind.FILE_HEADER, path, 0, FILE_HEADER_BYTES),
+        )
+    size = logs.size_of(log_id)
+    tail = logs.read_bytes(log_id, max(0, size - FOOTER.size), FOOTER.size)
+    footer = decode_footer(tail)
+    if footer is None:
+        return LogEnd(size, None)
+    offset, crc = footer
+    map_bytes = size - FOOTER.size - offset
+    body = logs.read_bytes(log_id, offset, map_bytes) if map_bytes > 0 else b""
+    bytes_of = decode_map(body, crc)
+    if bytes_of is None:
+        raise DamagedRead(
+            f"entry log {path}: its ledgers map is damaged",
+            Damage(DamageKind.LEDGERS_MAP, path, min(offset, size), max(0, map_bytes)),
+        )
+    return LogEnd(offset, bytes_of)
+
+
+def read_slice(
+    logs: EntryLogs, log_id: int, offset: int, end: int, bytes_max: int
+) -> tuple[list[Stored], int]:
+    """The records from `offset` on, about `bytes_max` bytes of them, and where the next begins.
+
+    Raises `DamagedRead` at the first byte that is not what it must be.
+    """
+    found: list[Stored] = []
+    data = logs.read_bytes(log_id, offset, min(bytes_max, end - offset))
+    start = 0
+    while start < len(data):
+        record = decode_record(data, start)
+        if record is None:
+            if found:
+                break  # perhaps cut by the slice's end: the next slice begins here
+            data = logs.read_bytes(log_id, offset, min(RECORD_BYTES, end - offset))
+            record = decode_record(data)
+            if record is None:
+                raise _damaged(logs, log_id, offset, end, DamageKind.RECORD_HEADER)
+        if start + record.total_bytes > len(data):
+            if found:
+                break
+            data = logs.read_bytes(log_id, offset, min(record.total_bytes, end - offset))
+        frames = data[start + RECORD_BYTES : start + record.total_bytes]
+        at = offset + start
+        if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
+            raise _damaged(
+                logs, log_id, at, at + record.total_bytes, DamageKind.RUN_CHECKSUM, record
+            )
+        found.append(Stored(record, Location(log_id, at, record.total_bytes), frames))
+        start += record.total_bytes
+    if not found:
+        raise _damaged(logs, log_id, offset, end, DamageKind.TRUNCATED)
+    return found, offset + start
+
+
+def _damaged(
+    logs: EntryLogs,
+    log_id: int,
+    start: int,
+    end: int,
+    kind: DamageKind,
+    record: Record | None = None,
+) -> DamagedRead:
+    path = logs.path_of(log_id)
+    damage = Damage(kind, path, start, end - start)
+    if record is not None:
+        damage = damage._replace(
+            ledger_id=record.ledger_id, first=record.first_entry, last=record.last_entry
+        )
+    return DamagedRead(f"entry log {path} is damaged from byte {start} on: {kind.value}", damage)
+
+
+def live_in(index: LedgerIndex, one: Stored) -> list[IndexRun]:
+    """The index's runs that point to this very record."""
+    record = one.record
+    runs = index.runs(record.ledger_id, record.first_entry, record.last_entry)
+    return [run for run in runs if run.location == one.location]
+
+
+def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[LogRun]:
+    """What of these records is live, cut to exactly those entries. Raises `BookieIOError`."""
+    parts: list[LogRun] = []
+    for one in found:
+        for run in live_in(index, one):
+            frames = cut_frames(one, run.first, run.last)
+            count = run.last - run.first + 1
+            parts.append(LogRun(run.ledger_id, run.first, count, [frames], len(frames)))
+    return parts
+
+
+def cut_frames(one: Stored, first: int, last: int) -> bytes:
+    """The frames of entries `first … last` of a record.
+
+    Raises `BookieIOError` when the record does not hold just what its header says.
+    """
+    record, frames = one.record, one.frames
+    start = position = 0
+    end = len(frames)
+    for expected in range(record.first_entry, record.last_entry + 1):
+        if len(frames) - position < ADD_IDS.size:
+            raise _not_held(one, expected)
+        length, _, _, ledger_id, entry_id = ADD_IDS.unpack_from(frames, position)
+        if (ledger_id, entry_id) != (record.ledger_id, expected):
+            raise _not_held(one, expected)
+        if entry_id == first:
+            start = position
+        position += LENGTH.size + length
+        if entry_id == last:
+            end = position
+    if position != len(frames) or not record.first_entry <= first <= last <= record.last_entry:
+        raise _not_held(one, first)
+    return frames if (start, end) == (0, len(frames)) else frames[start:end]
+
+
+def _not_held(one: Stored, entry_id: int) -> BookieIOError:
+    at = one.location
+    return BookieIOError(
+        f"entry log {file_name(at.log_id)} at byte {at.offset}: entry {entry_id} of ledger "
+        f"{one.record.ledger_id} is not where the record's header has it"
+    )

@@ -1,0 +1,211 @@
+"""The journal mark: what is safe in entry log, index and ledger state, position by position.
+
+One small file in every ledger folder, replaced atomically. It holds one position for each journal
+folder, in the order of the settings: everything before it is in the entry logs, which the index
+covers up to (`log_id`, `log_offset`), and in the ledger state up to (`state_id`, `state_offset`).
+
+Marks are compared component by component (`covers`) and never move back in any of them: two of
+which neither covers the other have no order, and an order made up between them skips a flush
+(BookKeeper #4844) or goes back (#4105). `Mark` therefore has no `<`. The highest of the readable
+copies counts (#3329: a mark written to one folder only lost entries). A copy that cannot be read is
+passed over: an older mark only means more replay, and replay is idempotent. Copies that contradict
+one another, and one of a version to come, are refused. Spec: docs/formats/mark.md.
+
+    file     := "OctvMark" version:u32 journals:u32 log_id:u64 log_offset:u64 state_id:u64
+                state_offset:u64 position{journals} crc32c:u32
+    position := file_id:u64 offset:u64 folder_bytes:u16 folder:utf-8
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from octavo.bookie.disk.files import Disk, replace_file
+from octavo.protocol.codes import OctavoError, Scope
+
+NAME = "journal.mark"
+_MAGIC = b"OctvMark"
+VERSION = 2
+_FRONT = struct.Struct(">8sI")
+_HEAD = struct.Struct(">8sIIQQQQ")
+_POSITION = struct.Struct(">QQH")
+_VERSION_1 = struct.Struct(">8sIQQQQQQI")
+_CRC = struct.Struct(">I")
+_BYTES_MAX = 1024 * 1024
+
+
+class MarkRefused(OctavoError):
+    """A mark that can be read, and that this bookie must not go by."""
+
+    name = "mark-refused"
+    scope = Scope.PROCESS
+
+
+class Position(NamedTuple):
+    """A place in one journal; (0, 0) is before its first file."""
+
+    file_id: int
+    offset: int
+
+
+NOWHERE = Position(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Everything before `journals` is safe up to the other positions. Compare with `covers`."""
+
+    journals: tuple[Position, ...]
+    """One for each journal folder, in the order of the settings."""
+    log_id: int = 0
+    log_offset: int = 0
+    state_id: int = 0
+    state_offset: int = 0
+    folders: tuple[str, ...] = ()
+    """Of the journals; empty when the mark is of version 1, which does not say."""
+
+    @property
+    def log_position(self) -> tuple[int, int]:
+        """Up to where the index covers the entry logs."""
+        return self.log_id, self.log_offset
+
+    @property
+    def state_position(self) -> tuple[int, int]:
+        """Up to where the ledger state counts."""
+        return self.state_id, self.state_offset
+
+    def covers(self, other: Mark) -> bool:
+        """Whether this one is at or after `other` in every component, of the same journals."""
+        return (
+            len(self.journals) == len(other.journals)
+            and all(mine >= its for mine, its in zip(self.journals, other.journals, strict=True))
+            and self.log_position >= other.log_position
+            and self.state_position >= other.state_position
+        )
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """The whole file, of version 2."""
+    assert len(mark.folders) == len(mark.journals) > 0
+    front = _HEAD.pack(
+        _MAGIC, VERSION, len(mark.journals), *mark.log_position, *mark.state_position
+    )
+    for position, folder in zip(mark.journals, mark.folders, strict=True):
+        name = folder.encode()
+        front += _POSITION.pack(*position, len(name)) + name
+    return front + _CRC.pack(crc32c(front))
+
+
+def decode_mark(data: bytes) -> Mark | None:
+    """The mark, or None when the bytes are no good copy.
+
+    Raises `MarkRefused`, without naming the file, for a good copy of a version that is not known.
+    """
+    if len(data) < _FRONT.size + _CRC.size:
+        return None
+    magic, version = _FRONT.unpack_from(data)
+    crc = _CRC.unpack_from(data, len(data) - _CRC.size)[0]
+    if magic != _MAGIC or crc != crc32c(data[: -_CRC.size]):
+        return None
+    if version == 1:
+        return _decode_version_1(data)
+    if version != VERSION:
+        raise MarkRefused(
+            f"mark of version {version}; this program reads 1 and {VERSION}. Use the program that "
+            "wrote it"
+        )
+    return _decode_version_2(data[: -_CRC.size])
+
+
+def _decode_version_1(data: bytes) -> Mark | None:
+    if len(data) != _VERSION_1.size:
+        return None
+    file_id, offset, log_id, log_offset, state_id, state_offset = _VERSION_1.unpack(data)[2:-1]
+    return Mark((Position(file_id, offset),), log_id, log_offset, state_id, state_offset)
+
+
+def _decode_version_2(data: bytes) -> Mark | None:
+    if len(data) < _HEAD.size:
+        return None
+    count, log_id, log_offset, state_id, state_offset = _HEAD.unpack_from(data)[2:]
+    positions: list[Position] = []
+    folders: list[str] = []
+    at = _HEAD.size
+    for _ in range(count):
+        if len(data) < at + _POSITION.size:
+            return None
+        file_id, offset, length = _POSITION.unpack_from(data, at)
+        at += _POSITION.size
+        positions.append(Position(file_id, offset))
+        folders.append(data[at : at + length].decode(errors="replace"))
+        at += length
+    if at != len(data):
+        return None
+    return Mark(tuple(positions), log_id, log_offset, state_id, state_offset, tuple(folders))
+
+
+def read_mark(disk: Disk, directories: Sequence[str]) -> Mark | None:
+    """The highest readable copy; None when there is none. Raises `MarkRefused`."""
+    highest: tuple[str, Mark] | None = None
+    for directory in directories:
+        path = f"{directory}/{NAME}"
+        if not disk.exists(path):
+            continue
+        mark = _read_copy(disk, path)
+        if mark is None:
+            continue
+        if highest is None or mark.covers(highest[1]):
+            highest = path, mark
+        elif not highest[1].covers(mark):
+            raise MarkRefused(
+                f"the marks {highest[0]} and {path} contradict one another: {highest[1]}, {mark}. "
+                "One of these folders was put back from another time. Bring back the folders that "
+                "belong together, or take this bookie out (remove its folders and its cookie) and "
+                "have its ledgers re-replicated"
+            )
+    return highest[1] if highest is not None else None
+
+
+def _read_copy(disk: Disk, path: str) -> Mark | None:
+    file = disk.open(path)
+    try:
+        return decode_mark(file.pread(_BYTES_MAX, 0))
+    except MarkRefused as error:
+        raise MarkRefused(f"{path}: {error}") from error
+    finally:
+        file.close()
+
+
+def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
+    """Refuse to go by a mark of other journals than those configured. Raises `MarkRefused`.
+
+    Each ledger's journal is fixed by its id and their number, so another list of folders would
+    look for what is not flushed in the wrong one. Folders that were moved as they are may pass:
+    whether a bookie may be moved says its cookie.
+    """
+    if mark is None:
+        return
+    moved_within = any(
+        name in folders and list(folders[index : index + 1]) != [name]
+        for index, name in enumerate(mark.folders)
+    )
+    if len(folders) == len(mark.journals) and not moved_within:
+        return
+    was = ", ".join(mark.folders) if mark.folders else "one folder"
+    raise MarkRefused(
+        f"this bookie's journals are {', '.join(folders)}, its mark is of {was}. The folders of "
+        "the journal cannot be changed once a bookie has begun: each ledger's journal follows "
+        "from their number and order. Configure them as they were; for other ones set up another "
+        "bookie and have the ledgers of this one re-replicated"
+    )
+
+
+def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
+    """Replace the copy in every folder; durable on return."""
+    for directory in directories:
+        replace_file(disk, f"{directory}/{NAME}", encode_mark(mark))

@@ -1,0 +1,256 @@
+"""Reads a journal back after a crash: good blocks in order, a torn tail cut, damage refused.
+
+Relies on format.py. Three outcomes and no fourth: a block is good; or the journal ends
+there (nothing that follows had been acknowledged); or something acknowledged is lost, and
+`JournalDamaged` names file and range. Nothing is ever skipped in silence (BookKeeper #4659: its
+journal has no checksum and takes damage for the end). When the operator has accepted the loss, what
+is lost is named in `lost` instead, and every good block around it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from octavo.bookie.disk.damage import DamageKind
+from octavo.bookie.disk.files import Disk, File
+from octavo.bookie.disk.loss import REMEDY, Loss
+from octavo.bookie.journal.format import (
+    BLOCK_HEADER_BYTES,
+    BLOCK_MAGIC,
+    FILE_HEADER_BYTES,
+    BlockKind,
+    JournalDamaged,
+    JournalVersionUnknown,
+    body_is_good,
+    decode_block_header,
+    decode_file_header,
+    encode_block_header,
+    encode_file_header,
+    file_id_of,
+    file_name,
+)
+from octavo.bookie.journal.mark import NAME as MARK_NAME
+from octavo.bookie.journal.mark import NOWHERE, Position
+
+_SCAN_BYTES = 4 * 1024 * 1024
+_FIRST_FILE = 1
+
+
+class JournalEnd(NamedTuple):
+    """Where a journal file's last good block ends: there its END block stands, or will."""
+
+    file_id: int
+    offset: int
+
+
+class GoodBlock(NamedTuple):
+    """A checked group commit."""
+
+    file_id: int
+    end: int
+    body: bytes
+
+
+class JournalReader:
+    """Reads the journal files of `directory`, from `mark` on. Blocking calls.
+
+    `mark` is None when there is no readable mark at all.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, mark: Position | None, *, accept_loss: bool = False
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.mark = mark
+        self._accept_loss = accept_loss
+        self.files = journal_files(disk, directory)
+        self.end: JournalEnd | None = None
+        """Set after the last block: None when there is no file at all."""
+        self.lost: dict[tuple[str, int], Loss] = {}
+        """What was passed over, by path and offset: with `accept_loss` only."""
+
+    def is_whole(self) -> bool:
+        """Whether the files hold all that no mark vouches for. Raises `JournalDamaged`.
+
+        Not when the mark was lost, and files before it had gone; nor when a loss was accepted.
+        """
+        self._files_to_read()
+        return not self.lost and (self.mark is not None or self.files[:1] == [_FIRST_FILE])
+
+    def begins(self) -> Position:
+        """Where the first of `blocks` may stand: the mark, or before all files there are."""
+        if self.mark is not None:
+            return self.mark
+        return Position(self.files[0], 0) if self.files else NOWHERE
+
+    def survey(self) -> list[Loss]:
+        """Look for losses before anything is changed: all of them, if they are accepted."""
+        if self._accept_loss:
+            for _ in self.blocks():
+                pass
+        return list(self.lost.values())
+
+    def _lose(self, path: str, offset: int, length: int, why: str) -> None:
+        """Raises `JournalDamaged`, unless the loss is accepted."""
+        if not self._accept_loss:
+            raise JournalDamaged(f"{why}. {REMEDY}")
+        loss = Loss(DamageKind.JOURNAL, path, offset, length, why)
+        self.lost.setdefault((path, offset), loss)
+
+    def blocks(self) -> Iterator[GoodBlock]:
+        """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
+        for file_id in self._files_to_read():
+            path = f"{self.directory}/{file_name(file_id)}"
+            last = file_id == self.files[-1]
+            file = self._disk.open(path, write=last)
+            try:
+                if last:
+                    file.datasync()  # its writer may have been killed before it could do so
+                yield from self._blocks_of(file, file_id, last=last)
+            finally:
+                file.close()
+
+    def seal(self) -> int:
+        """End the last file where it is good, so that a newer one may follow; return its id.
+
+        Only after `blocks` has come to its end. Without a file it is the mark's, or 0. An END block
+        that stands there already is written once more: the process before this one may have died
+        between writing it and its sync, or in a sync that failed, so that only the page cache has
+        it.
+        """
+        if self.end is None:
+            return self.mark.file_id if self.mark is not None else 0
+        file_id, offset = self.end
+        file = self._disk.open(f"{self.directory}/{file_name(file_id)}", write=True)
+        try:
+            header = encode_file_header(file_id)
+            if file.pread(FILE_HEADER_BYTES, 0) != header:
+                file.pwritev([header], 0)  # never over a good one: the power may fail now
+            seal_file(file, file_id, offset)
+        finally:
+            file.close()
+        return file_id
+
+    def _files_to_read(self) -> list[int]:
+        mark = self.mark
+        first = mark.file_id if mark is not None else (self.files[0] if self.files else 0)
+        wanted = [file_id for file_id in self.files if file_id >= first]
+        if mark == NOWHERE:  # marked before its first file was begun
+            mark = Position(_FIRST_FILE, 0) if wanted else None
+        if mark is not None and (not wanted or wanted[0] != mark.file_id):
+            self._lose(
+                f"{self.directory}/{file_name(mark.file_id)}",
+                mark.offset,
+                0,
+                f"journal file {file_name(mark.file_id)} is missing from {self.directory}: the "
+                f"mark says that entries from its byte {mark.offset} on are nowhere else",
+            )
+        for before, after in pairwise(wanted):
+            if after != before + 1:
+                unsure = (
+                    "" if mark is not None else f" (no readable {MARK_NAME} says if they count)"
+                )
+                self._lose(
+                    f"{self.directory}/{file_name(before + 1)}",
+                    0,
+                    0,
+                    f"journal files {file_name(before + 1)} to {file_name(after - 1)} are missing "
+                    f"from {self.directory}{unsure}",
+                )
+        return wanted
+
+    def _blocks_of(self, file: File, file_id: int, *, last: bool) -> Iterator[GoodBlock]:
+        self._check_header(file, file_id, last=last)
+        size = file.size()
+        offset = FILE_HEADER_BYTES
+        if self.mark is not None and self.mark.file_id == file_id:
+            offset = max(offset, self.mark.offset)
+        while True:
+            front = file.pread(BLOCK_HEADER_BYTES, offset)
+            block = decode_block_header(front, 0, file_id, offset)
+            body = b""
+            if block is not None:
+                body = file.pread(block.body_bytes, offset + BLOCK_HEADER_BYTES)
+            if block is None or not body_is_good(block, body):
+                later = self._pass_over(file, file_id, offset, size, last=last)
+                if later is not None:
+                    offset = later
+                    continue
+                self.end = JournalEnd(file_id, offset)
+                return
+            if block.kind is BlockKind.END:
+                self.end = JournalEnd(file_id, offset)
+                return
+            offset += BLOCK_HEADER_BYTES + block.body_bytes
+            yield GoodBlock(file_id, offset, body)
+
+    def _check_header(self, file: File, file_id: int, *, last: bool) -> None:
+        front = file.pread(FILE_HEADER_BYTES, 0)
+        if last and not front.strip(b"\0"):
+            return  # made, never used: the header is synced before the first block is written
+        try:
+            _, its_id = decode_file_header(front)
+        except JournalVersionUnknown as error:
+            raise JournalVersionUnknown(f"journal file {file.path}: {error}") from error
+        except JournalDamaged as error:
+            why = f"journal file {file.path}: {error}. It cannot be told what it held"
+            self._lose(file.path, 0, FILE_HEADER_BYTES, why)
+            return  # each block says of which file it is
+        if its_id != file_id:
+            raise JournalDamaged(
+                f"journal file {file.path} says that it is {file_name(its_id)}: give it its name"
+            )
+
+    def _pass_over(
+        self, file: File, file_id: int, bad: int, size: int, *, last: bool
+    ) -> int | None:
+        """Where to go on when anything after the bad block proves that it had been acknowledged.
+
+        None at the journal's end, and at the end of a file. Raises `JournalDamaged`.
+        """
+        good = _later_block(file, file_id, bad, size)
+        if good is None and last:
+            return None
+        until = f"byte {good}" if good is not None else "its end"
+        follows = "good blocks" if good is not None else "newer journal files"
+        self._lose(
+            file.path,
+            bad,
+            (good if good is not None else size) - bad,
+            f"journal file {file.path} is damaged from byte {bad} to {until}, and {follows} "
+            "follow: acknowledged entries are lost",
+        )
+        return good
+
+
+def _later_block(file: File, file_id: int, bad: int, size: int) -> int | None:
+    """Where a block begins that was written after the one at `bad` was durable, if any is left."""
+    keep = BLOCK_HEADER_BYTES - 1
+    position = bad + 1
+    while position < size:
+        data = file.pread(_SCAN_BYTES + keep, position)
+        found = data.find(BLOCK_MAGIC)
+        while found >= 0:
+            block = decode_block_header(data, found, file_id, position + found)
+            if block is not None and block.synced > bad:
+                return position + found
+            found = data.find(BLOCK_MAGIC, found + 1)
+        if len(data) <= _SCAN_BYTES:
+            return None
+        position += _SCAN_BYTES
+    return None
+
+
+def seal_file(file: File, file_id: int, offset: int) -> None:
+    """Write and sync an END block at `offset`: what follows is no part of the journal."""
+    file.pwritev([encode_block_header(BlockKind.END, file_id, offset, offset, ())], offset)
+    file.datasync()
+
+
+def journal_files(disk: Disk, directory: str) -> list[int]:
+    """The ids of the journal files in `directory`, ascending."""
+    found = map(file_id_of, disk.list_directory(directory))
+    return sorted(file_id for file_id in found if file_id is not None)

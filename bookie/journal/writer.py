@@ -1,0 +1,350 @@
+"""The journal: group commit. What it has reported durable survives a crash, in order.
+
+`Journal.append` queues buffers; one executor call at a time writes all that waits as one block
+with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is no
+artificial delay: a lone add waits for one sync, and the busier the bookie, the larger the groups.
+Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails its group and no
+other; `SyncFailed` is final, for the kernel may have dropped the pages: nothing is reported
+durable after it. Relies on format.py for bytes, on queue.py for a fair order, and
+on disk/files.py for calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Hashable
+from concurrent.futures import Executor
+from functools import partial
+
+from octavo.bookie.disk.files import Disk, DiskError, DiskFull, File, SyncFailed
+from octavo.bookie.figures import Group
+from octavo.bookie.journal.format import (
+    BLOCK_HEADER_BYTES,
+    FILE_HEADER_BYTES,
+    BlockKind,
+    encode_block_header,
+    encode_file_header,
+    file_name,
+)
+from octavo.bookie.journal.mark import Position
+from octavo.bookie.journal.queue import JournalQueue
+from octavo.bookie.journal.reader import journal_files, seal_file
+
+Durable = Callable[[BaseException | None], None]
+"""Called once: None when the append is durable, else why it is not."""
+
+SPARE = "journal.spare"
+"""A retired file that waits to be used again."""
+_GROUP_APPENDS_MAX = 1024
+"""Their callbacks run in one loop turn: more would keep everybody else waiting."""
+_JOIN_BELOW_BYTES = 4096
+"""Many small buffers are joined before the write: one copy is cheaper than many iovecs."""
+
+
+class JournalWriter:
+    """The files of a journal, one block after another. Blocking; one caller at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        file_bytes_max: int,
+        preallocate_bytes: int,
+        sync: bool,
+    ) -> None:
+        assert file_bytes_max > FILE_HEADER_BYTES + BLOCK_HEADER_BYTES
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes_max = file_bytes_max
+        self._preallocate_bytes = preallocate_bytes
+        self._sync = sync
+        self._file: File | None = None
+        self.file_id = 0
+        self.offset = 0
+        self._synced = 0
+        self._reserved = 0
+        self._next_has_its_name = False
+        """The next file may be there, and is not in use: nothing more may go into this one."""
+        self.short_of_space = False
+
+    def open(self, file_id: int) -> None:
+        """Begin file `file_id`: header and directory are durable on return.
+
+        It is made from the spare, if there is one: blocks already written once sync a third
+        faster than fresh ones, and need no space on a full disk. Old blocks in it are of another
+        file id and count for nothing. The header is durable before the file gets its name.
+        """
+        spare, path = f"{self._directory}/{SPARE}", f"{self._directory}/{file_name(file_id)}"
+        file = self._disk.open(spare, create=not self._disk.exists(spare), write=True)
+        try:
+            file.preallocate(min(self._preallocate_bytes, self._file_bytes_max))
+            reserved = file.size()
+            file.pwritev([encode_file_header(file_id)], 0)
+            file.datasync()
+            self._next_has_its_name = True
+            self._disk.rename(spare, path)
+            self._disk.sync_directory(self._directory)
+        finally:
+            file.close()
+        file = self._disk.open(path, write=True)  # its errors shall name it, not the spare
+        if self._file is not None:
+            self._file.close()
+        self._file = file
+        self.file_id = file_id
+        self.offset = self._synced = FILE_HEADER_BYTES
+        self._reserved = reserved
+        self._next_has_its_name = False
+
+    def write(self, buffers: list[bytes], length: int) -> None:
+        """Append one block of `length` body bytes; durable on return (unless sync is off)."""
+        if len(buffers) > 1 and length < _JOIN_BELOW_BYTES * len(buffers):
+            buffers = [b"".join(buffers)]
+        is_long = self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max
+        if self._next_has_its_name or (is_long and self.offset > FILE_HEADER_BYTES):
+            try:
+                self.roll()
+            except DiskFull:
+                if self._next_has_its_name:
+                    raise  # the END of the old file may be all that a replay looks for there
+                self.short_of_space = True  # go on in the margin of the old file, over its END
+        file = self._file
+        assert file is not None
+        start = self.offset
+        end = start + BLOCK_HEADER_BYTES + length
+        self._reserve_for(file, end + BLOCK_HEADER_BYTES)
+        head = encode_block_header(BlockKind.GROUP, self.file_id, start, self._synced, buffers)
+        file.pwritev([head, *buffers], start)
+        if self._sync:
+            file.datasync()
+            self._synced = end
+        self.offset = end
+
+    def _reserve_for(self, file: File, end: int) -> None:
+        """Reserve room up to `end` and a margin. Raises `DiskFull` only when `end` does not fit.
+
+        When just the margin is not to be had, `short_of_space` says so: it is there for fences
+        and recovery while ordinary adds are refused (BookKeeper #208).
+        """
+        margin = self._preallocate_bytes // 2
+        if end + margin <= self._reserved:
+            return
+        wanted = max(self._reserved + self._preallocate_bytes, end + margin)
+        try:
+            file.preallocate(wanted)
+        except DiskFull:
+            self.short_of_space = True
+            if end > self._reserved:
+                raise
+        else:
+            self._reserved = wanted
+            self.short_of_space = False
+
+    def remove_below(self, file_id: int) -> None:
+        """Remove the files before `file_id`; keep one of full length as the spare."""
+        directory, disk = self._directory, self._disk
+        old = [found for found in journal_files(disk, directory) if found < file_id]
+        spare = f"{directory}/{SPARE}"
+        for found in old:
+            path = f"{directory}/{file_name(found)}"
+            if not disk.exists(spare) and self._is_long(path):
+                disk.rename(path, spare)
+            else:
+                disk.unlink(path)
+        if old:
+            disk.sync_directory(directory)
+
+    def _is_long(self, path: str) -> bool:
+        file = self._disk.open(path)
+        try:
+            return file.size() >= self._file_bytes_max - self._preallocate_bytes
+        finally:
+            file.close()
+
+    def roll(self) -> None:
+        """Seal the file with an END block and begin the next."""
+        self.seal()
+        self.open(self.file_id + 1)
+
+    def seal(self) -> None:
+        """Write the END block and sync. The next `write` needs a new file."""
+        assert self._file is not None
+        seal_file(self._file, self.file_id, self.offset)
+        self._synced = self.offset
+
+    def sync(self) -> None:
+        """Make all that was written durable, also with sync off."""
+        assert self._file is not None
+        self._file.datasync()
+        self._synced = self.offset
+
+    def reserve(self) -> None:
+        """Try again to reserve the margin. Raises `DiskFull`."""
+        assert self._file is not None
+        wanted = max(self._reserved, self.offset + self._preallocate_bytes)
+        self._file.preallocate(wanted)
+        self._reserved = wanted
+        self.short_of_space = False
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class Journal:
+    """The asyncio driver of a `JournalWriter`."""
+
+    def __init__(
+        self,
+        writer: JournalWriter,
+        *,
+        executor: Executor,
+        group_bytes_max: int,
+        on_fatal: Callable[[BaseException], None],
+        on_group: Callable[[Group], None],
+    ) -> None:
+        self._writer = writer
+        self._executor = executor
+        self._group_bytes_max = group_bytes_max
+        self._on_fatal = on_fatal
+        self._on_group = on_group
+        self._queue: JournalQueue[tuple[list[bytes], int, Durable, float]] = JournalQueue()
+        self._loop = asyncio.get_running_loop()
+        self._committer: asyncio.Task[None] | None = None
+        self._scheduled = False
+        self._dead: BaseException | None = None
+        self.pending_bytes = 0
+        """Queued or being written: not yet reported."""
+        self.written_bytes = 0
+        """Made durable since the start."""
+        self.pending_buffers = 0
+        """The same, in buffers."""
+        self.durable_position = Position(writer.file_id, writer.offset)
+        """Everything before it has been reported to its callback."""
+
+    def append(
+        self, buffers: list[bytes], length: int, done: Durable, lane: Hashable | None = None
+    ) -> None:
+        """Queue `buffers` (`length` bytes together); `done` is called when they are durable.
+
+        Lanes take turns (queue.py); without one, everything queued before goes before.
+        """
+        if self._dead is not None:
+            self._loop.call_soon(done, self._dead)
+            return
+        self._queue.push((buffers, length, done, self._loop.time()), length, lane)
+        self.pending_bytes += length
+        self.pending_buffers += len(buffers)
+        if self._committer is None and not self._scheduled:
+            self._scheduled = True  # let what else arrives in this loop turn join the group
+            self._loop.call_soon(self._start)
+
+    async def drain(self) -> None:
+        """Wait until all that was queued has been reported."""
+        while self._queue or self._committer is not None:
+            reported = asyncio.Event()
+            self.append([], 0, partial(_set, reported))
+            await reported.wait()
+
+    async def sync(self) -> None:
+        """Make all that was reported durable, also with sync off. Raises `SyncFailed`."""
+        await self._loop.run_in_executor(self._executor, self._writer.sync)
+
+    async def reserve(self) -> None:
+        """Try again to reserve room ahead. Raises `DiskFull`."""
+        await self._loop.run_in_executor(self._executor, self._writer.reserve)
+
+    async def remove_below(self, file_id: int) -> None:
+        """Remove the files before `file_id`: the mark has passed them."""
+        await self._loop.run_in_executor(self._executor, self._writer.remove_below, file_id)
+
+    @property
+    def short_of_space(self) -> bool:
+        """Whether the disk refused to reserve room ahead: ordinary adds should be refused."""
+        return self._writer.short_of_space
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is reported durable any more."""
+        return self._dead is not None
+
+    def stop(self, error: BaseException) -> None:
+        """Report nothing durable any more: what waits and what comes gets `error`."""
+        if self._dead is not None:
+            return
+        self._dead = error
+        while (item := self._queue.pop(sys.maxsize)) is not None:
+            buffers, length, done, _ = item
+            self.pending_bytes -= length
+            self.pending_buffers -= len(buffers)
+            done(error)
+
+    async def close(self) -> None:
+        """Report all that is queued, then give the file back."""
+        await self.drain()
+        await self._loop.run_in_executor(self._executor, self._writer.close)
+
+    def _start(self) -> None:
+        self._scheduled = False
+        if self._committer is None and self._queue:
+            self._committer = self._loop.create_task(self._commit_all(), name="journal")
+
+    async def _commit_all(self) -> None:
+        """Commit groups until the queue is empty."""
+        try:
+            while self._queue:
+                await self._commit_one()
+        except BaseException as error:
+            self._die(error)
+            raise
+        finally:
+            self._committer = None
+
+    async def _commit_one(self) -> None:
+        group: list[Durable] = []
+        buffers: list[bytes] = []
+        length = 0
+        oldest = started = self._loop.time()
+        while len(group) < _GROUP_APPENDS_MAX:
+            room = self._group_bytes_max - length if length else sys.maxsize
+            item = self._queue.pop(room)
+            if item is None:
+                break
+            more, more_bytes, done, queued = item
+            oldest = min(oldest, queued)
+            buffers += more
+            length += more_bytes
+            group.append(done)
+        failure: BaseException | None = None
+        if length:
+            try:
+                await self._loop.run_in_executor(
+                    self._executor, self._writer.write, buffers, length
+                )
+                self.written_bytes += length
+                took = self._loop.time() - started
+                self._on_group(Group(length, len(group), started - oldest, took))
+            except Exception as error:
+                if isinstance(error, SyncFailed) or not isinstance(error, DiskError):
+                    self._die(error)  # and those of this group are told, as all others
+                failure = error
+        self.pending_bytes -= length
+        self.pending_buffers -= len(buffers)
+        failure = failure or self._dead
+        if failure is None:
+            self.durable_position = Position(self._writer.file_id, self._writer.offset)
+        for done in group:
+            done(failure)
+
+    def _die(self, error: BaseException) -> None:
+        if self._dead is None:
+            self.stop(error)
+            if not isinstance(error, asyncio.CancelledError):
+                self._on_fatal(error)
+
+
+def _set(reported: asyncio.Event, error: BaseException | None) -> None:  # noqa: ARG001
+    reported.set()

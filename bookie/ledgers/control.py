@@ -1,0 +1,322 @@
+"""Who may do what to a ledger: admission of adds, fence, explicit LAC, deletion; all journaled.
+
+The rules, in one place. The first key seen is the ledger's; a wrong key can neither write nor
+fence. A fence holds from the call on, is durable before it is answered, and stands in the journal
+behind the adds admitted before it, so these are answered first (P23–P25). A deleted ledger takes no
+add ever again (BookKeeper #4462). What a record changes is in memory before or when the journal
+reports it, never later: a checkpoint that moves the mark past the record must find the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from functools import partial
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.journal.format import Meta, MetaOp, encode_meta
+from octavo.bookie.journal.journals import Journals
+from octavo.bookie.ledgers import rules as ledger_rules
+from octavo.bookie.ledgers.lac_watch import LacWatches
+from octavo.bookie.ledgers.limbo import Limbo
+from octavo.bookie.ledgers.newcomers import Newcomers
+from octavo.bookie.ledgers.rules import Fate, FenceStep
+from octavo.bookie.ledgers.state import LedgerState, LedgerStates
+from octavo.protocol.codes import (
+    BookieError,
+    BookieIOError,
+    Code,
+    NoSuchLedger,
+    ReadOnly,
+    TooManyRequests,
+    Unauthorized,
+    UnknownState,
+)
+from octavo.protocol.entry import MASTER_KEY_BYTES
+from octavo.protocol.frames import ADD_PREFIX_BYTES
+
+_OK = Code.OK
+_LAC = struct.Struct(">q")
+_LAC_AT = ADD_PREFIX_BYTES + 16
+
+
+class LedgerControl:
+    """The ledgers' states and the changes to them. Used on the loop only."""
+
+    def __init__(
+        self,
+        states: LedgerStates,
+        on_deleted: Callable[[int], None],
+        limbo: Limbo | None = None,
+        unlisted_max: int = 20_000,
+    ) -> None:
+        self._states = states
+        self.newcomers = Newcomers(states, unlisted_max)
+        """Whether a ledger that is new here may begin."""
+        self.limbo = limbo or Limbo()
+        """Of which ledgers nothing may be denied."""
+        self._on_deleted = on_deleted
+        self._journals: Journals | None = None
+        self._fences: dict[int, asyncio.Future[None]] = {}
+        self._unsure_fences: set[int] = set()
+        self._deletions: dict[int, asyncio.Future[None]] = {}
+        self._unsure_deletions: dict[int, None] = {}
+        self._watches = LacWatches()
+
+    def journal_to(self, journals: Journals) -> None:
+        """From now on changes are journaled there, each in its ledger's journal."""
+        self._journals = journals
+
+    # Adds
+
+    def admit(self, run: AddRun, *, read_only: bool) -> Code | None:
+        """Whether a run may be journaled; knows the ledger from then on if so.
+
+        None: yes, but for those of its entries that are here already (write/repeats.py).
+        """
+        code = self.admission(run, read_only=read_only)
+        if code is not _OK:
+            return code
+        first = run.first_entry
+        last = first + run.count - 1
+        state = self._states.get(run.ledger_id)
+        if state is None:
+            if not self.newcomers.may_begin(run.ledger_id):
+                return Code.TOO_MANY_REQUESTS
+            state = self._states.create(run.ledger_id, run.key)
+        reached = state.reached
+        if last > reached:
+            state.reached = last
+        return _OK if first > reached else None
+
+    def admission(self, run: AddRun, *, read_only: bool) -> Code:
+        """Whether a run may be journaled, be it a repetition or not."""
+        state = self._states.get(run.ledger_id)
+        limbo = self.limbo
+        unsure = run.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
+            run.ledger_id, known=state is not None
+        )
+        return ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
+
+    def stored(self, run: AddRun) -> bool:
+        """A run is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
+        ledger_id = run.ledger_id
+        state = self._states.get(ledger_id)
+        if state is None or state.deleted:
+            return False
+        last = run.first_entry + run.count - 1
+        if last > state.last_entry:
+            state.last_entry = last
+            if last > state.reached:
+                state.reached = last
+        lac = _LAC.unpack_from(run.frames, run.offsets[-1] + _LAC_AT)[0]
+        if lac > state.lac and (lac := min(lac, last - 1)) > state.lac:  # see `Entry.known_lac`
+            state.lac = lac
+            self._watches.moved(ledger_id, state.last_add_confirmed)
+        self._states.touch(ledger_id)
+        return True
+
+    def replay(self, record: AddRun | Meta) -> bool:
+        """Repeat a journaled record; twice does no harm. True when it is a run to store."""
+        state = self._states.get(record.ledger_id)
+        if state is None:
+            state = self._states.create(record.ledger_id, record.key)
+        if isinstance(record, AddRun):
+            return self.stored(record)
+        self._states.touch(record.ledger_id)
+        ledger_rules.repeat(state, record)
+        if record.op is MetaOp.DELETE:
+            self._forget(record.ledger_id, state, record.value)
+        return False
+
+    # What is known
+
+    def known(self, ledger_id: int) -> LedgerState:
+        """The state of a ledger that is there. Raises `NoSuchLedger`, `UnknownState`."""
+        state = self._states.get(ledger_id)
+        if state is None:
+            self.deny(ledger_id, "knows the ledger")
+        if state is None or state.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} is not known to this bookie")
+        return state
+
+    def deny(self, ledger_id: int, what: str) -> None:
+        """To be asked before anything is denied of a ledger. Raises `UnknownState`."""
+        if self.limbo.covers(ledger_id):
+            raise UnknownState(
+                f"ledger {ledger_id}: this bookie has lost data, and cannot tell whether it {what}"
+            )
+
+    def sure(self, ledger_id: int, what: str) -> LedgerState:
+        """As `known`, for what may be too little when data was lost. Raises `UnknownState` too."""
+        state = self.known(ledger_id)
+        self.deny(ledger_id, what)
+        return state
+
+    def last_add_confirmed(self, ledger_id: int, after: int | None) -> int:
+        """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
+
+        In limbo it is told only to who asks whether it is above `after`, when it is.
+        """
+        lac = self.known(ledger_id).last_add_confirmed
+        if after is None or lac <= after:
+            self.deny(ledger_id, "knew of a later LAC")
+        return lac
+
+    def is_fenced(self, ledger_id: int) -> bool:
+        """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""
+        state = self.known(ledger_id)
+        if not state.fenced:
+            self.deny(ledger_id, "was fenced")
+        return state.fenced
+
+    def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
+        """A future that ends with the LAC once it is above `after`; the ledger may be unknown."""
+        future = self._watches.park(ledger_id, after)
+        state = self._states.get(ledger_id)
+        if state is not None:
+            self._watches.moved(ledger_id, state.last_add_confirmed)
+        return future
+
+    def close(self) -> None:
+        """Cancel the parked readers."""
+        self._watches.cancel_all()
+
+    # Changes
+
+    def _authorized(self, ledger_id: int, key: bytes) -> LedgerState:
+        """The state, made when the ledger is new. Raises `Unauthorized`, `NoSuchLedger`, and
+        `TooManyRequests` where a new one may not begin yet."""
+        if len(key) != MASTER_KEY_BYTES:
+            raise Unauthorized(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(key)}")
+        state = self._states.get(ledger_id)
+        if state is None:
+            if not self.newcomers.may_begin(ledger_id):
+                raise TooManyRequests(f"ledger {ledger_id} is new here: its record is looked for")
+            return self._states.create(ledger_id, key)
+        if state.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        if state.key != key:
+            # The ledger's own key may be what was lost, and then another came first.
+            self.deny(ledger_id, "had it under this key")
+            raise Unauthorized(f"ledger {ledger_id}: the master key is not the ledger's")
+        return state
+
+    async def fence(self, ledger_id: int, key: bytes) -> None:
+        """Refuse ordinary adds from now on; durable on return, also for an unknown ledger.
+
+        Raises `Unauthorized`, `NoSuchLedger` (deleted), and `ReadOnly` or `BookieIOError` when it
+        could not be made durable: the fence then holds in memory, and the next call tries again.
+        """
+        try:
+            state = self._authorized(ledger_id, key)
+        except Unauthorized:
+            await self._vouch_for_key(ledger_id)
+            raise
+        pending = self._fences.get(ledger_id)
+        sure = ledger_id not in self._unsure_fences
+        step = ledger_rules.fence(state, sure=sure, under_way=pending is not None)
+        if step is FenceStep.DURABLE:
+            return
+        if step is FenceStep.JOURNAL:
+            self._unsure_fences.add(ledger_id)
+            self._states.touch(ledger_id)
+            pending = self._write(ledger_id, encode_meta(MetaOp.FENCE, ledger_id, key))
+            self._fences[ledger_id] = pending
+            pending.add_done_callback(partial(self._fenced, ledger_id))
+        assert pending is not None
+        await asyncio.shield(pending)
+
+    async def _vouch_for_key(self, ledger_id: int) -> None:
+        """Return when the key that the ledger has here is durable.
+
+        Who fences with another one takes the refusal for good: nothing was or will be stored under
+        theirs (ledger/recover/recovering.py). A key forgotten in a crash would break that.
+        """
+        if (state := self._states.get(ledger_id)) is not None:
+            known = MetaOp.EXPLICIT_LAC, ledger_id, state.key, state.explicit_lac
+            await self._write(ledger_id, encode_meta(*known))
+
+    def _fenced(self, ledger_id: int, done: asyncio.Future[None]) -> None:
+        del self._fences[ledger_id]
+        if not done.cancelled() and done.exception() is None:
+            self._unsure_fences.discard(ledger_id)
+
+    async def set_explicit_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
+        """Take a LAC that came alone; durable on return. Raises as `fence`."""
+        state = self._authorized(ledger_id, key)
+        if lac <= state.explicit_lac:
+            return
+
+        def take() -> None:
+            state.explicit_lac = max(state.explicit_lac, lac)
+            self._states.touch(ledger_id)
+            self._watches.moved(ledger_id, state.last_add_confirmed)
+
+        record = encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac)
+        await self._write(ledger_id, record, take)
+
+    async def delete(self, ledger_id: int, now_ms: int = 0) -> None:
+        """Forget a ledger, for ever; durable on return. Nothing to do for an unknown one.
+
+        Raises `ReadOnly` or `BookieIOError` when it could not be made durable: the deletion then
+        holds in memory, and the next call journals it again.
+        """
+        state = self._states.get(ledger_id)
+        if state is None or (state.deleted and ledger_id not in self._unsure_deletions):
+            return
+        pending = self._deletions.get(ledger_id)
+        if pending is None:
+            if not state.deleted:
+                self._forget(ledger_id, state, now_ms)
+            record = encode_meta(MetaOp.DELETE, ledger_id, state.key, state.deleted_ms)
+            pending = self._deletions[ledger_id] = self._write(ledger_id, record)
+            pending.add_done_callback(partial(self._deletion_written, ledger_id))
+        await asyncio.shield(pending)
+
+    def _deletion_written(self, ledger_id: int, done: asyncio.Future[None]) -> None:
+        del self._deletions[ledger_id]
+        if not done.cancelled() and done.exception() is None:
+            self._unsure_deletions.pop(ledger_id, None)
+
+    def unsure_deletions(self) -> list[int]:
+        """Ledgers deleted in memory and not surely on the disk: delete them once more."""
+        return list(self._unsure_deletions)
+
+    def fate(self, ledger_id: int) -> Fate:
+        """What becomes of the ledger's entries."""
+        state = self._states.get(ledger_id)
+        if state is None:
+            return Fate.UNKNOWN
+        if not state.deleted:
+            return Fate.LIVE
+        return Fate.UNSURE if ledger_id in self._unsure_deletions else Fate.DELETED
+
+    def _forget(self, ledger_id: int, state: LedgerState, now_ms: int) -> None:
+        state.delete(now_ms)
+        self._unsure_deletions[ledger_id] = None
+        self._states.touch(ledger_id)
+        self._on_deleted(ledger_id)
+
+    def _write(
+        self, ledger_id: int, record: bytes, take: Callable[[], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Journal a meta record; `take` is called, then the future ends, when it is durable."""
+        assert self._journals is not None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if error is None and take is not None:
+                take()
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                kind: type[BookieError] = ReadOnly if isinstance(error, DiskFull) else BookieIOError
+                future.set_exception(kind(str(error)))
+
+        self._journals.of(ledger_id).append([record], len(record), done)
+        return future

@@ -1,0 +1,250 @@
+"""Who owns these folders: a cookie in every folder and in metadata, and a lock while one runs.
+
+A bookie vouches for what it does not hold ("no such entry"), so it must not start on folders that
+may have lost something. The rules, as in BookKeeper's `Cookie`:
+
+- every folder and metadata carry the same cookie: start;
+- none of them does, and the folders hold nothing else: stamp them, with a new incarnation;
+- anything else (a folder empty, foreign, moved; the record in metadata missing): refuse, saying
+  what was found, what was expected and what to do. Empty folders may be stamped again when the
+  operator accepts the loss (identity.py, limbo.py).
+
+Stamping writes the folders first, then metadata. A crash between leaves folders that hold a
+cookie and nothing else: no promise was made from them, so the next start stamps them again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.files import Disk, DiskError, File, draft_of, replace_file
+from octavo.bookie.ledgers.limbo import NAME as LIMBO_FILE
+from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
+from octavo.metadata.store import BadRecord
+from octavo.protocol.codes import OctavoError, Scope
+
+VERSION_FILE = "VERSION"
+LOCK_FILE = "LOCK"
+_NOT_DATA = frozenset(
+    {
+        VERSION_FILE,
+        draft_of(VERSION_FILE),
+        LIMBO_FILE,
+        draft_of(LIMBO_FILE),
+        LOCK_FILE,
+        "octavo.lock",
+        "lost+found",
+    }
+)
+_VERSION_BYTES_MAX = 64 * 1024
+
+
+class FolderUnusable(OctavoError):
+    """A data folder cannot be made, written or locked. The message names it and the reason."""
+
+    name = "folder-unusable"
+    scope = Scope.PROCESS
+
+
+class CookieRefused(OctavoError):
+    """The folders are not, or not surely, this bookie's. Nothing was changed."""
+
+    name = "cookie-refused"
+    scope = Scope.PROCESS
+
+
+def lock_folders(disk: Disk, folders: Sequence[str]) -> list[File]:
+    """Make the folders where missing and lock them all; blocking. Raises `FolderUnusable`."""
+    locks: list[File] = []
+    for folder in folders:
+        try:
+            disk.make_directory(folder)
+            locks.append(disk.lock(f"{folder}/{LOCK_FILE}"))
+        except (DiskError, OSError) as error:
+            for lock in locks:
+                lock.close()
+            raise FolderUnusable(
+                f"data folder {folder} cannot be used: {error}; this process must be able to "
+                "write there, and no other bookie may use it"
+            ) from error
+    return locks
+
+
+def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]:
+    """The cookie of each folder, None where there is none; blocking.
+
+    Raises `CookieRefused` for a file that is no cookie.
+    """
+    found: dict[str, Cookie | None] = {}
+    for folder in folders:
+        path = f"{folder}/{VERSION_FILE}"
+        try:
+            file = disk.open(path)
+        except FileNotFoundError:
+            found[folder] = None
+            continue
+        try:
+            found[folder] = decode_cookie(file.pread(_VERSION_BYTES_MAX, 0))
+        except BadRecord as error:
+            raise CookieRefused(
+                f"{path} is damaged: {error}; restore it from another folder of this bookie, all "
+                "carry the same file"
+            ) from error
+        finally:
+            file.close()
+    return found
+
+
+def write_cookies(disk: Disk, folders: Sequence[str], cookie: Cookie) -> None:
+    """Put `cookie` in every folder, durably; blocking."""
+    data = encode_cookie(cookie)
+    for folder in folders:
+        replace_file(disk, f"{folder}/{VERSION_FILE}", data)
+
+
+def folders_with_data(disk: Disk, folders: Sequence[str]) -> list[str]:
+    """Those of `folders` that hold more than a cookie and a lock; blocking."""
+    return [folder for folder in folders if set(disk.list_directory(folder)) - _NOT_DATA]
+
+
+def new_cookie(
+    config: BookieConfig, bookie_id: str, instance_id: str, rng: random.Random
+) -> Cookie:
+    """What to stamp on a bookie's first start."""
+    return Cookie(
+        bookie_id=bookie_id,
+        journal_dir=",".join(config.journal_directories),
+        ledger_dirs=config.ledger_directories,
+        instance_id=instance_id,
+        incarnation=f"{rng.getrandbits(64):016x}",
+    )
+
+
+def check_cookies(
+    expected: Cookie,
+    recorded: Cookie | None,
+    on_disk: dict[str, Cookie | None],
+    with_data: Sequence[str],
+) -> Cookie | None:
+    """Decide: the cookie to start with, or None when the folders are to be stamped. Pure.
+
+    `expected` is what a new cookie would say (its incarnation does not matter), `recorded` what
+    metadata says of this bookie id, `with_data` the folders that hold anything. Raises
+    `CookieRefused`.
+    """
+    for folder, cookie in on_disk.items():
+        if cookie is not None:
+            _check_owner(folder, cookie, expected)
+    if recorded is None:
+        _check_unrecorded(expected, on_disk, with_data)
+        return None
+    _check_configured(expected, recorded)
+    for folder, cookie in on_disk.items():
+        if cookie is None:
+            raise CookieRefused(
+                f"folder {folder} carries no cookie, but bookie {expected.bookie_id} has been set "
+                f"up before (incarnation {recorded.incarnation or 'unknown'}, "
+                f"{_folders_of(recorded)}): its data is missing. Mount the right disk. If the data "
+                "is gone for good, start once with --accept-loss: what this bookie still has is "
+                "served, what it may have lost is answered as unknown (docs/operations.md, When a "
+                "disk is lost). Or give it a new bookie_id and empty folders"
+            )
+        if cookie != recorded:
+            raise CookieRefused(
+                f"folder {folder} was stamped by another life of bookie {expected.bookie_id}: it "
+                f"says {_describe(cookie)}, metadata says {_describe(recorded)}. Use the folder "
+                "that belongs to this life, or give this bookie a new bookie_id and empty folders"
+            )
+    return recorded
+
+
+def lost_folders(
+    expected: Cookie,
+    recorded: Cookie,
+    on_disk: dict[str, Cookie | None],
+    with_data: Sequence[str],
+    begun: str,
+) -> list[str]:
+    """Decide: the empty folders that may be stamped again, the loss being accepted. Pure.
+
+    `begun` is the incarnation that the limbo file names: a start that was cut short may have
+    stamped some folders with it. Raises `CookieRefused` for what no acceptance can mend.
+    """
+    _check_configured(expected, recorded)
+    lost: list[str] = []
+    for folder, cookie in on_disk.items():
+        if cookie is None:
+            if folder in with_data:
+                raise CookieRefused(
+                    f"folder {folder} is not empty and carries no cookie: it belongs to something "
+                    "else, or its VERSION file was removed. Copy VERSION from another folder of "
+                    "this bookie, or empty the folder if its data is given up"
+                )
+            lost.append(folder)
+            continue
+        _check_owner(folder, cookie, expected)
+        if cookie not in (recorded, replace(recorded, incarnation=begun or recorded.incarnation)):
+            raise CookieRefused(
+                f"folder {folder} was stamped by another life of bookie {expected.bookie_id}: it "
+                f"says {_describe(cookie)}, metadata says {_describe(recorded)}. What it holds is "
+                "too old to be served: empty it if you accept that loss too"
+            )
+    return lost
+
+
+def _check_configured(expected: Cookie, recorded: Cookie) -> None:
+    if replace(recorded, incarnation="") != replace(expected, incarnation=""):
+        raise CookieRefused(
+            f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)} in cluster "
+            f"{recorded.instance_id}, and is now configured with {_folders_of(expected)} in "
+            f"cluster {expected.instance_id}. Configure it as it was: the same folders, in the "
+            "same order, under the same paths. If this is another bookie, give it a bookie_id of "
+            "its own"
+        )
+
+
+def _check_owner(folder: str, found: Cookie, expected: Cookie) -> None:
+    if found.bookie_id != expected.bookie_id:
+        raise CookieRefused(
+            f"folder {folder} belongs to bookie {found.bookie_id}, this is bookie "
+            f"{expected.bookie_id}: give this one a folder of its own, or start it with "
+            f"bookie_id {found.bookie_id}"
+        )
+    if found.instance_id != expected.instance_id:
+        raise CookieRefused(
+            f"folder {folder} belongs to the cluster with instance id {found.instance_id}, the "
+            f"metadata store is that of {expected.instance_id}: use that cluster's metadata URL, "
+            "or an empty folder"
+        )
+
+
+def _check_unrecorded(
+    expected: Cookie, on_disk: dict[str, Cookie | None], with_data: Sequence[str]
+) -> None:
+    if not with_data:
+        return
+    stamped = [folder for folder, cookie in on_disk.items() if cookie is not None]
+    if stamped:
+        raise CookieRefused(
+            f"folder {stamped[0]} holds data of bookie {expected.bookie_id}, but metadata has no "
+            "cookie of that bookie: it was decommissioned, or the metadata was lost. Restore the "
+            "metadata, or start with empty folders"
+        )
+    raise CookieRefused(
+        f"folder {with_data[0]} is not empty and carries no cookie: it belongs to something else, "
+        "or its VERSION file was removed. Name an empty folder"
+    )
+
+
+def _folders_of(cookie: Cookie) -> str:
+    return f"journal {cookie.journal_dir}, ledgers {', '.join(cookie.ledger_dirs)}"
+
+
+def _describe(cookie: Cookie) -> str:
+    return (
+        f"{_folders_of(cookie)}, instance {cookie.instance_id}, "
+        f"incarnation {cookie.incarnation or 'unknown'}"
+    )

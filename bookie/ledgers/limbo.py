@@ -1,0 +1,212 @@
+"""Limbo: a bookie that lost data says so. For old ledgers it never answers "absent" again.
+
+A bookie whose disk was wiped, or whose journal lost a range, cannot tell an entry that it never
+had from one that it has lost, nor an open ledger from a fenced one. `unsure_through` is the highest
+ledger id that existed when the loss was found. For a ledger up to it (BookKeeper BP-46):
+
+- what is held is served; whatever denies (no ledger, no entry, not fenced, the LAC, the last entry,
+  the list of entries) is `UnknownState`;
+- ordinary adds are refused with `UNKNOWN_STATE`: the fence may be what was lost. Its writer then
+  changes its ensemble. Recovery adds are stored; a fence is made durable and holds from then on.
+
+A single ledger leaves limbo when somebody vouches that all its entries are here again. When all
+have that name this bookie, the limbo is *over*: everything is answered as ever, but an ordinary add
+to an old ledger that is not known here is still refused, since its fence may be what was lost. The
+operator may end it before that, altogether. One small file in every ledger folder, replaced
+atomically, all folders before anything relies on it. The copy with the highest bound counts, so a
+crash between two folders never takes a bookie out of limbo; no readable copy where there is one is
+`LimboDamaged`. Spec: docs/formats/limbo.md.
+
+    file := "OctvLimb" version:u32 body_bytes:u32 body crc32c:u32
+    body := msgpack({unsure_through, since_ms, why, incarnation, whole: [ledger id, …], over?})
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import msgpack
+from crc32c import crc32c
+
+from octavo.bookie.disk.files import Disk, replace_file
+from octavo.protocol.codes import OctavoError, Scope
+
+NAME = "limbo"
+MAGIC = b"OctvLimb"
+VERSION = 1
+_HEAD = struct.Struct(">8sII")
+_CRC = struct.Struct(">I")
+_NOWHERE = -1
+
+
+class LimboDamaged(OctavoError):
+    """Which ledgers this bookie is unsure of cannot be read: it may not answer for any."""
+
+    name = "limbo-damaged"
+    scope = Scope.PROCESS
+
+
+@dataclass(frozen=True, slots=True)
+class LimboRecord:
+    """What the file says."""
+
+    unsure_through: int
+    """The highest ledger id that existed in metadata when data was lost."""
+    since_ms: int
+    """Wall clock, when the loss was accepted."""
+    why: str
+    """What was lost."""
+    incarnation: str
+    """The life of the bookie that began with it, or that it befell."""
+    whole: tuple[int, ...] = ()
+    """Ledgers up to the bound that somebody vouched for since, ascending."""
+    over: bool = False
+    """All ledgers that name this bookie are whole here again."""
+
+
+class Limbo:
+    """Which ledgers this bookie is unsure of. Used on the loop; changed only after the file is."""
+
+    def __init__(self, record: LimboRecord | None = None) -> None:
+        self.take(record)
+
+    def take(self, record: LimboRecord | None) -> None:
+        """This is what the file says now; None when there is none."""
+        self.record = record
+        self.unsure_through = record.unsure_through if record is not None else _NOWHERE
+        self._whole = frozenset(record.whole) if record is not None else frozenset()
+        self._over = record is not None and record.over
+
+    def covers(self, ledger_id: int) -> bool:
+        """Whether something of this ledger may have been lost here."""
+        return (
+            0 <= ledger_id <= self.unsure_through
+            and not self._over
+            and ledger_id not in self._whole
+        )
+
+    def may_have_fenced(self, ledger_id: int, *, known: bool) -> bool:
+        """Whether a fence of this ledger may have been lost here; `known`: it has a state here."""
+        if self._over:
+            return not known and 0 <= ledger_id <= self.unsure_through
+        return self.covers(ledger_id)
+
+    @property
+    def unknown_through(self) -> int:
+        """The highest ledger of which something may be unknown here; −1 when of none."""
+        return _NOWHERE if self._over else self.unsure_through
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is unknown any more."""
+        return self.record is None or self._over
+
+
+def deepened(
+    record: LimboRecord | None, unsure_through: int, why: str, now_ms: int, incarnation: str
+) -> LimboRecord:
+    """The record after another loss: whoever was vouched for may have lost something again."""
+    if record is None:
+        return LimboRecord(unsure_through, now_ms, why, incarnation)
+    bound = max(record.unsure_through, unsure_through)
+    return LimboRecord(bound, now_ms, why, incarnation)
+
+
+def vouched(record: LimboRecord, ledger_ids: Iterable[int]) -> LimboRecord:
+    """The record without these ledgers; those beyond the bound were never in limbo."""
+    added = {found for found in ledger_ids if 0 <= found <= record.unsure_through}
+    return replace(record, whole=tuple(sorted(added.union(record.whole))))
+
+
+def encode_limbo(record: LimboRecord) -> bytes:
+    """The file's bytes."""
+    fields = {
+        "unsure_through": record.unsure_through,
+        "since_ms": record.since_ms,
+        "why": record.why,
+        "incarnation": record.incarnation,
+        "whole": list(record.whole),
+    }
+    if record.over:  # a release that knows no such key stays in limbo, which is safe
+        fields["over"] = True
+    body = msgpack.packb(fields)
+    front = _HEAD.pack(MAGIC, VERSION, len(body)) + body
+    return front + _CRC.pack(crc32c(front))
+
+
+def decode_limbo(data: bytes) -> LimboRecord:
+    """Raises `LimboDamaged`, also for a version that is not known."""
+    if len(data) < _HEAD.size + _CRC.size:
+        raise LimboDamaged(f"{len(data)} bytes are too few")
+    magic, version, size = _HEAD.unpack_from(data)
+    end = _HEAD.size + size
+    if magic != MAGIC or len(data) != end + _CRC.size:
+        raise LimboDamaged("it does not begin or end as it should")
+    if crc32c(data[:end]) != _CRC.unpack_from(data, end)[0]:
+        raise LimboDamaged("its checksum does not match")
+    if version != VERSION:
+        raise LimboDamaged(f"its version is {version}; this release reads version {VERSION}")
+    try:
+        body = msgpack.unpackb(data[_HEAD.size : end])
+        record = LimboRecord(
+            body["unsure_through"],
+            body["since_ms"],
+            body["why"],
+            body["incarnation"],
+            tuple(body["whole"]),
+            body.get("over") is True,
+        )
+    except Exception as error:  # msgpack raises a wide, undocumented set for bad input
+        raise LimboDamaged(f"its body is none of version {VERSION}: {error!r:.100}") from error
+    return record
+
+
+def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
+    """What the ledger folders say together; None when no folder says anything; blocking.
+
+    Raises `LimboDamaged` when there are copies and none can be read.
+    """
+    found: list[LimboRecord] = []
+    damaged: list[str] = []
+    for directory in directories:
+        path = f"{directory}/{NAME}"
+        try:
+            file = disk.open(path)
+        except FileNotFoundError:
+            continue
+        try:
+            found.append(decode_limbo(file.pread(file.size(), 0)))
+        except LimboDamaged as error:
+            damaged.append(f"{path}: {error}")
+        finally:
+            file.close()
+    if not found:
+        if damaged:
+            raise LimboDamaged(
+                f"{'; '.join(damaged)}. It says for which ledgers this bookie must not answer "
+                "'no such entry'. Copy it from another ledger folder of this bookie, or start once "
+                "with --accept-loss: then that holds for every ledger there is now"
+            )
+        return None
+    highest = max(found, key=lambda record: record.unsure_through)
+    same = [record for record in found if record.unsure_through == highest.unsure_through]
+    whole = set.intersection(*(set(record.whole) for record in same))
+    return replace(highest, whole=tuple(sorted(whole)), over=all(record.over for record in same))
+
+
+def write_limbo(disk: Disk, directories: Sequence[str], record: LimboRecord) -> None:
+    """Put `record` into every ledger folder, durably; blocking."""
+    data = encode_limbo(record)
+    for directory in directories:
+        replace_file(disk, f"{directory}/{NAME}", data)
+
+
+def remove_limbo(disk: Disk, directories: Sequence[str]) -> None:
+    """The bookie is whole again: take the file away, durably; blocking."""
+    for directory in directories:
+        path = f"{directory}/{NAME}"
+        if disk.exists(path):
+            disk.unlink(path)
+            disk.sync_directory(directory)

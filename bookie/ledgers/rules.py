@@ -1,0 +1,126 @@
+"""What a bookie may do with a ledger: whose adds it takes, and when a fence counts. Pure.
+
+`control.py` asks these rules and journals what they say; the model check (tests/model)
+steps the very same ones. The order that the caller must keep: what is admitted before a fence
+stands in the journal before it, and a fence is answered only after its record is durable.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.journal.format import Meta, MetaOp
+from octavo.bookie.ledgers.state import LedgerState
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import HEADER_BYTES, DigestType, digest_for
+
+_LAC_AT, _LENGTH_AT = 16, 24
+_HMAC_BYTES = 20
+
+
+def admission(
+    state: LedgerState | None, run: AddRun, *, read_only: bool, unsure: bool = False
+) -> Code:
+    """Whether a run of adds may be journaled; `state` is None for a ledger never heard of.
+
+    `unsure` says that this bookie may have lost something of the ledger (limbo.py): its fence, for
+    one, so that only recovery may add to it.
+    """
+    if run.ledger_id < 0 or run.first_entry < 0:
+        return Code.BAD_REQUEST
+    if state is not None:
+        if state.key != run.key:
+            return Code.UNAUTHORIZED
+        if state.deleted:
+            return Code.NO_LEDGER if run.recovery else Code.FENCED
+        if state.fenced and not run.recovery:
+            return Code.FENCED
+    if unsure and not run.recovery:
+        return Code.UNKNOWN_STATE
+    if read_only and not run.recovery:
+        return Code.READ_ONLY
+    return Code.OK
+
+
+class Fate(enum.Enum):
+    """What a bookie knows of a ledger, as far as its entries are concerned."""
+
+    LIVE = "live"
+    DELETED = "deleted"
+    """For good: the deletion is durable."""
+    UNSURE = "unsure"
+    """Deleted in memory, and not surely on the disk."""
+    UNKNOWN = "unknown"
+    """Never heard of. Entries of it that lie here are kept: what told of it was lost."""
+
+
+class Likeness(enum.Enum):
+    """What an entry that is to be added is to the one that is here under its id."""
+
+    SAME = "the same entry, if perhaps with another LAC: keep what is here, and say so"
+    OTHER = "another entry: keep what is here, and refuse"
+    MENDS = "a good copy, where what is here does not match its digest: take it"
+
+
+def likeness(here: bytes, brought: bytes) -> Likeness:
+    """Compare two entries of one ledger and id, both whole (protocol/entry.py).
+
+    Who recovers or copies may pack an entry anew (Apache does), with another LAC and so another
+    digest. What makes an entry are its ids, its length and its payload. Where the payload begins
+    the digest says by matching; neither does in ledgers with HMAC, the longest.
+    """
+    if here == brought:
+        return Likeness.SAME
+    size, size_brought = _digest_bytes(here), _digest_bytes(brought)
+    if size is None and size_brought is not None:
+        return Likeness.MENDS
+    payload_at = HEADER_BYTES + (_HMAC_BYTES if size is None else size)
+    is_same = (
+        size == size_brought
+        and here[:_LAC_AT] == brought[:_LAC_AT]
+        and here[_LAC_AT:_LENGTH_AT] != brought[_LAC_AT:_LENGTH_AT]
+        and here[_LENGTH_AT:HEADER_BYTES] == brought[_LENGTH_AT:HEADER_BYTES]
+        and here[payload_at:] == brought[payload_at:]
+    )
+    return Likeness.SAME if is_same else Likeness.OTHER
+
+
+def _digest_bytes(entry: bytes) -> int | None:
+    """The length of the checksum that `entry` matches; None when it matches none."""
+    header = entry[:HEADER_BYTES]
+    for kind in (DigestType.CRC32C, DigestType.CRC32):
+        digest = digest_for(kind, b"")
+        payload_at = HEADER_BYTES + digest.size
+        if digest.compute(header, entry[payload_at:]) == entry[HEADER_BYTES:payload_at]:
+            return digest.size
+    return None
+
+
+class FenceStep(enum.Enum):
+    """What a fence has to wait for before it is answered."""
+
+    DURABLE = "nothing: it is on the disk"
+    UNDER_WAY = "a record of it that is being journaled"
+    JOURNAL = "a record of it that is to be journaled now"
+
+
+def fence(state: LedgerState, *, sure: bool, under_way: bool) -> FenceStep:
+    """Fence in memory at once; `sure` says that no earlier record of it has failed."""
+    if under_way:
+        return FenceStep.UNDER_WAY
+    if state.fenced and sure:
+        return FenceStep.DURABLE
+    state.fenced = True  # also when the journal fails: refusing more is always safe
+    return FenceStep.JOURNAL
+
+
+def repeat(state: LedgerState, record: Meta) -> None:
+    """Take a journaled record once more; twice does no harm."""
+    match record.op:
+        case MetaOp.FENCE:
+            state.fenced = True
+        case MetaOp.EXPLICIT_LAC:
+            state.explicit_lac = max(state.explicit_lac, record.value)
+        case MetaOp.DELETE:
+            state.delete(record.value)

@@ -1,0 +1,362 @@
+"""What a bookie knows of each ledger besides its entries: key, fence, LAC, last entry, deletion.
+
+In memory for every ledger; on disk a log of changed records, one block for each checkpoint,
+rewritten when most of it is stale. It is durable in the journal first: the file only lets the
+journal mark move on. The mark says how far this file counts; what lies behind is a leftover of a
+checkpoint that did not end, what is missing before it is `LedgerStateDamaged`, and the bookie does
+not start: without fences it could not keep its promises. Spec: docs/formats/ledger_state.md.
+
+    file   := "OctvLdSt" version:u32 file_id:u64 crc32c:u32 block*
+    block  := "LSTA" count:u32 offset:u64 body_crc32c:u32 header_crc32c:u32 record*
+    record := ledger_id:i64 flags:u8 key:20 explicit_lac:i64 lac:i64 last_entry:i64
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from crc32c import crc32c
+
+from octavo.bookie.disk.file_names import number_in, numbered_name
+from octavo.bookie.disk.files import Disk, File
+from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.entry import INVALID_ENTRY_ID
+
+MAGIC = b"OctvLdSt"
+VERSION = 1
+FILE_HEADER = struct.Struct(">8sIQI")
+FILE_HEADER_BYTES = FILE_HEADER.size
+BLOCK_MAGIC = b"LSTA"
+BLOCK = struct.Struct(">4sIQII")
+BLOCK_BYTES = BLOCK.size
+RECORD = struct.Struct(">qB20sqqq")
+_CRC = struct.Struct(">I")
+_FENCED, _DELETED = 1, 2
+SUFFIX = ".state"
+_REWRITE_ABOVE_BYTES = 1024 * 1024
+
+
+class LedgerStateDamaged(OctavoError):
+    """The ledger state that the mark vouches for cannot be read."""
+
+    name = "ledger-state-damaged"
+    scope = Scope.PROCESS
+
+
+class LedgerState:
+    """One ledger's. Changed on the loop only."""
+
+    __slots__ = ("deleted", "explicit_lac", "fenced", "key", "lac", "last_entry", "reached")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.fenced = False
+        self.deleted = False
+        self.explicit_lac = INVALID_ENTRY_ID
+        self.lac = INVALID_ENTRY_ID
+        self.last_entry = INVALID_ENTRY_ID
+        self.reached = INVALID_ENTRY_ID
+        """The highest entry that was ever admitted, durable or not; not on the disk."""
+
+    def delete(self, now_ms: int) -> None:
+        """Nothing is left of the ledger but that it is deleted, and since when (wall clock)."""
+        self.deleted = True
+        self.explicit_lac = self.lac = INVALID_ENTRY_ID
+        self.last_entry = now_ms
+
+    @property
+    def deleted_ms(self) -> int:
+        """When it was deleted, if it was; kept in the place of the last entry."""
+        return self.last_entry if self.deleted else INVALID_ENTRY_ID
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The highest LAC known, in an entry or alone."""
+        return max(self.lac, self.explicit_lac)
+
+
+def encode_record(ledger_id: int, state: LedgerState) -> bytes:
+    """One record."""
+    flags = (_FENCED if state.fenced else 0) | (_DELETED if state.deleted else 0)
+    return RECORD.pack(ledger_id, flags, state.key, state.explicit_lac, state.lac, state.last_entry)
+
+
+def decode_record(data: bytes, start: int) -> tuple[int, LedgerState]:
+    """(ledger id, state). Unknown flags are ignored: that is the upgrade rule."""
+    ledger_id, flags, key, explicit_lac, lac, last_entry = RECORD.unpack_from(data, start)
+    state = LedgerState(key)
+    state.fenced = bool(flags & _FENCED)
+    state.deleted = bool(flags & _DELETED)
+    state.explicit_lac, state.lac, state.last_entry = explicit_lac, lac, last_entry
+    state.reached = last_entry
+    return ledger_id, state
+
+
+def encode_file_header(file_id: int) -> bytes:
+    """The first bytes of state file `file_id`."""
+    front = FILE_HEADER.pack(MAGIC, VERSION, file_id, 0)[: -_CRC.size]
+    return front + _CRC.pack(crc32c(front))
+
+
+def encode_block(records: list[bytes], offset: int) -> bytes:
+    """A block of `records` that will stand at `offset` of its file."""
+    body = b"".join(records)
+    front = BLOCK.pack(BLOCK_MAGIC, len(records), offset, crc32c(body), 0)[: -_CRC.size]
+    return front + _CRC.pack(crc32c(front)) + body
+
+
+def file_name(file_id: int) -> str:
+    """The name of state file `file_id`."""
+    return numbered_name(file_id, SUFFIX)
+
+
+def file_id_of(name: str) -> int | None:
+    """The id in a state file's name; None for other files."""
+    return number_in(name, SUFFIX)
+
+
+class LedgerStates:
+    """All ledgers in memory, and which of them changed since the last checkpoint."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, LedgerState] = {}
+        self._dirty: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def get(self, ledger_id: int) -> LedgerState | None:
+        """The state, also of a deleted ledger; None for one never heard of."""
+        return self._all.get(ledger_id)
+
+    def create(self, ledger_id: int, key: bytes) -> LedgerState:
+        """Begin to know a ledger."""
+        assert ledger_id not in self._all
+        state = self._all[ledger_id] = LedgerState(key)
+        self._dirty.add(ledger_id)
+        return state
+
+    def restore(self, ledger_id: int, state: LedgerState) -> None:
+        """Take a state read from disk."""
+        self._all[ledger_id] = state
+
+    def touch(self, ledger_id: int) -> None:
+        """The state changed."""
+        self._dirty.add(ledger_id)
+
+    def ids(self) -> list[int]:
+        """The ledgers that are not deleted, ascending."""
+        return sorted(found for found, state in self._all.items() if not state.deleted)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything changed since `take_dirty`."""
+        return bool(self._dirty)
+
+    def is_changed(self, ledger_id: int) -> bool:
+        """Whether it changed since `take_dirty`."""
+        return ledger_id in self._dirty
+
+    def take_dirty(self) -> list[int]:
+        """The changed ledgers; from now on they count as clean. See `put_back`."""
+        found = sorted(self._dirty)
+        self._dirty = set()
+        return found
+
+    def put_back(self, ledger_ids: Iterable[int]) -> None:
+        """Their checkpoint failed: they are dirty again."""
+        self._dirty.update(ledger_ids)
+
+    def encode(self, ledger_ids: Iterable[int]) -> list[bytes]:
+        """Records of these ledgers as they are now."""
+        return [encode_record(found, self._all[found]) for found in ledger_ids]
+
+    def deleted_ids(self, before_ms: int) -> list[int]:
+        """The ledgers that were deleted before that time, ascending."""
+        return sorted(
+            found
+            for found, state in self._all.items()
+            if state.deleted and state.deleted_ms < before_ms
+        )
+
+    def drop(self, ledger_id: int) -> None:
+        """Forget that a ledger was deleted. Gone from the disk with the next rewrite of the file;
+        a restart before that remembers it once more, which does no harm."""
+        assert self._all[ledger_id].deleted
+        del self._all[ledger_id]
+
+    def all_ids(self) -> list[int]:
+        """Every ledger known, deleted ones included."""
+        return list(self._all)
+
+
+class StateFile:
+    """The file. Blocking; one caller at a time."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._file: File | None = None
+        self.file_id = 0
+        self.offset = 0
+
+    def load(self, position: tuple[int, int] | None) -> Iterator[tuple[int, LedgerState]]:
+        """Every record up to `position` (file id, offset), in order; later ones win.
+
+        Without a position nobody knows which file a checkpoint came to an end with: all of them,
+        each as far as it is good. Raises `LedgerStateDamaged`.
+        """
+        names = self._disk.list_directory(self._directory)
+        ids = sorted(found for name in names if (found := file_id_of(name)) is not None)
+        if position is None:
+            for file_id in ids:
+                yield from self._load(file_id, None)
+            self.file_id = ids[-1] if ids else 0
+            return
+        file_id, end = position
+        self.file_id = max(ids, default=file_id)
+        if file_id:
+            yield from self._load(file_id, end)
+
+    def _load(self, file_id: int, end: int | None) -> Iterator[tuple[int, LedgerState]]:
+        path = f"{self._directory}/{file_name(file_id)}"
+        if not self._disk.exists(path):
+            raise _damaged(path, "is missing")
+        file = self._disk.open(path)
+        try:
+            front = file.pread(FILE_HEADER_BYTES, 0)
+            if front != encode_file_header(file_id):
+                _refuse_other_version(path, front)
+                if end is None:
+                    return
+                raise _damaged(path, "has no good header of version 1")
+            offset = FILE_HEADER_BYTES
+            while end is None or offset < end:
+                body = _read_block(file, offset)
+                if body is None:
+                    if end is None:
+                        return
+                    raise _damaged(path, f"is damaged at byte {offset}")
+                for start in range(0, len(body), RECORD.size):
+                    yield decode_record(body, start)
+                offset += BLOCK_BYTES + len(body)
+        finally:
+            file.close()
+
+    def append(self, records: list[bytes]) -> None:
+        """Add a block; durable on return. Raises `DiskFull`: then nothing was added."""
+        assert self._file is not None
+        block = encode_block(records, self.offset)
+        self._file.preallocate(self.offset + len(block))
+        self._file.pwritev([block], self.offset)
+        self._file.datasync()
+        self.offset += len(block)
+
+    def rewrite(self, records: list[bytes]) -> None:
+        """Begin a new file with `records` (of all ledgers); durable on return."""
+        file_id = self.file_id + 1
+        path = f"{self._directory}/{file_name(file_id)}"
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+        file = self._disk.open(path, create=True)
+        try:
+            block = encode_block(records, FILE_HEADER_BYTES) if records else b""
+            end = FILE_HEADER_BYTES + len(block)
+            file.preallocate(end)
+            file.pwritev([encode_file_header(file_id), block], 0)
+            file.datasync()
+            self._disk.sync_directory(self._directory)
+        except BaseException:
+            file.close()
+            raise
+        self.close()
+        self._file, self.file_id, self.offset = file, file_id, end
+
+    def wants_rewrite(self, ledgers: int) -> bool:
+        """Whether there is no file yet, or most of it is stale."""
+        live = ledgers * RECORD.size
+        return self._file is None or self.offset > 2 * live + _REWRITE_ABOVE_BYTES
+
+    def remove_old(self) -> None:
+        """Remove the files before the current one: the mark has passed them."""
+        removed = False
+        for name in self._disk.list_directory(self._directory):
+            found = file_id_of(name)
+            if found is not None and found < self.file_id:
+                self._disk.unlink(f"{self._directory}/{name}")
+                removed = True
+        if removed:
+            self._disk.sync_directory(self._directory)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def state_files(disk: Disk, directory: str) -> list[int]:
+    """The ids of the state files in `directory`, ascending."""
+    found = map(file_id_of, disk.list_directory(directory))
+    return sorted(file_id for file_id in found if file_id is not None)
+
+
+def good_blocks(disk: Disk, directory: str, file_id: int) -> Iterator[tuple[int, LedgerState]]:
+    """The records of every good block of a file, whatever is damaged between.
+
+    Raises `LedgerStateDamaged` for a file of a version that is not known.
+    """
+    file = disk.open(f"{directory}/{file_name(file_id)}")
+    try:
+        front = file.pread(FILE_HEADER_BYTES, 0)
+        if len(front) == FILE_HEADER_BYTES:
+            magic, version, _, crc = FILE_HEADER.unpack(front)
+            whole = magic == MAGIC and crc == crc32c(front[: -_CRC.size])
+            if whole and version != VERSION:
+                raise _damaged(file.path, f"is of version {version}, which is not known")
+        data, offset = file.pread(file.size(), 0), FILE_HEADER_BYTES
+        while offset >= 0:
+            body = _read_block(file, offset)
+            if body is None:
+                offset = data.find(BLOCK_MAGIC, offset + 1)
+                continue
+            for start in range(0, len(body), RECORD.size):
+                yield decode_record(body, start)
+            offset += BLOCK_BYTES + len(body)
+    finally:
+        file.close()
+
+
+def _read_block(file: File, offset: int) -> bytes | None:
+    front = file.pread(BLOCK_BYTES, offset)
+    if len(front) < BLOCK_BYTES:
+        return None
+    magic, count, its_offset, crc, header_crc = BLOCK.unpack(front)
+    if magic != BLOCK_MAGIC or its_offset != offset or header_crc != crc32c(front[: -_CRC.size]):
+        return None
+    body = file.pread(count * RECORD.size, offset + BLOCK_BYTES)
+    if len(body) != count * RECORD.size or crc32c(body) != crc:
+        return None
+    return body
+
+
+def _refuse_other_version(path: str, front: bytes) -> None:
+    """Raise when a good header names a version that is not known: no leftover, but fences."""
+    if len(front) < FILE_HEADER_BYTES or front[: len(MAGIC)] != MAGIC:
+        return
+    _, version, _, crc = FILE_HEADER.unpack(front)
+    if version != VERSION and crc == crc32c(front[: -_CRC.size]):
+        raise LedgerStateDamaged(
+            f"ledger state {path} is of version {version}; this program reads {VERSION}. Use the "
+            "program that wrote it"
+        )
+
+
+def _damaged(path: str, what: str) -> LedgerStateDamaged:
+    return LedgerStateDamaged(
+        f"ledger state {path} {what}: fences and keys of ledgers would be lost, so this bookie "
+        "does not start. Restore the file. If it is gone for good, start once with --accept-loss: "
+        "what this bookie still has is served, what it may have lost is answered as unknown until "
+        "it is re-replicated"
+    )

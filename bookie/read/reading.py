@@ -1,0 +1,195 @@
+"""Where an entry is found: write cache, then read cache, then entry log; never behind a write.
+
+Everything in the write cache is durable, so a reader sees only what a power failure leaves. Absent
+(`NoSuchEntry`) is told from unknown (`BookieIOError`, `UnknownState`). Used on the loop; only cold
+reads block, on threads of their own (reads.py).
+
+What a read holds counts in the budget of answers, so that thousands of them together stay within
+it: none goes on above it, and one that has found something ends there, for it may give a part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from octavo.bookie.admission.budget import Budget
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.read.cache import CachedRun, ReadCache, cut_alike
+from octavo.bookie.read.reads import ColdReads, joined
+from octavo.bookie.write.cache import Piece, WriteCache
+from octavo.protocol.codes import NoSuchEntry, TooManyRequests
+from octavo.protocol.entry import INVALID_ENTRY_ID
+from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH
+
+
+class _Sought:
+    """Consecutive entries of a ledger that are being gathered."""
+
+    __slots__ = ("bytes_max", "count_max", "entries", "ledger_id", "next_entry", "size")
+
+    def __init__(self, ledger_id: int, first: int, count_max: int, bytes_max: int) -> None:
+        self.ledger_id = ledger_id
+        self.next_entry = first
+        self.count_max = max(1, count_max)
+        self.bytes_max = bytes_max
+        self.entries: list[bytes] = []
+        self.size = 0
+
+    def take(self, source: Piece | CachedRun, last: int) -> bool:
+        """Take what `source` holds, up to `last` and the bounds; whether a bound was met."""
+        base, offsets = (
+            (source.first, source.offsets)
+            if isinstance(source, CachedRun)
+            else (source.run.first_entry, source.run.offsets)
+        )
+        frames = source.frames if isinstance(source, CachedRun) else source.run.frames
+        if isinstance(offsets, range):
+            return self._take_alike(frames, offsets, base, last)
+        for entry_id in range(self.next_entry, last + 1):
+            entry = source.entry(entry_id)
+            size = self.size + LENGTH.size + len(entry)
+            if self.entries and (size > self.bytes_max or len(self.entries) >= self.count_max):
+                return True
+            self.size = size
+            self.entries.append(entry)
+        self.next_entry = last + 1
+        return len(self.entries) >= self.count_max
+
+    def _take_alike(self, frames: bytes, offsets: range, base: int, last: int) -> bool:
+        """As `take`, from frames of one length: nothing is done for each of them in Python."""
+        cost = offsets.step - ADD_PREFIX_BYTES + LENGTH.size
+        fitting = (self.bytes_max - self.size) // cost
+        count = min(self.count_max - len(self.entries), max(fitting, 0 if self.entries else 1))
+        there = last + 1 - self.next_entry
+        if count > there:
+            count = there
+        start = offsets[self.next_entry - base]
+        self.entries += cut_alike(frames, start, count, offsets.step)
+        self.size += count * cost
+        self.next_entry += count
+        return count < there or len(self.entries) >= self.count_max
+
+
+class Reading:
+    """Reads of one storage."""
+
+    def __init__(
+        self,
+        control: LedgerControl,
+        write_cache: WriteCache,
+        read_cache: ReadCache,
+        cold: ColdReads,
+        answers: Budget,
+        lookups: dict[str, int],
+    ) -> None:
+        self._control = control
+        self._write_cache = write_cache
+        self._read_cache = read_cache
+        self._cold = cold
+        self._answers = answers
+        self._lookups = lookups
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        answers.when_room(self._room)
+
+    def read_now(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+    ) -> list[bytes] | None:
+        """As `read_many` without waiting; None when an entry log has to be read."""
+        if first == INVALID_ENTRY_ID:
+            first = self._control.sure(ledger_id, "has a later entry").last_entry
+        self._control.known(ledger_id)
+        sought = _Sought(ledger_id, first, count_max, bytes_max)
+        # What was found is enough when it is most of what may be given.
+        if self._gather(sought) or sought.size > bytes_max // 2 > 0:
+            return sought.entries
+        return None
+
+    async def read_many(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+    ) -> list[bytes]:
+        """See `Storage.read_many`."""
+        self._control.known(ledger_id)
+        sought = _Sought(ledger_id, first, count_max, bytes_max)
+        while first >= 0:
+            if self._answers.is_spent and not sought.entries:
+                await self._wait_for_room()
+            if self._gather(sought) or (sought.entries and self._answers.is_spent):
+                break
+            held = sought.size
+            self._answers.change(held)
+            try:
+                run = await self._cold.run_with(
+                    ledger_id, sought.next_entry, max(0, bytes_max - held)
+                )
+            finally:
+                self._answers.change(-held)
+            if run is None or (sought.entries and self._answers.is_spent):
+                break
+            if self._answers.is_spent:
+                run = None  # not to be held while this waits: the cache may have dropped it
+                continue
+            newer, last = self._write_cache.find(ledger_id, sought.next_entry)
+            if newer is not None:
+                continue
+            self._lookups["entry_log"] += 1
+            if self._take(sought, run, last):
+                break
+        if not sought.entries:
+            self._control.known(ledger_id)
+            self._control.deny(ledger_id, f"had entry {first}")
+            raise NoSuchEntry(f"ledger {ledger_id} entry {first} is not on this bookie")
+        return sought.entries
+
+    def _gather(self, sought: _Sought) -> bool:
+        """Take what the caches hold; whether a bound was met before something was in neither."""
+        ledger_id = sought.ledger_id
+        while sought.next_entry >= 0:
+            where = "write_cache"
+            source: Piece | CachedRun | None
+            source, last = self._write_cache.find(ledger_id, sought.next_entry)
+            if source is None:
+                where = "read_cache"
+                source = self._read_cache.find(ledger_id, sought.next_entry)
+            if source is None:
+                return False
+            self._lookups[where] += 1
+            if self._take(sought, source, last):
+                return True
+        return False
+
+    def _take(self, sought: _Sought, source: Piece | CachedRun, last: int) -> bool:
+        bound_met = sought.take(source, min(last, source.last))
+        if isinstance(source, CachedRun) and sought.next_entry > source.last:
+            self._read_cache.passed(source)
+        return bound_met
+
+    async def _wait_for_room(self) -> None:
+        """Until an answer may be made. Raises `TooManyRequests` when that takes too long."""
+        deadline = asyncio.get_running_loop().time() + self._cold.wait_s_max
+        while self._answers.is_spent:
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(room)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await room
+            except TimeoutError:
+                raise TooManyRequests(
+                    f"answers of {self._answers.used} bytes are not taken by their readers"
+                ) from None
+
+    def _room(self) -> None:
+        while self._waiting:
+            room = self._waiting.popleft()
+            if not room.done():
+                room.set_result(None)
+
+    async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
+        """See `Storage.entries`."""
+        self._control.sure(ledger_id, "had more entries")
+        return await self.held(ledger_id)
+
+    async def held(self, ledger_id: int) -> list[tuple[int, int]]:
+        """See `Storage.held`."""
+        cached = self._write_cache.intervals(ledger_id)
+        return joined(cached + await self._cold.intervals(ledger_id))

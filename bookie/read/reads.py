@@ -1,0 +1,250 @@
+"""Cold reads: index → entry log, with read-ahead into the read cache, on threads of their own.
+
+Reads never wait for writes: these threads are not the journal's. When all are busy, ledgers take
+turns, so a ledger that is read by many does not starve another. What several want at once is read
+once: who asks for what is being read waits for it, and what somebody brought meanwhile is taken
+from the cache. How far to read ahead is read_ahead.py's.
+
+Damage that a read meets is reported to the bookie's registry (disk/damage.py), unless the index
+names another place by then: compaction moves entries and removes the log that held them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from concurrent.futures import Executor
+
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageRegistry
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.bookie.read.cache import CachedRun, ReadCache
+from octavo.bookie.read.read_ahead import ReadAhead
+from octavo.bookie.read.stats import ReadStats
+from octavo.protocol.codes import BookieIOError, TooManyRequests
+from octavo.protocol.fair_line import FairLine
+
+
+class _Wanted:
+    """Somebody waits for an entry."""
+
+    __slots__ = ("bytes_wanted", "entry_id", "future", "since")
+
+    def __init__(self, entry_id: int, bytes_wanted: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.entry_id = entry_id
+        self.bytes_wanted = bytes_wanted
+        self.since = loop.time()
+        self.future: asyncio.Future[CachedRun | None] = loop.create_future()
+
+
+class _Flight:
+    """One read on a thread, and who waits for what it may bring."""
+
+    __slots__ = ("ahead_bytes", "epoch", "first", "last", "ledger_id", "wanted")
+
+    def __init__(self, ledger_id: int, first: int, last: int, ahead: int, epoch: int) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.last = last
+        """A guess: what its reader got last time."""
+        self.ahead_bytes = ahead
+        self.epoch = epoch
+        self.wanted: list[_Wanted] = []
+
+    def may_bring(self, entry_id: int, epoch: int) -> bool:
+        return self.epoch == epoch and self.first <= entry_id <= self.last
+
+
+class ColdReads:
+    """Reads what is in no cache."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        *,
+        executor: Executor,
+        index: LedgerIndex,
+        logs: EntryLogs,
+        cache: ReadCache,
+        damages: DamageRegistry,
+        stats: ReadStats,
+    ) -> None:
+        self._executor = executor
+        self._threads = config.read_threads
+        self._index = index
+        self._logs = logs
+        self._cache = cache
+        self._ahead_bytes_max = config.read_ahead_bytes_max
+        self._waiting_max = config.reads_waiting_max
+        self.wait_s_max = config.read_wait_ms_max / 1000
+        self._damages = damages
+        self._stats = stats
+        self._ahead = ReadAhead(config.read_ahead_bytes_max, cache.bytes_max)
+        self._loop = asyncio.get_running_loop()
+        self._line: FairLine[int, _Wanted] = FairLine()
+        """By ledger."""
+        self._flights: list[_Flight] = []
+        self._epoch = 0
+
+    def index_changed(self) -> None:
+        """A flush ended: what a read found before may no longer be the newest copy."""
+        self._epoch += 1
+
+    async def run_with(
+        self, ledger_id: int, entry_id: int, bytes_wanted: int = 0
+    ) -> CachedRun | None:
+        """The run that holds the entry, or None when the index has none.
+
+        So many bytes from there on are wanted; they are in the cache then as far as they lie next
+        to one another. Raises `BookieIOError`, and `TooManyRequests` when too many wait already or
+        its turn does not come in time.
+        """
+        if len(self._line) >= self._waiting_max:
+            raise TooManyRequests(f"{len(self._line)} reads wait for the disk, that is the limit")
+        wanted = _Wanted(entry_id, bytes_wanted, self._loop)
+        for flight in self._flights:
+            if flight.ledger_id == ledger_id and flight.may_bring(entry_id, self._epoch):
+                flight.wanted.append(wanted)
+                return await wanted.future
+        self._line.push(ledger_id, wanted)
+        self._start()
+        return await wanted.future
+
+    def _start(self) -> None:
+        """Give the free threads to those whose turn it is."""
+        while self._line and len(self._flights) < self._threads:
+            ledger_id, wanted = self._line.pop()
+            if wanted.future.done():
+                continue
+            waited_s = self._loop.time() - wanted.since
+            self._stats.on_cold_wait(waited_s)
+            if waited_s > self.wait_s_max:
+                reason = f"a read waited {waited_s:.1f} s for the disk"
+                wanted.future.set_exception(TooManyRequests(reason))
+            elif (run := self._cache.find(ledger_id, wanted.entry_id)) is not None:
+                self._stats.lookups["joined"] += 1
+                wanted.future.set_result(run)
+            else:
+                self._fly(ledger_id, wanted)
+
+    def _fly(self, ledger_id: int, wanted: _Wanted) -> None:
+        window, entries = self._ahead.window(ledger_id, wanted.entry_id, self._loop.time())
+        ahead = max(window, min(wanted.bytes_wanted, self._ahead_bytes_max))
+        flight = _Flight(
+            ledger_id, wanted.entry_id, wanted.entry_id + entries - 1, ahead, self._epoch
+        )
+        flight.wanted.append(wanted)
+        flight.wanted += self._line.take(
+            ledger_id, lambda other: flight.may_bring(other.entry_id, self._epoch)
+        )
+        self._flights.append(flight)
+        reading = self._loop.run_in_executor(
+            self._executor, self._read, ledger_id, wanted.entry_id, ahead
+        )
+        reading.add_done_callback(lambda done: self._landed(flight, done))
+
+    def _landed(self, flight: _Flight, done: asyncio.Future[list[CachedRun]]) -> None:
+        self._flights.remove(flight)
+        error = None if done.cancelled() else done.exception()
+        found = [] if error is not None or done.cancelled() else done.result()
+        if flight.epoch == self._epoch:
+            for run in found:
+                self._cache.put(run)
+        if found:
+            self._ahead.ended(
+                flight.ledger_id,
+                flight.first,
+                found[-1].last,
+                flight.ahead_bytes,
+                self._loop.time(),
+            )
+        for number, wanted in enumerate(flight.wanted):
+            brought = [run for run in found if run.first <= wanted.entry_id <= run.last]
+            if done.cancelled():
+                wanted.future.cancel()
+            if wanted.future.done():
+                continue
+            if brought:
+                brought[0].is_ahead = False
+                self._stats.lookups["joined"] += number > 0
+                wanted.future.set_result(brought[0])
+            elif wanted.entry_id != flight.first:
+                self._line.push(flight.ledger_id, wanted)
+            elif error is not None:
+                wanted.future.set_exception(error)
+            else:
+                wanted.future.set_result(None)
+        self._start()
+
+    def _read(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedRun]:
+        """As `_read_once`. What fails is looked up and read once more, without the read-ahead."""
+        failed: Damage | None = None
+        while True:
+            try:
+                return self._read_once(ledger_id, entry_id, ahead)
+            except DamagedRead as error:
+                damage = error.damage
+                if failed is not None and failed[:3] == damage[:3]:
+                    self._damages.add(damage)
+                    raise
+                failed, ahead = damage, 0
+
+    def _read_once(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedRun]:
+        """The run that holds the entry, then those that follow within `ahead` bytes."""
+        run = self._index.find(ledger_id, entry_id)
+        if run is None:
+            return []
+        wanted = [run]
+        at = run.location
+        end = at.offset + at.length
+        while ahead > 0:
+            following = self._index.find(ledger_id, wanted[-1].last + 1)
+            if following is None or following.location[:2] != (at.log_id, end):
+                break
+            if end + following.location.length - at.offset > at.length + ahead:
+                break
+            end += following.location.length
+            wanted.append(following)
+        try:
+            data = self._logs.read_bytes(at.log_id, at.offset, end - at.offset)
+            found = [self._decode(data, at.offset, run) for run in wanted]
+        except DamagedRead as error:
+            if len(wanted) == 1:
+                error.damage = error.damage._replace(
+                    ledger_id=ledger_id, first=run.first, last=run.last
+                )
+            raise
+        for ahead_of_its_reader in found[1:]:
+            ahead_of_its_reader.is_ahead = True
+        return found
+
+    def _decode(self, data: bytes, base: int, run: IndexRun) -> CachedRun:
+        at = run.location
+        _, frames = self._logs.check_record(data, at.offset - base, at, run.ledger_id)
+        try:
+            return CachedRun(run.ledger_id, run.first, run.last, frames)
+        except (BookieIOError, struct.error) as error:
+            path = self._logs.path_of(at.log_id)
+            raise DamagedRead(
+                f"entry log {path} at byte {at.offset}: {error}",
+                Damage(DamageKind.WRONG_RECORD, path, at.offset, at.length),
+            ) from error
+
+    async def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
+        """(first, last) of every indexed run of a ledger."""
+        runs = await asyncio.get_running_loop().run_in_executor(
+            self._executor, self._index.runs, ledger_id
+        )
+        return [(run.first, run.last) for run in runs]
+
+
+def joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same entries as few ascending (first, last)."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(intervals):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found

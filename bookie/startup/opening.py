@@ -1,0 +1,192 @@
+"""Starts a storage: opens what is on its disks, replays its journals, begins new journal files.
+
+The order matters. The mark says what the logs, the index and the ledger state vouch for; whatever
+lies behind it is in the journal, so the logs are cut there before the index is opened, and the
+journals are replayed on top, one after another: each ledger stands in one of them, so their order
+does not matter. Raises on damage it cannot vouch for; nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import structlog
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.blocking import Blocking
+from octavo.bookie.disk.files import Disk
+from octavo.bookie.disk.loss import Loss, OnLoss
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.index.index import LedgerIndex
+from octavo.bookie.journal.mark import Mark, Position, check_journals
+from octavo.bookie.journal.reader import GoodBlock, JournalReader
+from octavo.bookie.journal.replay import records_of
+from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.state import LedgerStates, StateFile
+from octavo.bookie.startup.load_states import load_states
+from octavo.bookie.startup.recover import cut_logs, make_folders, open_index
+from octavo.bookie.write.cache import Half, WriteCache
+from octavo.bookie.write.checkpoint import Checkpointer
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What lies on the disks, before the journals are replayed."""
+
+    mark: Mark | None
+    state_file: StateFile
+    index: LedgerIndex
+    journals: list[JournalReader]
+    losses: list[Loss]
+    """What this bookie can no longer vouch for: only when the operator accepts that."""
+
+
+async def open_files(
+    config: BookieConfig,
+    disk: Disk,
+    states: LedgerStates,
+    logs: EntryLogs,
+    index_opener: Callable[[str], LedgerIndex] | None,
+    blocking: Blocking,
+    on_loss: OnLoss | None = None,
+) -> Opened:
+    """Open everything and fill `states`; only what the mark does not vouch for is cut.
+
+    With `on_loss` the caller goes into limbo for the `losses`, before it replays the journals:
+    until the mark moves, the next start finds them again.
+    """
+    await blocking(make_folders, disk, config.directories)
+    losses: list[Loss] = []
+    accept_loss = on_loss is not None
+    accepted = losses if accept_loss else None
+    mark, state_file = await blocking(
+        load_states, disk, config.ledger_directories, states, accepted
+    )
+    check_journals(mark, config.journal_directories)
+    await blocking(logs.open)
+    journals = [
+        await blocking(
+            partial(
+                JournalReader,
+                disk,
+                directory,
+                mark.journals[index] if mark else None,
+                accept_loss=accept_loss,
+            )
+        )
+        for index, directory in enumerate(config.journal_directories)
+    ]
+    whole = True
+    for journal in journals:  # asked before anything is cut
+        losses += await blocking(journal.survey)
+        whole = await blocking(journal.is_whole) and whole
+    await blocking(partial(cut_logs, logs, mark, accepted, journaled=whole))
+    index = await blocking(
+        open_index,
+        disk,
+        config.ledger_directories[0],
+        logs,
+        mark,
+        states,
+        index_opener,
+        accepted,
+    )
+    return Opened(mark, state_file, index, journals, losses)
+
+
+async def replay(
+    readers: Sequence[JournalReader],
+    control: LedgerControl,
+    cache: WriteCache,
+    checkpointer: Checkpointer,
+    on_flushed: Callable[[Half], None],
+    blocking: Blocking,
+) -> None:
+    """Apply every good block of the journals; flush whenever the cache is full, and at the end.
+
+    What was read may be in the page cache alone, because its sync failed or never came:
+    nothing of it, a fence least of all, counts as durable before it is written anew. So a disk
+    that has no room for that ends the start with `DiskFull`.
+    """
+    ends = [reader.begins() for reader in readers]
+    count = 0
+    flushes = _Flushes(checkpointer, on_flushed)
+    try:
+        for index, reader in enumerate(readers):
+            blocks = reader.blocks()
+            while (block := await blocking(_next_block, blocks)) is not None:
+                for record in records_of(block.body):
+                    if control.replay(record):
+                        cache.active.put(cast(AddRun, record))
+                count, ends[index] = count + 1, Position(block.file_id, block.end)
+                if cache.is_full:
+                    await flushes.begin(tuple(ends))
+        if count:
+            await flushes.begin(tuple(ends))
+            await flushes.end()
+            _log.info("journal_replayed", blocks=count, ends=ends)
+    finally:
+        flushes.cancel()
+
+
+class _Flushes:
+    """One half of the write cache is flushed while the other is filled from the journal."""
+
+    def __init__(self, checkpointer: Checkpointer, on_flushed: Callable[[Half], None]) -> None:
+        self._checkpointer = checkpointer
+        self._on_flushed = on_flushed
+        self._running: asyncio.Task[Mark] | None = None
+
+    async def begin(self, ends: tuple[Position, ...]) -> None:
+        """Flush what was put so far, all that stands before `ends`. Raises what `end` raises."""
+        await self.end()
+        run = self._checkpointer.run(lambda: ends, self._on_flushed)
+        self._running = asyncio.create_task(run, name="replay flush")
+        self._running.add_done_callback(_look)  # also when the replay failed, and nobody asks
+        await asyncio.sleep(0)  # it has taken its half before anything more is put
+
+    async def end(self) -> None:
+        """Return once all is flushed. Raises what the disk raises."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running
+
+    def cancel(self) -> None:
+        """The replay failed."""
+        if self._running is not None:
+            self._running.cancel()
+
+
+async def begin_journals(
+    config: BookieConfig, disk: Disk, readers: Sequence[JournalReader], blocking: Blocking
+) -> list[JournalWriter]:
+    """Seal what was replayed and begin the next file of each."""
+    writers: list[JournalWriter] = []
+    for reader in readers:
+        writer = JournalWriter(
+            disk,
+            reader.directory,
+            file_bytes_max=config.journal_file_bytes_max,
+            preallocate_bytes=config.journal_preallocate_bytes,
+            sync=config.journal_sync,
+        )
+        await blocking(writer.open, await blocking(reader.seal) + 1)
+        writers.append(writer)
+    return writers
+
+
+def _look(flush: asyncio.Task[Mark]) -> None:
+    if not flush.cancelled():
+        flush.exception()
+
+
+def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
+    return next(blocks, None)

@@ -1,0 +1,61 @@
+"""What a start keeps when files are damaged and the operator has accepted the loss.
+
+Everything good is kept and served: journal blocks behind a damaged one, ledger states behind a
+damaged block, entries in the logs whose ledger's state is gone. What is lost is a `Loss` each, and
+before anything is written the bookie goes into limbo for all of them (ledgers/limbo.py): so nothing
+here has to be complete for the bookie to stay honest, only good for what it keeps. Blocking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from octavo.bookie.disk.files import Disk
+from octavo.bookie.entrylog.format import RECORD_BYTES
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.ledgers.state import LedgerState, LedgerStates, good_blocks, state_files
+from octavo.protocol.codes import BookieIOError
+from octavo.protocol.frames import ADD_IDS
+
+
+def salvaged_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerState]]:
+    """Every good record of every state file, oldest first; later ones win.
+
+    A flag that was set in any of them stays: what is fenced or deleted is so for ever.
+    """
+    latest: dict[int, LedgerState] = {}
+    for file_id in state_files(disk, directory):
+        for ledger_id, state in good_blocks(disk, directory, file_id):
+            before = latest.get(ledger_id)
+            if before is not None and before.deleted:
+                continue
+            state.fenced = state.fenced or (before is not None and before.fenced)
+            latest[ledger_id] = state
+    yield from latest.items()
+
+
+def restore_states(logs: EntryLogs, states: LedgerStates, start: tuple[int, int]) -> int:
+    """Learn from the logs, from `start` on, of ledgers and entries that no state tells; how many.
+
+    Each frame in a log carries its ledger's key. Whether the ledger was fenced, and its LAC, the
+    logs do not tell: in limbo neither is denied.
+    """
+    made = 0
+    for log_id in logs.log_ids:
+        if log_id < start[0]:
+            continue
+        try:
+            for record, at in logs.scan(log_id, start[1] if log_id == start[0] else 0):
+                state = states.get(record.ledger_id)
+                if state is None:
+                    front = logs.read_bytes(log_id, at.offset + RECORD_BYTES, ADD_IDS.size)
+                    if len(front) < ADD_IDS.size:
+                        break
+                    state = states.create(record.ledger_id, ADD_IDS.unpack(front)[2])
+                    made += 1
+                if not state.deleted and record.last_entry > state.last_entry:
+                    state.last_entry = record.last_entry
+                    states.touch(record.ledger_id)
+        except BookieIOError:
+            continue  # its entries are unknown: whoever reads them is told so, and names the place
+    return made

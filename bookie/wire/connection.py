@@ -1,0 +1,406 @@
+"""One client of a bookie: takes its chunks apart, hands them on, writes the answers.
+
+The hot path is `buffer_updated`: one walk over the frames of a chunk, one call to the storage
+for all its adds. Adds and reads never wait for one another. Answers are gathered and written once
+per loop turn, which for adds is once per group commit.
+
+Nothing is dropped and next to nothing refused under load: a connection that has too much under
+way, or does not take its answers, or whose bookie's disk is behind, is simply not read for a while
+and TCP passes the pressure on (flow.py). Only when that is past its bound too, as when thousands
+send at once, are adds answered TOO_MANY_REQUESTS. What memory all clients together can occupy is
+the sum of the bounds in `BookieConfig`. A connection that breaks the protocol is closed, with a
+log line that says how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds.chunk import Refused, split_adds
+from octavo.bookie.admission.pressure import MODEST_BYTES, Pressure
+from octavo.bookie.wire.answers import Answers, add_answers
+from octavo.bookie.wire.flow import Flow, Pause
+from octavo.bookie.wire.requests import v2_code
+from octavo.bookie.wire.under_way import UnderWay
+from octavo.protocol import extension
+from octavo.protocol.auth import AUTH_DISABLED
+from octavo.protocol.codes import Code, OctavoError, ProtocolError
+from octavo.protocol.frames import (
+    ADD_HEADER,
+    ADD_IDS,
+    ANSWER,
+    ANSWER_BYTES,
+    AUTH_HEADER,
+    BATCH_READ_HEADER,
+    LENGTH,
+    PREFIX,
+    READ,
+    READ_HEADER,
+    VERSION,
+    Flag,
+    FrameReceiver,
+    Op,
+    auth_frame,
+    header,
+    parse_auth,
+    parse_batch_read,
+    parse_read,
+)
+
+if TYPE_CHECKING:
+    from octavo.bookie.wire.server import BookieServer
+
+log = structlog.get_logger()
+
+_ADD = ADD_HEADER >> 16
+_READ = READ_HEADER >> 16
+_BATCH_READ = BATCH_READ_HEADER >> 16
+_AUTH = AUTH_HEADER >> 16
+_V3_FIRST_BYTE = 0x0A
+"""How every v3 protobuf request begins: field 1, length-delimited."""
+_RANGE_ACK = int(Flag.RANGE_ACK)
+_HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
+_AUTH_ANSWER = auth_frame(AUTH_DISABLED)
+_LOGGED_REFUSALS_MAX = 3
+_GATHERED_BYTES_MAX = 256 * 1024
+"""Answers gathered in one loop turn before they are written; reads of entries are long."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One accepted socket."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server = server
+        self._config = server.config
+        self._metrics = server.metrics
+        self._storage = server.storage
+        self._loop = asyncio.get_running_loop()
+        self._receiver = FrameReceiver(server.config.frame_bytes_max, server.scratch)
+        self._transport: asyncio.Transport | None = None
+        self.flow = Flow(
+            server.config,
+            server.metrics,
+            self._receiver,
+            server.storage.pressure,
+            server.answers,
+            server.frames,
+            self._hold,
+        )
+        self._lane = server.next_lane()
+        self._answers = Answers()
+        self._gathered_bytes = 0
+        self._write_scheduled = False
+        self._add_bytes = 0
+        self._has_added = False
+        self._under_way = UnderWay(server.requests, server.reads, self._answer, self._answered)
+        self._closing = False
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Join the server, or leave at once when it is full or stopping."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport = transport
+        peername = transport.get_extra_info("peername") or ("?",)
+        self.flow.attach(transport, ":".join(map(str, peername[:2])))
+        if not self._server.admit(self, transport):
+            self._closing = True
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Stop what runs for this client. Adds already handed on stay: they may be durable."""
+        self._closing = True
+        self._transport = None
+        self.flow.release()
+        self._under_way.cancel()
+        self._server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Room in the scratch buffer that all connections of this loop share."""
+        return self.flow.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take apart what came."""
+        if self._closing:
+            return
+        data = self._receiver.received(nbytes)
+        if not data:
+            return
+        try:
+            end = self._take(data)
+            if not self._closing:
+                self._receiver.keep(data, end)
+                self.flow.kept(end)
+                level = self._storage.pressure.level
+                if level and self.is_too_much(level):
+                    self.flow.pause(Pause.STORAGE)
+        except ProtocolError as error:
+            self._give_up(error)
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. It gets the answers that are on their way, and no others."""
+        self._closing = True
+        self._under_way.end_waits()
+        self.flow.pauses |= Pause.STOPPING
+        return self.busy  # what is under way closes the transport when it is done
+
+    def pause_writing(self) -> None:
+        """The socket does not take all that was written."""
+        self.flow.sending()
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        self.flow.sent()
+
+    # Flow control
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way for this client."""
+        return bool(self._add_bytes) or self._write_scheduled or not self._under_way.is_empty
+
+    def is_too_much(self, level: Pressure) -> bool:
+        """Whether the adds of this client should stop at this level of pressure."""
+        if level is Pressure.GREEDY:
+            return self._add_bytes > MODEST_BYTES
+        return self._has_added or self._receiver.is_large
+
+    def _hold(self, hold: bool) -> None:
+        """The peer does not take its answers, or has taken them."""
+        if hold:
+            self._under_way.hold()
+        else:
+            self._under_way.go_on()
+
+    def finish(self) -> None:
+        """Read no more; end the connection once all that was read is answered."""
+        self.flow.pause(Pause.STOPPING)
+        self._closing = True
+        self._close_if_finished()
+
+    def close(self) -> None:
+        """End the connection once its written answers are out."""
+        self._closing = True
+        self._write()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _give_up(self, error: OctavoError) -> None:
+        self._metrics.protocol_errors.inc()
+        log.warning("connection_refused", peer=self.flow.peer, error=error.name, reason=str(error))
+        self.close()
+
+    # Requests
+
+    def _take(self, data: memoryview) -> int:
+        """Handle the whole frames of `data`; return where the unfinished one begins."""
+        position = 0
+        end = len(data)
+        frame_bytes_max = self._config.frame_bytes_max
+        while end - position >= PREFIX.size and not self._closing:
+            length, head = PREFIX.unpack_from(data, position)
+            if head >> 24 == _V3_FIRST_BYTE:
+                raise ProtocolError(
+                    "a v3 (protobuf) request: this bookie speaks v2; "
+                    "set useV2WireProtocol=true in the client"
+                )
+            following = position + LENGTH.size + self._receiver.checked_length(length)
+            if head >> 16 == _ADD:
+                adds = split_adds(data, position, frame_bytes_max)
+                if adds.refused:
+                    self._refuse(adds.refused)
+                if adds.runs:
+                    self._add(adds.runs)
+                if adds.end > position:
+                    position = adds.end
+                    continue
+                if following <= end:
+                    raise ProtocolError(f"add of {length} bytes: too short to name its entry")
+            if following > end:
+                break
+            self._dispatch(head, data[position:following])
+            position = following
+        return position
+
+    def _dispatch(self, head: int, frame: memoryview) -> None:
+        kind = head >> 16
+        if kind == _READ:
+            self._under_way.read(parse_read(frame))
+        elif kind == _BATCH_READ:
+            self._under_way.read(parse_batch_read(frame))
+        elif head >> 24 == extension.VERSION:
+            self._under_way.extension(extension.decode_request(frame))
+        elif kind == _AUTH:
+            parse_auth(frame)
+            self._answer(_AUTH_ANSWER)
+        else:
+            self._refuse_unknown(head, frame)
+        if self._under_way.count > self._config.connection_reads_max:
+            self.flow.pause(Pause.READS)
+
+    def _refuse_unknown(self, head: int, frame: memoryview) -> None:
+        """Another version of an operation we have is answered so; what else comes ends it all."""
+        version, op = head >> 24, head >> 16 & 0xFF
+        if version != VERSION and op == Op.ADD and len(frame) >= ADD_IDS.size:
+            ledger_id, entry_id = ADD_IDS.unpack_from(frame)[3:]
+        elif version != VERSION and op == Op.READ and len(frame) >= READ.size:
+            ledger_id, entry_id = READ.unpack_from(frame)[2:]
+        else:
+            raise ProtocolError(
+                f"operation {op} of protocol version {version}: known are the operations "
+                f"{[int(known) for known in Op]} of version {VERSION}"
+            )
+        # The version goes back as it came, as Apache's bookies do.
+        again = header(op, 0, version)
+        length = ANSWER_BYTES - LENGTH.size
+        self._answer(ANSWER.pack(length, again, Code.BAD_VERSION, ledger_id, entry_id))
+
+    # Adds
+
+    def _add(self, runs: list[tuple[int, AddRun]]) -> None:
+        self._add_bytes += sum([len(run.frames) for _, run in runs])
+        storage = self._storage
+        if self._server.read_only:
+            runs = list(self._without_read_only(runs))
+        self._has_added = True
+        if storage.pressure.level is Pressure.FULL:
+            runs = list(self._without_excess(runs))
+        for ranges, group in groupby(runs, key=_wants_ranges):
+            done = self._added_ranges if ranges else self._added
+            storage.add([run for _, run in group], done, self._lane)
+        if self._add_bytes > self._config.connection_add_bytes_max:
+            self.flow.pause(Pause.ADDS)
+
+    def _without_excess(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
+        """Answer what there is no room for; recovery's adds pass as long as anything does."""
+        for flags, run in runs:
+            if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
+                yield flags, run
+            else:
+                self._metrics.throttled.labels("adds").inc(run.count)
+                self._added([(run, Code.TOO_MANY_REQUESTS)])
+
+    def _without_read_only(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
+        """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
+        for flags, run in runs:
+            if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
+                yield flags, run
+            else:
+                self._added([(run, Code.READ_ONLY)])
+
+    def _added_ranges(self, results: Sequence[tuple[AddRun, Code]]) -> None:
+        """Runs are durable, or refused; their sender understands `Op.ADDED`."""
+        refused: list[tuple[AddRun, Code]] = []
+        acked = size = 0
+        for run, code in results:
+            if code is Code.OK:
+                size += len(run.frames)
+                acked += run.count
+                self._answers.acked_range(run.ledger_id, run.first_entry, run.last_entry)
+            else:
+                refused.append((run, code))
+        self._acked(acked, size)
+        if refused:
+            self._added(refused, extended=True)
+
+    def _added(self, results: Sequence[tuple[AddRun, Code]], *, extended: bool = False) -> None:
+        """Runs are durable, or refused: one v2 answer for each entry.
+
+        `extended` says that the peer is one of ours: others know no UNKNOWN_STATE.
+        """
+        acked = size = 0
+        for run, answer in results:
+            code = answer if extended else v2_code(answer)
+            size += len(run.frames)
+            self._answers.append(add_answers(code, run.ledger_id, run.first_entry, run.count))
+            if code is Code.OK:
+                acked += run.count
+            else:
+                self._metrics.adds_refused.labels(code.name).inc(run.count)
+        self._acked(acked, size)
+
+    def _acked(self, entries: int, size: int) -> None:
+        self._add_bytes -= size
+        if entries:
+            self._metrics.adds.inc(entries)
+            self._metrics.add_bytes.inc(size)
+            self._metrics.add_run_entries.observe(entries)
+        self._schedule_write()
+        if Pause.ADDS in self.flow.pauses and (
+            self._add_bytes <= self._config.connection_add_bytes_max // 2
+        ):
+            self.flow.resume(Pause.ADDS)
+
+    def _refuse(self, refused: list[Refused]) -> None:
+        """Adds that are damaged or name no entry: never stored, answered, and said aloud."""
+        self._metrics.damaged.inc(len(refused))
+        self._metrics.adds_refused.labels(Code.BAD_REQUEST.name).inc(len(refused))
+        for add in refused:
+            self._answer(add_answers(Code.BAD_REQUEST, add.ledger_id, add.entry_id, 1))
+        for add in refused[:_LOGGED_REFUSALS_MAX]:
+            log.warning(
+                "add_refused",
+                peer=self.flow.peer,
+                ledger=add.ledger_id,
+                entry=add.entry_id,
+                reason=add.reason,
+                refused=len(refused),
+            )
+
+    # Answers
+
+    def _answered(self, error: BaseException | None) -> None:
+        """A read or an extension request has ended."""
+        if error is not None:
+            log.error("connection_failed", peer=self.flow.peer, error=repr(error), exc_info=error)
+            self.abort()
+        if self._under_way.count <= self._config.connection_reads_max // 2:
+            self.flow.resume(Pause.READS)
+        self._close_if_finished()
+
+    def _answer(self, frame: bytes) -> None:
+        self._answers.append(frame)
+        self._gathered_bytes += len(frame)
+        self.flow.made(len(frame))
+        if self._gathered_bytes < _GATHERED_BYTES_MAX:
+            self._schedule_write()
+        else:  # the transport must learn of it now, to say `pause_writing`
+            self._send()
+
+    def _schedule_write(self) -> None:
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._write_scheduled = False
+        self._send()
+        self._close_if_finished()
+
+    def _send(self) -> None:
+        self._gathered_bytes = 0
+        frames = self._answers.take()
+        if frames and self._transport is not None:
+            self._transport.writelines(frames)
+            self.flow.written(sum(map(len, frames)))
+
+    def _close_if_finished(self) -> None:
+        """A peer that has sent its end gets its last answer, then ours."""
+        if self._closing and not self.busy and self._transport is not None:
+            self._transport.close()
+
+
+def _wants_ranges(item: tuple[int, AddRun]) -> bool:
+    return bool(item[0] & _RANGE_ACK)

@@ -1,0 +1,278 @@
+"""What a bookie answers, adds apart: reads, fencing reads, and the extension operations.
+
+Each method takes a decoded request and returns the whole answer frame; errors become codes here
+and nowhere else. A fencing read answers only after the fence is durable. An answer "no such
+entry" is given only when the storage vouches for it: everything uncertain is an error instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from octavo.bookie.error_code import code_of
+from octavo.protocol.codes import (
+    BadRequest,
+    BookieError,
+    Code,
+    OctavoError,
+    ProtocolError,
+    TooManyRequests,
+)
+from octavo.protocol.entry import INVALID_ENTRY_ID
+from octavo.protocol.extension import Op, Request, bytes_of, encode_answer, int_of
+from octavo.protocol.frames import (
+    BATCH_ANSWER,
+    BatchReadRequest,
+    Flag,
+    ReadRequest,
+    batch_read_answer,
+    read_answer,
+)
+from octavo.protocol.limits import LONG_POLL_MS_MAX
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter
+
+    from octavo.bookie.config import BookieConfig
+    from octavo.bookie.metrics.bookie import BookieMetrics
+    from octavo.bookie.storage import Storage
+
+log = structlog.get_logger()
+
+_FENCE = int(Flag.FENCE)
+_UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
+_COMPARED_MAX = 100
+"""Entries that one request may have compared: anybody can ask."""
+
+
+def v2_code(code: Code, flags: int = 0) -> Code:
+    """UNKNOWN_STATE goes out as IO unless the request says that its sender knows it: BookKeeper's
+    v2 client knows no code 107, and both say "perhaps"."""
+    if code is Code.UNKNOWN_STATE and not flags & _UNKNOWN_STATE:
+        return Code.IO
+    return code
+
+
+class Requests:
+    """Answers over one storage; shared by all connections of a bookie."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        config: BookieConfig,
+        metrics: BookieMetrics,
+        node_info: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self._metrics = metrics
+        self._node_info = node_info
+        self.fetch_copies: Callable[[], None] | None = None
+        """Begins to look for copies that are missing here; None when nobody keeps them."""
+        self.compare_copies: Callable[[int, int, int], None] | None = None
+        """Begins to compare these entries with the other copies; None likewise."""
+        self._reads: dict[Code, Counter] = {}
+        self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
+
+    @property
+    def long_polls(self) -> int:
+        """How many `WAIT_LAC` requests are parked."""
+        return len(self._parked)
+
+    def stop(self) -> None:
+        """Answer every parked long-poll now, with what is known."""
+        for watch in tuple(self._parked):
+            watch.cancel()
+
+    def now(self, request: ReadRequest | BatchReadRequest | Request, since: float) -> bytes | None:
+        """The whole answer, when it can be given without waiting for a disk."""
+        if isinstance(request, Request) or request.flags & _FENCE:
+            return None
+        entries: list[bytes] | None = []
+        code = Code.OK
+        if isinstance(request, ReadRequest):
+            first, count_max, bytes_max = request.entry_id, 1, 0
+        else:
+            first = request.start_entry
+            count_max, bytes_max = self._batch_bounds(request)
+        try:
+            entries = self._storage.read_now(request.ledger_id, first, count_max, bytes_max)
+        except Exception as error:
+            code = self._code_of(error, request, first)
+        if entries is None:
+            return None
+        return self._answer(request, code, entries, since)
+
+    async def read(self, request: ReadRequest, since: float | None = None) -> bytes:
+        """Answer a read, which may have waited `since`; with the fence flag, fence first."""
+        if since is None:
+            since = asyncio.get_running_loop().time()
+        entries: list[bytes] = []
+        code = Code.OK
+        try:
+            await self._fence_if_asked(request)
+            entries = [await self._storage.read(request.ledger_id, request.entry_id)]
+        except Exception as error:
+            code = self._code_of(error, request, request.entry_id)
+        return self._answer(request, code, entries, since)
+
+    async def batch_read(self, request: BatchReadRequest, since: float | None = None) -> bytes:
+        """Answer with consecutive entries from the first one, as far as they exist and fit.
+
+        The bound in bytes is that of the whole answer, as Apache's bookies count: its front, and
+        four bytes before each entry. One entry is always given, however small the bound. No
+        count, or one below 1, means as many as fit (BookKeeper BP-62). Fewer may be given: what
+        is in memory already when the rest is not, or when many answers wait to be taken.
+        """
+        if since is None:
+            since = asyncio.get_running_loop().time()
+        entries: list[bytes] = []
+        code = Code.OK
+        try:
+            await self._fence_if_asked(request)
+            entries = await self._storage.read_many(
+                request.ledger_id, request.start_entry, *self._batch_bounds(request)
+            )
+        except Exception as error:
+            code = self._code_of(error, request, request.start_entry)
+        return self._answer(request, code, entries, since)
+
+    def refusal(self, request: ReadRequest | BatchReadRequest | Request, cause: str) -> bytes:
+        """The answer that there is no room for the request at present."""
+        self._metrics.throttled.labels(cause).inc()
+        if isinstance(request, Request):
+            return encode_answer(request.op, request.request_id, Code.TOO_MANY_REQUESTS, {})
+        now = asyncio.get_running_loop().time()
+        return self._answer(request, Code.TOO_MANY_REQUESTS, [], now)
+
+    def _batch_bounds(self, request: BatchReadRequest) -> tuple[int, int]:
+        bytes_max = min(request.bytes_max, self._config.batch_read_bytes_max)
+        bytes_max = max(bytes_max - BATCH_ANSWER.size, 0)
+        return request.count_max if request.count_max > 0 else max(bytes_max, 1), bytes_max
+
+    @staticmethod
+    def _code_of(error: Exception, request: ReadRequest | BatchReadRequest, entry_id: int) -> Code:
+        what = "read" if isinstance(request, ReadRequest) else "batch_read"
+        return v2_code(code_of(error, what, request.ledger_id, entry_id), request.flags)
+
+    def _answer(
+        self,
+        request: ReadRequest | BatchReadRequest,
+        code: Code,
+        entries: list[bytes],
+        since: float,
+    ) -> bytes:
+        self._count_read(code, sum(map(len, entries)), since)
+        if isinstance(request, ReadRequest):
+            entry = entries[0] if entries else b""
+            return read_answer(code, request.ledger_id, request.entry_id, entry)
+        return batch_read_answer(
+            code, request.ledger_id, request.start_entry, request.request_id, entries
+        )
+
+    async def _fence_if_asked(self, request: ReadRequest | BatchReadRequest) -> None:
+        if not request.flags & _FENCE:
+            return
+        try:
+            if request.ledger_id < 0:
+                raise BadRequest(f"ledger {request.ledger_id}: ledger ids are not negative")
+            await self._storage.fence(request.ledger_id, request.key)
+        except OctavoError as error:
+            self._metrics.fences.labels(error.name).inc()
+            raise
+        self._metrics.fences.labels("ok").inc()
+
+    def _count_read(self, code: Code, size: int, started: float) -> None:
+        counter = self._reads.get(code)
+        if counter is None:
+            counter = self._reads[code] = self._metrics.reads.labels(code.name)
+        counter.inc()
+        self._metrics.read_bytes.inc(size)
+        self._metrics.read_seconds.observe(asyncio.get_running_loop().time() - started)
+
+    async def extension(self, request: Request) -> bytes:
+        """Answer one of our own operations."""
+        try:
+            body = await self._extension(request)
+            return encode_answer(request.op, request.request_id, Code.OK, body)
+        except Exception as error:
+            code = code_of(error, request.op.name, request.body.get("ledger"), None)
+            reason = {"reason": str(error)} if isinstance(error, OctavoError) else {}
+            return encode_answer(request.op, request.request_id, code, reason)
+
+    async def _extension(self, request: Request) -> dict[str, Any]:
+        body = request.body
+        if request.op is Op.NODE_INFO:
+            return self._node_info()
+        if request.op is Op.FETCH_COPIES:
+            if self.fetch_copies is None or self.compare_copies is None:
+                raise BadRequest("this bookie keeps no copies: its setting keep_copies is false")
+            if "ledger" not in body:
+                self.fetch_copies()
+                return {}
+        ledger_id = int_of(body, "ledger")
+        if ledger_id < 0:
+            raise BadRequest(f"ledger {ledger_id}: ledger ids are not negative")
+        match request.op:
+            case Op.FETCH_COPIES:
+                first = max(0, int_of(body, "first"))
+                last = min(int_of(body, "last"), first + _COMPARED_MAX - 1)
+                assert self.compare_copies is not None
+                self.compare_copies(ledger_id, first, last)
+                return {}
+            case Op.READ_LAC:
+                return await self._lac(ledger_id, entry=True)
+            case Op.WRITE_LAC:
+                key, lac = bytes_of(body, "key"), int_of(body, "lac")
+                await self._storage.set_explicit_lac(ledger_id, key, lac)
+                return {}
+            case Op.WAIT_LAC:
+                return await self._wait_lac(ledger_id, body)
+            case Op.FORCE:
+                await self._storage.force(ledger_id)
+                return {}
+            case Op.LIST_ENTRIES:
+                return {"runs": [list(run) for run in await self._storage.entries(ledger_id)]}
+            case _:
+                raise ProtocolError(f"{request.op.name} is not a request")
+
+    async def _lac(self, ledger_id: int, *, entry: bool) -> dict[str, Any]:
+        answer: dict[str, Any] = {"lac": self._storage.last_add_confirmed(ledger_id)}
+        if entry:
+            try:
+                answer["entry"] = await self._storage.read(ledger_id, INVALID_ENTRY_ID)
+            except BookieError as error:
+                if error.code is not Code.NO_ENTRY:
+                    raise
+        return answer
+
+    async def _wait_lac(self, ledger_id: int, body: dict[str, Any]) -> dict[str, Any]:
+        after = int_of(body, "after")
+        timeout_ms = min(int_of(body, "timeout_ms", LONG_POLL_MS_MAX), LONG_POLL_MS_MAX)
+        if self._storage.last_add_confirmed(ledger_id, after) <= after and timeout_ms > 0:
+            await self._park(self._storage.watch_lac(ledger_id, after), timeout_ms)
+        lac = self._storage.last_add_confirmed(ledger_id, after)
+        answer: dict[str, Any] = {"lac": lac}
+        if lac > after and body.get("entry"):
+            # The entry after the one the reader has, so that one round trip serves a tail.
+            try:
+                answer["entry"] = await self._storage.read(ledger_id, after + 1)
+            except BookieError as error:
+                if error.code not in (Code.NO_ENTRY, Code.UNKNOWN_STATE):
+                    raise
+        return answer
+
+    async def _park(self, watch: asyncio.Future[int], timeout_ms: int) -> None:
+        if len(self._parked) >= self._config.long_polls_max:
+            watch.cancel()
+            raise TooManyRequests(f"{len(self._parked)} long-polls are parked, that is the limit")
+        self._parked[watch] = None
+        try:
+            await asyncio.wait((watch,), timeout=timeout_ms / 1000)
+        finally:
+            self._parked.pop(watch, None)
+            watch.cancel()

@@ -1,0 +1,195 @@
+"""What one connection has asked for, adds apart, and has not been answered yet.
+
+Plain reads wait in line (read_line.py), by turns of their ledgers, and wait there while the peer
+does not take its answers: that bounds what they occupy. Fencing reads, priority reads and the
+extension's requests overtake that line while they are few. A long-poll never stands in it: the
+bookie counts those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from octavo.protocol.codes import ProtocolError
+from octavo.protocol.extension import Op, Request
+from octavo.protocol.fair_line import FairLine
+from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
+
+if TYPE_CHECKING:
+    from octavo.bookie.wire.read_line import ReadLine
+    from octavo.bookie.wire.requests import Requests
+
+_RUNNING_MAX = 32
+"""Reads of one connection that wait for the disk at once."""
+_AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
+_AT_ONCE_MAX = 64
+"""Requests that may run beside the line; the next ones stand in it like others."""
+
+_Request = ReadRequest | BatchReadRequest | Request
+
+
+class UnderWay:
+    """The requests of one connection; all are given up with it."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        line: ReadLine,
+        answer: Callable[[bytes], None],
+        on_done: Callable[[BaseException | None], None],
+    ) -> None:
+        self._requests = requests
+        self._line = line
+        self._answer = answer
+        self._on_done = on_done
+        self._loop = asyncio.get_running_loop()
+        self._lined_up: FairLine[int, tuple[_Request, float]] = FairLine()
+        self._running = 0
+        """Tasks that came out of the line."""
+        self._stuck = False
+        """As many run as may, and the next one would have to."""
+        self._held = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waits: set[asyncio.Task[None]] = set()
+        """Those of `_tasks` that are long-polls."""
+
+    @property
+    def count(self) -> int:
+        """Requests not answered yet, long-polls apart."""
+        return len(self._tasks) - len(self._waits) + len(self._lined_up)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has been answered."""
+        return not self._tasks and not self._lined_up
+
+    def read(self, request: ReadRequest | BatchReadRequest) -> None:
+        """Answer a read, in line or, with a flag that says so, at once."""
+        self._take(request, request.ledger_id, at_once=bool(request.flags & _AT_ONCE))
+
+    def extension(self, request: Request) -> None:
+        """Answer a request of ours. Raises `ProtocolError` when it is none."""
+        if request.op is Op.ADDED:
+            raise ProtocolError("ADDED is an answer, never a request")
+        if request.op is Op.WAIT_LAC:
+            task = self._spawn(self._answer_with(request))
+            self._waits.add(task)
+            task.add_done_callback(self._waited)
+        else:
+            self._take(request, -1, at_once=True)
+
+    def _take(self, request: _Request, ledger_id: int, *, at_once: bool) -> None:
+        running = len(self._tasks) - len(self._waits) - self._running
+        if at_once and running < _AT_ONCE_MAX and self._line.has_task:
+            self._run(request, self._ran)
+        elif self._line.is_full(urgent=at_once):
+            self._answer(self._requests.refusal(request, "reads"))
+        else:
+            self._lined_up.push(ledger_id, (request, self._loop.time()))
+            self._line.waiting += 1
+            if self.wants_turn:
+                self._line.join(self)
+
+    def hold(self) -> None:
+        """The peer does not take its answers: begin no further plain read."""
+        self._held = True
+        self._line.leave(self)
+
+    def go_on(self) -> None:
+        """It takes them again."""
+        self._held = False
+        if self.wants_turn:
+            self._line.join(self)
+
+    def end_waits(self) -> None:
+        """Nobody waits for the long-polls any more."""
+        for wait in self._waits:
+            wait.cancel()
+
+    def cancel(self) -> None:
+        """Nobody waits for anything any more."""
+        self._line.leave(self)
+        self._line.waiting -= len(self._lined_up.clear())
+        for task in self._tasks:
+            task.cancel()
+
+    # What the line calls
+
+    @property
+    def wants_turn(self) -> bool:
+        """See `Member`."""
+        return bool(self._lined_up) and not self._held and not self._stuck
+
+    def serve(self) -> int | None:
+        """See `Member`."""
+        if not self._lined_up:
+            return 0
+        ledger_id, (request, since) = self._lined_up.pop()
+        frame = self._requests.now(request, since)
+        if frame is not None:
+            self._line.waiting -= 1
+            self._answer(frame)
+            self._on_done(None)
+            return len(frame)
+        self._stuck = self._running >= _RUNNING_MAX
+        if self._stuck or not self._line.has_task:
+            self._lined_up.push_back(ledger_id, (request, since))
+            return 0 if self._stuck else None
+        self._line.waiting -= 1
+        self._running += 1
+        self._run(request, self._ran_from_line, since)
+        return 0
+
+    def refuse_waiting(self) -> None:
+        """See `Member`."""
+        for request, _ in self._lined_up.clear():
+            self._line.waiting -= 1
+            self._answer(self._requests.refusal(request, "reads_waited"))
+        self._on_done(None)
+
+    # Tasks
+
+    def _answer_to(self, request: _Request, since: float | None) -> Coroutine[Any, Any, bytes]:
+        if isinstance(request, ReadRequest):
+            return self._requests.read(request, since)
+        if isinstance(request, BatchReadRequest):
+            return self._requests.batch_read(request, since)
+        return self._requests.extension(request)
+
+    async def _answer_with(self, request: _Request, since: float | None = None) -> None:
+        self._answer(await self._answer_to(request, since))
+
+    def _run(
+        self,
+        request: _Request,
+        ran: Callable[[asyncio.Task[None]], None],
+        since: float | None = None,
+    ) -> None:
+        self._line.tasks += 1
+        self._spawn(self._answer_with(request, since)).add_done_callback(ran)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        return task
+
+    def _ran_from_line(self, task: asyncio.Task[None]) -> None:
+        self._running -= 1
+        self._stuck = False
+        self._ran(task)
+        if self.wants_turn:
+            self._line.join(self)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._line.task_ended()
+        self._done(task)
+
+    def _waited(self, task: asyncio.Task[None]) -> None:
+        self._waits.discard(task)
+        self._done(task)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._on_done(None if task.cancelled() else task.exception())

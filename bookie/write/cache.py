@@ -1,0 +1,275 @@
+"""The write cache: what is durable in the journal and not yet in an entry log. Pure.
+
+Two halves. Adds go into the active one; when it is full or old it is swapped for an empty one and
+flushed, sorted by (ledger, entry), while the other fills. What is kept is the run as it came, one
+object for many entries; a lookup steps through its offsets. The latest write of an entry wins: a
+run that overlaps older ones cuts them (`IntervalMap`). Bounded by bytes: the caller asks `is_full`
+and slows its writers, for nothing here is ever dropped.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.entrylog.format import LogRun
+from octavo.protocol.frames import ADD_PREFIX_BYTES
+
+_NEVER = 2**63
+_RUN_OVERHEAD_BYTES = 320
+"""What one run costs beside its frames: run, piece, list slots."""
+_OFFSET_BYTES = {range: 0, array: 4, list: 36}
+"""What one offset costs, by how they are kept."""
+_SMALL_BYTES = 1024
+_JOIN_RUNS = 64
+
+
+class Piece(NamedTuple):
+    """Entries `first … last` of `run`, which may hold more."""
+
+    first: int
+    last: int
+    run: AddRun
+
+    def entry(self, entry_id: int) -> bytes:
+        """The bytes of one entry."""
+        run = self.run
+        index = entry_id - run.first_entry
+        offsets = run.offsets
+        end = offsets[index + 1] if index + 1 < run.count else len(run.frames)
+        return run.frames[offsets[index] + ADD_PREFIX_BYTES : end]
+
+    def frames(self) -> bytes:
+        """The add frames of `first … last`."""
+        run = self.run
+        if self.first == run.first_entry and self.last == run.last_entry:
+            return run.frames
+        index = self.last + 1 - run.first_entry
+        end = run.offsets[index] if index < run.count else len(run.frames)
+        return run.frames[run.offsets[self.first - run.first_entry] : end]
+
+
+def _cost(run: AddRun) -> int:
+    """The memory that a run takes."""
+    listed = _OFFSET_BYTES.get(type(run.offsets), 36) * run.count
+    return len(run.frames) + _RUN_OVERHEAD_BYTES + listed
+
+
+class IntervalMap:
+    """The pieces of one ledger: ascending, never overlapping.
+
+    Small runs that follow one another are joined in dozens, so that a stream of single adds costs
+    neither memory nor the garbage collector an object an entry.
+    """
+
+    __slots__ = ("_firsts", "_small", "pieces")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._small = 0
+        """How many of the last pieces are whole small runs without a gap between them."""
+        self.pieces: list[Piece] = []
+
+    def put(self, run: AddRun) -> int:
+        """Insert `run`; it wins over what it overlaps. Returns the bytes that this costs."""
+        first, last = run.first_entry, run.first_entry + run.count - 1
+        pieces = self.pieces
+        if pieces and first <= pieces[-1].last:
+            self._overlay(first, last, run)
+            return _cost(run)
+        follows = bool(pieces) and first == pieces[-1].last + 1
+        self._firsts.append(first)
+        pieces.append(Piece(first, last, run))
+        if len(run.frames) > _SMALL_BYTES:
+            self._small = 0
+            return _cost(run)
+        self._small = self._small + 1 if follows else 1
+        return _cost(run) + (self._join() if self._small == _JOIN_RUNS else 0)
+
+    def _join(self) -> int:
+        """Make one run of the last small ones; returns what it costs more (less, that is)."""
+        runs = [piece.run for piece in self.pieces[-_JOIN_RUNS:]]
+        offsets = array("I")
+        base = 0
+        for run in runs:
+            offsets.extend([base + offset for offset in run.offsets])
+            base += len(run.frames)
+        joined = AddRun(
+            runs[0].ledger_id,
+            runs[0].first_entry,
+            len(offsets),
+            runs[0].key,
+            runs[0].recovery,
+            b"".join([run.frames for run in runs]),
+            offsets,
+        )
+        self.pieces[-_JOIN_RUNS:] = [Piece(joined.first_entry, joined.last_entry, joined)]
+        del self._firsts[1 - _JOIN_RUNS :]
+        self._small = 0
+        return _cost(joined) - sum(map(_cost, runs))
+
+    def _overlay(self, first: int, last: int, run: AddRun) -> None:
+        """Insert a run that does not come last."""
+        self._small = 0
+        pieces = self.pieces
+        start = bisect_right(self._firsts, first)
+        if start and pieces[start - 1].last >= first:
+            start -= 1
+        end = start
+        new: list[Piece] = []
+        after: list[Piece] = []
+        while end < len(pieces) and pieces[end].first <= last:
+            old = pieces[end]
+            if old.first < first:
+                new.append(Piece(old.first, first - 1, old.run))
+            if old.last > last:
+                after.append(Piece(last + 1, old.last, old.run))
+            end += 1
+        new.append(Piece(first, last, run))
+        new += after
+        pieces[start:end] = new
+        self._firsts[start:end] = [piece.first for piece in new]
+
+    def find(self, entry_id: int) -> Piece | None:
+        """The piece that holds `entry_id`."""
+        index = bisect_right(self._firsts, entry_id) - 1
+        if index >= 0 and self.pieces[index].last >= entry_id:
+            return self.pieces[index]
+        return None
+
+    def first_after(self, entry_id: int) -> int:
+        """The lowest first entry above `entry_id`; a huge number when there is none."""
+        index = bisect_right(self._firsts, entry_id)
+        return self._firsts[index] if index < len(self._firsts) else _NEVER
+
+
+class Half:
+    """One of the two: ledgers and the bytes they hold."""
+
+    __slots__ = ("bytes", "ledgers")
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, IntervalMap] = {}
+        self.bytes = 0
+
+    def put(self, run: AddRun) -> None:
+        """Insert a run."""
+        found = self.ledgers.get(run.ledger_id)
+        if found is None:
+            found = self.ledgers[run.ledger_id] = IntervalMap()
+        self.bytes += found.put(run)
+
+    def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
+        """Every (ledger id, piece), by ledger and entry."""
+        for ledger_id in sorted(self.ledgers):
+            found = self.ledgers.get(ledger_id)  # a ledger may be deleted meanwhile
+            for piece in found.pieces if found is not None else ():
+                yield ledger_id, piece
+
+
+class WriteCache:
+    """The two halves. Used on the loop only; a flushing half is not changed any more."""
+
+    __slots__ = ("active", "flushing", "half_bytes_max")
+
+    def __init__(self, half_bytes_max: int) -> None:
+        assert half_bytes_max > 0
+        self.active = Half()
+        self.flushing: Half | None = None
+        self.half_bytes_max = half_bytes_max
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the active half has reached its bound."""
+        return self.active.bytes >= self.half_bytes_max
+
+    def swap(self) -> Half:
+        """Begin a flush: what is active becomes the flushing half. One flush at a time."""
+        assert self.flushing is None
+        self.flushing = self.active
+        self.active = Half()
+        return self.flushing
+
+    def drop_flushed(self) -> None:
+        """End a flush: all of the flushing half is in log and index."""
+        self.flushing = None
+
+    def find(self, ledger_id: int, entry_id: int) -> tuple[Piece | None, int]:
+        """The newest piece that holds an entry, and up to where nothing newer covers it.
+
+        Without a piece: up to where the write cache holds nothing, so that whoever steps through
+        an older copy knows where to look here again.
+        """
+        last = _NEVER
+        for half in (self.active, self.flushing):
+            held = None if half is None else half.ledgers.get(ledger_id)
+            if held is None:
+                continue
+            piece = held.find(entry_id)
+            if piece is not None:
+                return piece, min(last, piece.last)
+            last = min(last, held.first_after(entry_id) - 1)
+        return None, last
+
+    def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
+        """(first, last) of every piece of a ledger, in no order."""
+        halves = (self.active,) if self.flushing is None else (self.active, self.flushing)
+        return [
+            (piece.first, piece.last)
+            for half in halves
+            if (found := half.ledgers.get(ledger_id)) is not None
+            for piece in found.pieces
+        ]
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop a deleted ledger's entries."""
+        self.active.ledgers.pop(ledger_id, None)
+        if self.flushing is not None:
+            self.flushing.ledgers.pop(ledger_id, None)
+
+
+def log_runs(half: Half, run_bytes_max: int) -> Iterator[LogRun]:
+    """All of `half` as log runs, by ledger and entry, each at most `run_bytes_max` bytes.
+
+    Neighbours are joined and long pieces are cut; only an entry that is longer by itself makes a
+    longer run.
+    """
+    ledger_id, first, count, length = -1, 0, 0, 0
+    frames: list[bytes] = []
+    for its_ledger, whole in half.sorted_pieces():
+        for piece in _cut(whole, run_bytes_max):
+            data = piece.frames()
+            joins = its_ledger == ledger_id and piece.first == first + count
+            if frames and not (joins and length + len(data) <= run_bytes_max):
+                yield LogRun(ledger_id, first, count, frames, length)
+                frames = []
+            if not frames:
+                ledger_id, first, count, length, frames = its_ledger, piece.first, 0, 0, []
+            frames.append(data)
+            count += piece.last - piece.first + 1
+            length += len(data)
+    if frames:
+        yield LogRun(ledger_id, first, count, frames, length)
+
+
+def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:
+    """`piece` in parts of at most `bytes_max` bytes, at least one entry each."""
+    run = piece.run
+    if len(run.frames) <= bytes_max:
+        yield piece
+        return
+    offsets = run.offsets
+    first = piece.first
+    while first <= piece.last:
+        index = first - run.first_entry
+        start = offsets[index]
+        end_index = bisect_right(offsets, start + bytes_max, lo=index + 1)
+        if end_index == run.count and len(run.frames) - start <= bytes_max:
+            last = piece.last
+        else:  # the frame that begins at the last offset within reach ends outside
+            last = min(piece.last, max(first, run.first_entry + end_index - 2))
+        yield Piece(first, last, run)
+        first = last + 1

@@ -1,0 +1,144 @@
+"""When the write cache is flushed: when it is full or old, and again until a full disk has room.
+
+How a flush goes, and in which order, is checkpoint.py's. An error other than "disk full" is final:
+`on_fatal` is told, and the storage acks nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.journal.journals import Journals
+from octavo.bookie.journal.mark import Position
+from octavo.bookie.ledgers.state import LedgerStates
+from octavo.bookie.write.cache import Half, WriteCache
+from octavo.bookie.write.checkpoint import Checkpointer
+
+_RETRY_FLUSH_S = 1.0
+
+_log = structlog.get_logger()
+
+
+class Flushing:
+    """The task that flushes one storage."""
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        journals: Journals,
+        cache: WriteCache,
+        states: LedgerStates,
+        *,
+        interval_s: float,
+        on_flushed: Callable[[Half], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._journals = journals
+        self._cache = cache
+        self._states = states
+        self._interval_s = interval_s
+        self._on_flushed = on_flushed
+        self._on_fatal = on_fatal
+        self._closing = False
+        self._written_at: dict[tuple[Position, ...], int] = {}
+        """Of flushes that did not end: their positions, and the bytes written by then."""
+        self._safe_bytes = 0
+        """Of the journals, up to the mark."""
+        self._flushed_bytes = 0
+        journals.figures.bytes_by_state = self._bytes_by_state
+        self.wanted = asyncio.Event()
+        """Set it to have a flush soon."""
+        self.disk_full = False
+        """Ordinary adds are refused with READ_ONLY until space returns; it ends by itself."""
+        self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
+
+    async def checkpoint(self) -> None:
+        """Flush all that is durable in the journals, move the mark, remove old journal files."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            mark = await self._checkpointer.run(self._positions, self._flushed)
+        except DiskFull:
+            raise
+        except Exception as error:
+            self._on_fatal(error)
+            raise
+        safe = self._safe_bytes = self._written_at.get(mark.journals, self._safe_bytes)
+        self._written_at = {at: size for at, size in self._written_at.items() if size > safe}
+        self._journals.figures.on_flush(self._flushed_bytes, loop.time() - began)
+        await self._journals.remove_below(mark.journals)
+
+    def _positions(self) -> tuple[Position, ...]:
+        """Up to where the journals are durable; remembers how many bytes that were."""
+        where = self._journals.durable_positions
+        self._written_at[where] = self._journals.written_bytes
+        return where
+
+    def _flushed(self, half: Half) -> None:
+        self._flushed_bytes = half.bytes
+        self._on_flushed(half)
+
+    def _bytes_by_state(self) -> dict[str, int]:
+        flushing = self._cache.flushing
+        return {
+            "journal": self._journals.written_bytes - self._safe_bytes,
+            "write_cache": self._cache.active.bytes,
+            "flushing": flushing.bytes if flushing is not None else 0,
+        }
+
+    def note_full(self, why: str) -> None:
+        """The disk refused to take more; try until it takes it."""
+        if not self.disk_full:
+            self.disk_full = True
+            self.wanted.set()
+            _log.error("disk_full", error=why)
+
+    async def stop(self) -> bool:
+        """End after the flush under way; false when that was asked for before.
+
+        Not cancelled: half a checkpoint would leave the other half to the next replay.
+        """
+        if self._closing:
+            return False
+        self._closing = True
+        self.wanted.set()
+        await asyncio.gather(self.task, return_exceptions=True)
+        return True
+
+    async def _flush_on(self) -> None:
+        try:
+            while not self._closing:
+                try:
+                    async with asyncio.timeout(self._interval_s):
+                        await self.wanted.wait()
+                except TimeoutError:
+                    pass
+                self.wanted.clear()
+                await self._flush_once()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._on_fatal(error)
+            raise
+
+    async def _flush_once(self) -> None:
+        changed = self._cache.active.ledgers or self._cache.flushing or self._states.is_dirty
+        if not changed and not self.disk_full:
+            return
+        try:
+            await self.checkpoint()
+            if self._cache.is_full:  # adds that would say so may be waiting for just this
+                self.wanted.set()
+            if self.disk_full:
+                await self._journals.reserve()
+                self.disk_full = False
+                _log.info("disk_space_returned")
+        except DiskFull as error:
+            self.note_full(str(error))
+            await asyncio.sleep(_RETRY_FLUSH_S)
+            self.wanted.set()

@@ -1,0 +1,198 @@
+"""Adds of entries that a bookie may have already: it keeps what it has.
+
+The same entry once more is a success that costs nothing; another one under its id is refused, and
+all of the run that brings it: nobody who keeps to the protocol writes two. What cannot be read
+back, or does not match its own digest, is no obstacle: the add mends it (`ledger_rules.likeness`).
+
+That success, too, is told in the order of the journal, and no more once it has stopped: nobody
+is told of anything after a sync that failed.
+
+Only runs that begin at or below the highest entry that their ledger ever had come here
+(`LedgerControl.admit`), so writing new entries costs one comparison. Those of one ledger are looked
+at one after another, each when all that was admitted before it is durable; whoever comes meanwhile
+comes here too, for the ledger has reached what waits here. A fence may come in between, so each is
+asked once more whether it may be added. Used on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.error_code import code_of
+from octavo.bookie.journal.journals import Journals
+from octavo.bookie.journal.writer import Journal
+from octavo.bookie.ledgers.rules import Likeness, likeness
+from octavo.protocol.codes import (
+    BadRequest,
+    BookieIOError,
+    Code,
+    NoSuchEntry,
+    UnknownState,
+    error_for,
+)
+from octavo.protocol.frames import ADD_PREFIX_BYTES
+
+log = structlog.get_logger()
+
+Results = list[tuple[AddRun, Code]]
+Done = Callable[[Sequence[tuple[AddRun, Code]]], None]
+_READ_BYTES = 1024 * 1024
+
+
+class Held(Protocol):
+    """What is here of a ledger (read/reading.py)."""
+
+    async def read_many(
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+    ) -> list[bytes]:
+        """Consecutive entries, one at least."""
+
+    async def held(self, ledger_id: int) -> list[tuple[int, int]]:
+        """(first, last) of all that is here, ascending."""
+
+
+class _Repeat(NamedTuple):
+    run: AddRun
+    done: Done
+    lane: Hashable
+
+
+class Repeats:
+    """Those of one storage."""
+
+    def __init__(
+        self,
+        reading: Held,
+        admission: Callable[[AddRun], Code],
+        journals: Journals,
+        commit: Callable[[Journal, Results, Done, Hashable], None],
+        changed: Callable[[], None],
+    ) -> None:
+        """`commit` makes durable what is admitted of some results, and tells; `changed` is called
+        when `bytes` did."""
+        self._reading = reading
+        self._admission = admission
+        self._journals = journals
+        self._commit = commit
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._lines: dict[int, deque[_Repeat]] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.bytes = 0
+        """What waits here."""
+        self.count = 0
+        """The same, in runs."""
+
+    def take(self, run: AddRun, done: Done, lane: Hashable) -> None:
+        """Take `run`, or refuse it; `done` gets it with its code."""
+        self.count += 1
+        self.bytes += len(run.frames)
+        self._changed()
+        line = self._lines.get(run.ledger_id)
+        if line is not None:
+            line.append(_Repeat(run, done, lane))
+            return
+        line = self._lines[run.ledger_id] = deque([_Repeat(run, done, lane)])
+        task = self._loop.create_task(self._work_off(run.ledger_id, line))
+        self._tasks[task] = None
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
+
+    async def replace(self, run: AddRun) -> None:
+        """Add `run` over whatever is here under its ids; durable on return.
+
+        For who has compared all copies (ledger/rereplication/comparing.py): no frame asks for it,
+        so that nobody from outside overwrites anything. What was here stays on the disk until then.
+        Raises what refuses it.
+        """
+        ended: asyncio.Future[Code] = self._loop.create_future()
+
+        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+            if not ended.done():
+                ended.set_result(results[0][1])
+
+        await self._journals.settled(run.ledger_id)
+        admitted = run, self._admission(run)
+        self._commit(self._journals.of(run.ledger_id), [admitted], done, 0)
+        if (code := await ended) is not Code.OK:
+            raise error_for(code, f"another copy of ledger {run.ledger_id} {run.first_entry}")
+
+    async def close(self) -> None:
+        """Look no further. Nobody waits for an answer any more."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work_off(self, ledger_id: int, line: deque[_Repeat]) -> None:
+        try:
+            while line:
+                repeat = line.popleft()
+                try:
+                    await self._look(*repeat)
+                except Exception as error:
+                    first = repeat.run.first_entry
+                    if isinstance(error, BadRequest):
+                        log.warning("add_refused", ledger=ledger_id, entry=first, reason=str(error))
+                    repeat.done([(repeat.run, code_of(error, "add", ledger_id, first))])
+                finally:
+                    self.count -= 1
+                    self.bytes -= len(repeat.run.frames)
+                    self._changed()
+        finally:
+            del self._lines[ledger_id]
+
+    async def _look(self, run: AddRun, done: Done, lane: Hashable) -> None:
+        await self._journals.settled(run.ledger_id)
+        is_here = await self._is_here(run)
+        code = self._admission(run)
+        journal = self._journals.of(run.ledger_id)
+        if is_here and code is Code.OK:
+            journal.append([], 0, partial(_kept, journal, run, done), lane)
+        else:
+            self._commit(journal, [(run, code)], done, lane)
+
+    async def _is_here(self, run: AddRun) -> bool:
+        """Whether all of it is here and well. Raises `BadRequest` if one is here as another."""
+        held: list[tuple[int, int]] | None = None
+        entry_id, last = run.first_entry, run.last_entry
+        is_here = True
+        while entry_id <= last:
+            try:
+                here = await self._reading.read_many(
+                    run.ledger_id, entry_id, last - entry_id + 1, _READ_BYTES
+                )
+            except (NoSuchEntry, UnknownState):
+                if held is None:
+                    held = await self._reading.held(run.ledger_id)
+                is_here = False
+                entry_id = next((first for first, _ in held if first > entry_id), last + 1)
+            except BookieIOError:  # not to be read: as good as not here
+                is_here = False
+                entry_id += 1
+            else:
+                for entry in here:
+                    found = likeness(entry, _entry(run, entry_id - run.first_entry))
+                    if found is Likeness.OTHER:
+                        raise BadRequest(
+                            f"another entry {entry_id} of ledger {run.ledger_id} is here, and stays"
+                        )
+                    is_here = is_here and found is Likeness.SAME
+                    entry_id += 1
+        return is_here
+
+
+def _kept(journal: Journal, run: AddRun, done: Done, _: BaseException | None) -> None:
+    # What else was written with it may have failed; this is durable since long ago.
+    done([(run, Code.IO if journal.is_stopped else Code.OK)])
+
+
+def _entry(run: AddRun, index: int) -> bytes:
+    end = run.offsets[index + 1] if index + 1 < run.count else len(run.frames)
+    return run.frames[run.offsets[index] + ADD_PREFIX_BYTES : end]

@@ -1,0 +1,170 @@
+"""What has to be true of a batch's parts before it is committed, read from metadata and bookies.
+
+The topics and partitions are there, the ledgers are the batch's own by their metadata, closed, for
+that partition, and hold what is said of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from octavo.broker.bulkload import rules
+from octavo.broker.errors import (
+    InvalidTransaction,
+    PartitionNotFound,
+    TooManyLedgers,
+    TopicNotFound,
+)
+from octavo.broker.types import PartitionName, TopicName
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.metadata.store import RecordNotFound
+from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
+from octavo.metadata.transactions import PrivateLedger, TransactionPart
+from octavo.protocol.batch import read_header
+
+
+class Offer(NamedTuple):
+    """What somebody wants to add to one partition."""
+
+    name: PartitionName
+    ledgers: tuple[PrivateLedger, ...]
+
+
+class Checks:
+    """Reads what they need."""
+
+    def __init__(self, records: TopicStore, ledgers: LedgerClient) -> None:
+        self._records = records
+        self._ledgers = ledgers
+
+    async def topic(self, namespace: str, topic: str) -> TopicRecord | None:
+        """As it stands in the store: what a watch keeps in memory may be a deleted namesake."""
+        try:
+            record, _ = await self._records.read_topic(namespace, topic)
+        except RecordNotFound:
+            return None
+        return None if record.deleting else record
+
+    async def partition_record(self, name: PartitionName) -> PartitionRecord:
+        """As it stands; an empty one when there is none."""
+        try:
+            return (await self._records.read_partition(*name))[0]
+        except RecordNotFound:
+            return PartitionRecord()
+
+    async def parts(
+        self, transaction: str, batch: int, offers: Sequence[Offer], at_once: int
+    ) -> tuple[TransactionPart, ...]:
+        """The parts as the record will hold them."""
+        ids = [ledger.ledger_id for offer in offers for ledger in offer.ledgers]
+        names = [offer.name for offer in offers]
+        if len(set(ids)) < len(ids) or len(set(names)) < len(names):
+            raise InvalidTransaction("a ledger, or a partition, stands twice in the transaction")
+        if len(ids) > rules.LEDGERS_MAX:
+            raise TooManyLedgers(
+                f"{len(ids)} ledgers in one transaction; at most {rules.LEDGERS_MAX}: write with "
+                "fewer tasks (coalesce), or in smaller batches"
+            )
+        turn = asyncio.Semaphore(at_once)
+
+        async def one(offer: Offer) -> TransactionPart:
+            topic, there = await self._check_partition(offer)
+            for ledger in offer.ledgers:
+                async with turn:
+                    await self._check_ledger(transaction, batch, offer.name, ledger)
+                if ledger.ledger_id in there:
+                    # Of a batch that is remembered this is a repeat and never gets here.
+                    raise InvalidTransaction(
+                        f"{offer.name} has ledger {ledger.ledger_id} already: the batch was "
+                        "committed, and its transaction forgotten since"
+                    )
+            return TransactionPart(
+                *offer.name, topic.created_ms, offer.ledgers, topic_incarnation=topic.identity
+            )
+
+        return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
+
+    async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
+        """The topic, and the partition's ledgers.
+
+        The store was synced when the transaction was read.
+        """
+        topic = await self._check_exist(offer.name.topic_name, [offer.name])
+        there = {link.ledger_id for link in (await self.partition_record(offer.name)).ledgers}
+        links = len(there)
+        if links + len(offer.ledgers) > rules.LEDGERS_MAX:
+            raise TooManyLedgers(
+                f"{offer.name} has {links} ledgers; with {len(offer.ledgers)} more it would have "
+                f"more than {rules.LEDGERS_MAX}: let retention remove some, or write larger batches"
+            )
+        return topic, there
+
+    async def exist(self, names: Iterable[PartitionName]) -> None:
+        """Raises `TopicNotFound`, `PartitionNotFound`."""
+        by_topic: dict[TopicName, list[PartitionName]] = {}
+        for name in names:
+            by_topic.setdefault(name.topic_name, []).append(name)
+        for topic, of in by_topic.items():
+            await self._check_exist(topic, of)
+
+    async def _check_exist(
+        self, name: TopicName, partitions: Iterable[PartitionName]
+    ) -> TopicRecord:
+        topic = await self.topic(*name)
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {name}; PUT /v1/topics/{name} makes it")
+        for one in partitions:
+            if not 0 <= one.partition < topic.settings.partitions:
+                raise PartitionNotFound(
+                    f"topic {name} has partitions 0 to {topic.settings.partitions - 1}, "
+                    f"not {one.partition}"
+                )
+        return topic
+
+    async def _check_ledger(
+        self, transaction: str, batch: int, name: PartitionName, ledger: PrivateLedger
+    ) -> None:
+        try:
+            found = await self._ledgers.metadata(ledger.ledger_id)
+        except LedgerNotFound as error:
+            raise InvalidTransaction(f"{error}; write the batch again") from error
+        check_owner(found, transaction, batch)
+        meant_for = found.custom.get(rules.PARTITION_KEY, b"").decode("utf-8", "replace")
+        if meant_for != str(name):
+            raise InvalidTransaction(f"ledger {ledger.ledger_id} is for {meant_for}, not {name}")
+        if found.state is not LedgerState.CLOSED or found.last_entry < 0:
+            raise InvalidTransaction(
+                f"ledger {ledger.ledger_id} is {found.state.name} with last entry "
+                f"{found.last_entry}; it must be closed and not empty"
+            )
+        reader = await self._ledgers.open(ledger.ledger_id)
+        try:
+            (entry,) = await reader.read(found.last_entry, found.last_entry)
+        finally:
+            await reader.close()
+        header = read_header(entry.payload)
+        count = header.base_offset + header.record_count
+        if (count, found.length) != (ledger.count, ledger.bytes):
+            raise InvalidTransaction(
+                f"ledger {ledger.ledger_id} has {count} messages in {found.length} bytes, "
+                f"not {ledger.count} in {ledger.bytes}"
+            )
+
+
+def check_owner(found: LedgerMetadata, transaction: str, batch: int) -> None:
+    """Nobody commits or deletes what another wrote."""
+    custom = found.custom
+    is_ours = (
+        custom.get(rules.KIND_KEY) == rules.KIND
+        and custom.get(rules.TRANSACTION_KEY) == transaction.encode()
+        and custom.get(rules.BATCH_KEY) == str(batch).encode()
+        and rules.PARTITION_KEY in custom
+    )
+    if not is_ours:
+        raise InvalidTransaction(
+            f"ledger {found.ledger_id} was not written for batch {batch} of {transaction}"
+        )

@@ -1,0 +1,337 @@
+"""The driver of transactions: commit, abort, and finishing what others have left half done.
+
+Any broker may drive any transaction; the rules are in rules.py. Nothing here is kept: after a
+crash the records say all. A commit that returned is visible in every partition; one that raised
+something retryable may be made again, as it stands, until it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from octavo.broker.bulkload import rules
+from octavo.broker.bulkload.checks import Checks, Offer, check_owner
+from octavo.broker.bulkload.rules import Caller
+from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.errors import (
+    PartitionNotFound,
+    SpliceUnfinished,
+    TopicNotFound,
+)
+from octavo.broker.state.log import delete_quietly
+from octavo.broker.types import PartitionName
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict
+from octavo.metadata.topics import TopicStore
+from octavo.metadata.transactions import (
+    TransactionPart,
+    TransactionRecord,
+    TransactionStore,
+)
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_CHANGES_TRIED_MAX = 16
+_AT_ONCE = 64
+_SWEEP_AFTER_MS = 10_000
+"""What has been seen unfinished for a shorter time is left to whoever commits it. By this broker's
+own measure: by the record's time and a clock that is set back it could be hours."""
+KEPT_MS = 7 * 24 * 3600 * 1000
+"""How long a completed batch is remembered after its id was last used: a repeat that comes later
+is taken for new."""
+
+Splice = Callable[[PartitionName, str, int], Awaitable[int | None]]
+"""Ask a partition's owner for `Partition.splice`. Raises `TopicNotFound` when it is deleted."""
+ANYBODY = Caller()
+_LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
+
+
+class TakesPart(Protocol):
+    """A partition that is served here, as far as a transaction is concerned."""
+
+    async def splice(self, transaction: str, batch: int) -> int | None:
+        """Take in this partition's part, if that was not done before; see `Partition.splice`."""
+
+
+class Committed(NamedTuple):
+    """The newest batch is complete. `offsets`: first offset by partition, as far as known."""
+
+    record: TransactionRecord
+    repeated: bool
+    offsets: dict[PartitionName, int | None]
+
+
+class Transactions:
+    """The calls on transactions."""
+
+    def __init__(
+        self,
+        store: TransactionStore,
+        records: TopicStore,
+        ledgers: LedgerClient,
+        clock: Callable[[], int],
+        deletion_time: Callable[[], DeletionTime | None],
+    ) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._checks = Checks(records, ledgers)
+        self._clock = clock
+        self._deletion_time = deletion_time
+        self._unfinished: dict[str, tuple[int, float]] = {}
+        """By transaction: the version of its record, and since when it is known here."""
+
+    async def newest(self, transaction: str) -> TransactionRecord:
+        """What its record says; batch -1 when there is none."""
+        return (await self._store.read(transaction))[0]
+
+    async def commit(
+        self,
+        transaction: str,
+        batch: int,
+        offers: Sequence[Offer],
+        splice: Splice,
+        *,
+        published: bool = False,
+        caller: Caller = ANYBODY,
+    ) -> Committed:
+        """Make a batch part of its partitions, all or nothing; returns when all is visible.
+
+        `published`: the writer began this batch and has published it by itself, without ledgers.
+        Raises `InvalidTransaction`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
+        `TransactionAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignTransaction`: nothing is
+        committed; and `SpliceUnfinished`: it is, ask again.
+        """
+        parts: tuple[TransactionPart, ...] | None = None
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version, offsets = await self._at_turn(transaction, batch, splice, caller)
+            if offsets is not None:
+                return Committed(record, True, offsets)
+            if parts is None:
+                parts = await self._checks.parts(transaction, batch, offers, _AT_ONCE)
+            wanted = rules.committing(
+                record, batch, parts, self._clock(), published=published, digest=caller.digest
+            )
+            try:
+                await self._store.write(transaction, wanted, version)
+            except _LOST_RACE:
+                continue
+            _log.info("transaction_committed", transaction=transaction, batch=batch)
+            return Committed(wanted, False, await self._finish(transaction, wanted, splice))
+        raise _crowded(transaction)
+
+    async def begin(
+        self,
+        transaction: str,
+        batch: int,
+        content: Mapping[PartitionName, str],
+        splice: Splice,
+        caller: Caller = ANYBODY,
+    ) -> bool:
+        """Note that the caller publishes this batch, and what; False when it is committed already.
+
+        Raises `BatchBegun`, `BatchOutOfOrder`, `ForeignTransaction`, `TopicNotFound`,
+        `PartitionNotFound`, `SpliceUnfinished`.
+        """
+        words = {str(name): said for name, said in content.items()}
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version, offsets = await self._at_turn(transaction, batch, splice, caller)
+            if offsets is not None:
+                return False
+            wanted = rules.beginning(record, batch, words, self._clock(), caller.digest)
+            try:
+                if wanted is not None:
+                    # What cannot be published is never finished, and blocks the id.
+                    await self._checks.exist(content)
+                    await self._store.write(transaction, wanted, version)
+            except _LOST_RACE:
+                continue
+            return True
+        raise _crowded(transaction)
+
+    async def _at_turn(
+        self, transaction: str, batch: int, splice: Splice, caller: Caller
+    ) -> tuple[TransactionRecord, int, dict[PartitionName, int | None] | None]:
+        """The record and its version when what is before `batch` is complete; its offsets, as far
+        as known, when it was committed before, and is complete too. Raises `SpliceUnfinished`,
+        `BatchOutOfOrder`, `ForeignTransaction`."""
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version = await self._store.read(transaction)
+            rules.check_caller(record, caller)
+            rules.check_order(record, batch, caller.after)
+            found = rules.standing(record, batch)
+            if found is rules.Standing.NEW:
+                return record, version, None
+            offsets = await self._finish(transaction, record, splice)
+            if found is rules.Standing.REPEATED:
+                return record, version, offsets
+        raise _crowded(transaction)
+
+    async def abort(
+        self, transaction: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
+    ) -> list[int]:
+        """Give up private ledgers of this batch; those that no partition has are deleted.
+
+        Binds no id: orphans are given up by others. Raises `ForeignTransaction`,
+        `InvalidTransaction`, `TransactionAborted`.
+        """
+        rules.check_caller(await self.newest(transaction), caller)
+        own = []
+        for ledger_id in dict.fromkeys(ledgers):
+            try:
+                found = await self._ledgers.metadata(ledger_id)
+            except LedgerNotFound:
+                continue
+            check_owner(found, transaction, batch)
+            own.append(found)
+        ids = [one.ledger_id for one in own]
+        record = await self._change(
+            transaction, lambda record: rules.aborting(record, batch, ids, self._clock())
+        )
+        deleted = []
+        for one in own:
+            if not await self._is_needed(record, one):
+                await delete_quietly(self._ledgers, one.ledger_id)
+                deleted.append(one.ledger_id)
+        return deleted
+
+    async def all(self) -> list[str]:
+        """The ids that are remembered."""
+        found = await self._store.list()
+        known = set(found)
+        self._unfinished = {one: seen for one, seen in self._unfinished.items() if one in known}
+        return found
+
+    async def sweep(
+        self, transaction: str, local: Callable[[PartitionName], Awaitable[TakesPart | None]]
+    ) -> None:
+        """Finish for the partitions served here what whoever committed it has left; forget the old.
+
+        Raises what the metadata store and the partitions do: begin again later.
+        """
+        record, version = await self._store.read(transaction)
+        if record.complete:
+            self._unfinished.pop(transaction, None)
+            # Not by one clock: what is forgotten too early is stored twice when it is repeated.
+            time = self._deletion_time()
+            if time is not None and time.now_ms - record.changed_ms > KEPT_MS and version >= 0:
+                await self._store.delete(transaction, version)
+            return
+        now_s = asyncio.get_running_loop().time()
+        known = self._unfinished.get(transaction)
+        if known is None or known[0] != version:
+            known = self._unfinished[transaction] = version, now_s
+        if now_s - known[1] < _SWEEP_AFTER_MS / 1000:
+            return
+        done = True
+        for part in record.parts:
+            name = _name(part)
+            if await self._is_done(transaction, record, part):
+                continue
+            try:
+                partition = await local(name)
+                if partition is None:
+                    done = False
+                else:
+                    await partition.splice(transaction, record.batch)
+            except (TopicNotFound, PartitionNotFound) as error:
+                await self._drop(part, error)
+        if done:
+            await self._complete(transaction, record.batch)
+
+    # Finishing
+
+    async def _finish(
+        self, transaction: str, record: TransactionRecord, splice: Splice
+    ) -> dict[PartitionName, int | None]:
+        """Have every part spliced that may not be yet. Raises `SpliceUnfinished`."""
+        if record.complete:
+            return {}
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(part: TransactionPart) -> int | None:
+            async with turn:
+                try:
+                    return await splice(_name(part), transaction, record.batch)
+                except (TopicNotFound, PartitionNotFound) as error:
+                    await self._drop(part, error)
+                    return None
+
+        found = await asyncio.gather(*map(one, record.parts), return_exceptions=True)
+        offsets: dict[PartitionName, int | None] = {}
+        for part, result in zip(record.parts, found, strict=True):
+            if isinstance(result, OctavoError):
+                raise SpliceUnfinished(
+                    f"batch {record.batch} of transaction {transaction} is committed, but "
+                    f"{_name(part)} does not have its part yet: {result}"
+                ) from result
+            if isinstance(result, BaseException):
+                raise result
+            offsets[_name(part)] = result
+        await self._complete(transaction, record.batch)
+        return offsets
+
+    async def _complete(self, transaction: str, batch: int) -> None:
+        await self._change(transaction, lambda record: rules.completed(record, batch))
+
+    async def _change(
+        self, transaction: str, make: Callable[[TransactionRecord], TransactionRecord | None]
+    ) -> TransactionRecord:
+        """Set the record to what `make` makes of it, unless that is None; what it was before."""
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version = await self._store.read(transaction)
+            wanted = make(record)
+            try:
+                if wanted is not None:
+                    await self._store.write(transaction, wanted, version)
+            except _LOST_RACE:
+                continue
+            return record
+        raise _crowded(transaction)
+
+    async def _drop(self, part: TransactionPart, error: OctavoError) -> None:
+        """Its topic was deleted after the commit: the part goes the same way.
+
+        Raises `error` when the topic is there: who did not find it was only behind, and ledgers
+        that are committed must not go for that.
+        """
+        await self._store.sync()
+        topic = await self._checks.topic(part.namespace, part.topic)
+        if topic is not None and part.is_of(topic):
+            raise error
+        _log.info("part_void", partition=str(_name(part)))
+        for ledger in part.ledgers:
+            await delete_quietly(self._ledgers, ledger.ledger_id)
+
+    async def _is_done(
+        self, transaction: str, record: TransactionRecord, part: TransactionPart
+    ) -> bool:
+        marks = (await self._checks.partition_record(_name(part))).transactions
+        return rules.is_spliced(marks, rules.mark_of(transaction, record), record.batch)
+
+    async def _is_needed(self, record: TransactionRecord, ledger: LedgerMetadata) -> bool:
+        """Whether a partition has this ledger, or will have it by what is committed.
+
+        `record` was read after the ledger was refused, if its batch was open at all: if it does not
+        owe the ledger to a partition, none will get it that has not got it by now.
+        """
+        if not record.complete and ledger.ledger_id in rules.ledger_ids(record.parts):
+            return True
+        namespace, topic, number = ledger.custom[rules.PARTITION_KEY].decode().split("/")
+        partition = await self._checks.partition_record(
+            PartitionName(namespace, topic, int(number))
+        )
+        return any(link.ledger_id == ledger.ledger_id for link in partition.ledgers)
+
+
+def _name(part: TransactionPart) -> PartitionName:
+    return PartitionName(part.namespace, part.topic, part.partition)
+
+
+def _crowded(transaction: str) -> SpliceUnfinished:
+    return SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")

@@ -1,0 +1,111 @@
+"""Drives the clock that deletion by age goes by: reads clocks, keeps what is known in the metadata.
+
+Once a minute the broker writes down the time that it counts, while its clocks agree; when the store
+did that, by the store's own clock, is the second witness (metadata/clock.py). A broker that starts
+counts on from what was written last. A person who confirms a time raises the record's count of
+confirmations, and each broker that finds a higher one takes the time over. While the store is away
+nothing is written; the broker counts on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from octavo.broker.clock.deletion_clock import ClockLimits, DeletionClock, DeletionTime, Reading
+from octavo.metadata.clock import ClockRecord, ClockStore
+
+_log = structlog.get_logger()
+_STALE_BEATS = 3
+"""What the store said of its time so many beats ago is no witness any more."""
+
+
+class Timekeeper:
+    """One broker's."""
+
+    def __init__(
+        self, store: ClockStore, wall: Callable[[], int], limits: ClockLimits, beat_ms: int
+    ) -> None:
+        self._store = store
+        self._wall = wall
+        self._limits = limits
+        self._beat_ms = beat_ms
+        self._loop = asyncio.get_running_loop()
+        self._clock: DeletionClock | None = None
+        self._confirmed = 0
+        self._heard: tuple[int, int] | None = None
+        """The store's time, and the steady clock's when it came."""
+        self._doubted = False
+
+    async def beat(self) -> None:
+        """Write the time down, ask the store for its own; once a beat. Raises what a store does."""
+        if self._clock is None or not self._clock.has_begun:
+            await self._write()  # asks the store for the time, before ours is written down
+        await self._write()
+
+    def now(self) -> DeletionTime | None:
+        """The time to delete by; None before the metadata store was heard: then nothing goes."""
+        if self._clock is None:
+            return None
+        reading = self._reading()
+        silent = reading.store_ms is None and self._heard is not None
+        if silent and not self._clock.has_begun:
+            return None  # the store has a clock, which is to be asked again: ours may be wrong
+        found = self._clock.observe(reading)
+        if self._doubted and not found.doubt:
+            _log.info("clock_believed")
+        elif found.doubt and not self._doubted:
+            _log.warning("clock_doubted", reason=found.doubt, late_ms=found.late_ms)
+        self._doubted = bool(found.doubt)
+        return found
+
+    async def confirm(self) -> None:
+        """This broker's wall clock is right: all brokers are told. Raises what the store does."""
+        written = await self._store.write(
+            lambda known: replace(
+                known,
+                time_ms=self._wall(),
+                highest_ms=self._wall(),
+                confirmed=known.confirmed + 1,
+            )
+        )
+        self._learn(written.record)
+
+    def _reading(self) -> Reading:
+        steady_ms = self._steady_ms()
+        store_ms = None
+        if self._heard is not None:
+            since_ms = steady_ms - self._heard[1]
+            if since_ms <= _STALE_BEATS * self._beat_ms:
+                store_ms = self._heard[0] + since_ms
+        return Reading(steady_ms, self._wall(), store_ms)
+
+    def _steady_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    async def _write(self) -> None:
+        def counted(known: ClockRecord) -> ClockRecord:
+            if self._clock is None:
+                return known  # the first beat asks the store for the time
+            self._learn(known)
+            found = self.now()
+            if found is None or found.doubt:
+                return known
+            return replace(known, time_ms=found.now_ms, highest_ms=found.date_ms)
+
+        record, store_ms = await self._store.write(counted)
+        if store_ms is not None:
+            self._heard = store_ms, self._steady_ms()
+        self._learn(record)
+
+    def _learn(self, record: ClockRecord) -> None:
+        if self._clock is None:
+            self._clock = DeletionClock(self._limits, record.time_ms or None, record.highest_ms)
+        elif record.confirmed > self._confirmed:
+            self._clock.confirm(record.time_ms)
+        else:
+            self._clock.date_from(record.highest_ms)
+        self._confirmed = max(self._confirmed, record.confirmed)

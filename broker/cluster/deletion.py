@@ -1,0 +1,317 @@
+"""The driver of deletions: what makes a topic be gone, for all brokers, before anybody is told so.
+
+    1. claim the topic's changes             one broker changes a topic at a time
+    2. mark the topic's record               from here on nobody opens a partition of it anew
+    3. mark its partitions' records          from here on no owner can name another ledger
+    4. tell all brokers to let it go         without waiting for any watch
+    5. recover its open ledgers              an owner that has not heard gets no ack any more
+    6. wait until no owner's claim stands    released, or its session is over: nobody serves it
+    7. remove ledgers, then records, the topic's own last
+
+What somebody makes below the topic's path when all of it is gone (a subscription, a record that an
+opener makes whose session is over) stands below a path without a record. A sweep puts one there, by
+compare-and-set, of a topic that is being deleted; from then on it is a deletion like any other.
+The folder above the owners goes only while nobody owns anything in it, which the store sees to.
+
+Everything is of one incarnation: of a topic that was made since, nothing is touched. A crash
+anywhere leaves a marked topic, which whoever meets it finishes: a repeated deletion, a creation,
+and the sweep of some broker. What cannot be reached keeps the deletion going, never ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import structlog
+
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import TopicDeleting
+from octavo.broker.types import PartitionName, TopicName
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.compactions import compacted_ledgers
+from octavo.metadata.election import Ownership
+from octavo.metadata.offloads import is_only_copy
+from octavo.metadata.store import (
+    RecordExists,
+    RecordNotFound,
+    SessionExpired,
+    VersionConflict,
+)
+from octavo.metadata.together import each_of
+from octavo.metadata.topics import (
+    PartitionLedger,
+    PartitionRecord,
+    TopicRecord,
+    TopicSettings,
+    TopicStore,
+    changes_path,
+    owner_path,
+)
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_AT_ONCE = 64
+_PAUSE_S = 0.02
+_PAUSE_S_MAX = 1.0
+_LEFTOVER = "leftover"
+"""The incarnation of what nobody knows the topic of. Those of topics begin otherwise."""
+
+TellAll = Callable[[TopicName, str, frozenset[bytes]], Coroutine[Any, Any, frozenset[int]]]
+"""Has every broker let the topic of this incarnation go, those with these claims among them; the
+partitions that were served, by the word of those who served them. Takes a bounded time."""
+
+
+class _Job:
+    """One deletion under way in this process."""
+
+    def __init__(self) -> None:
+        self.waits_for = "it has only just begun"
+        self.task: asyncio.Task[None] | None = None
+
+
+class _Marked(NamedTuple):
+    """A partition of a topic that is being deleted."""
+
+    name: PartitionName
+    record: PartitionRecord
+    version: int
+
+
+class Deletions:
+    """Deletes topics, and finishes what others have left half done."""
+
+    def __init__(
+        self,
+        records: TopicStore,
+        ledgers: LedgerClient,
+        ownership: Ownership,
+        config: BrokerConfig,
+        tell_all: TellAll,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._records = records
+        self._ledgers = ledgers
+        self._ownership = ownership
+        self._config = config
+        self._tell_all = tell_all
+        self._spawn = spawn
+        self._value = b""
+        self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
+        self._jobs: dict[tuple[TopicName, str], _Job] = {}
+
+    def start(self, value: bytes) -> None:
+        """`value` is what our claims say."""
+        self._value = value
+
+    @contextlib.asynccontextmanager
+    async def alone(self, name: TopicName) -> AsyncIterator[Callable[[], None]]:
+        """While entered, no other broker changes or deletes the topic: versions mean what they say.
+
+        Without it a topic that is deleted and made again between a look and a write might have the
+        same version both times. Call what it gives before each write: it raises `SessionExpired`
+        when the claim is gone. Waits as long as it takes.
+        """
+        path = changes_path(*name)
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        await lock.acquire()
+        try:
+            pause_s = _PAUSE_S
+            while not (await self._ownership.claim(path, self._value)).held:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+            def check() -> None:
+                if not self._ownership.held(path):
+                    raise SessionExpired(f"the session ended while {name} was being changed")
+
+            yield check
+        finally:
+            # A task of its own: cancelling us must not leave the claim standing.
+            await asyncio.shield(self._spawn(self._release(path, lock)))
+
+    async def _release(self, path: str, lock: asyncio.Lock) -> None:
+        try:
+            # A claim whose reply was not waited for stands too, and nobody knows of it.
+            if self._ownership.held(path) or (await self._ownership.claim(path, self._value)).held:
+                await self._ownership.release(path)
+        except OctavoError as error:
+            _log.warning("claim_not_released", path=path, reason=str(error))
+        finally:
+            lock.release()
+
+    async def finish(self, name: TopicName, incarnation: str) -> None:
+        """Return when this incarnation of the topic is gone.
+
+        Raises `TopicDeleting` when that takes too long; it goes on all the same.
+        """
+        job = self._jobs.get((name, incarnation))
+        if job is None:
+            job = self._jobs[name, incarnation] = _Job()
+            job.task = self._spawn(self._keep_trying(name, incarnation, job))
+            job.task.add_done_callback(lambda _: self._jobs.pop((name, incarnation), None))
+        assert job.task is not None
+        await asyncio.wait((job.task,), timeout=self._config.deletion_wait_ms / 1000)
+        if not job.task.done() or job.task.cancelled():
+            raise TopicDeleting(
+                f"topic {name} is being deleted, and that goes on by itself; it waits: "
+                f"{job.waits_for}"
+            )
+
+    async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
+        """Finish the deletions that others began, of the topics that are `mine` to look at."""
+        for namespace in await self._records.list_namespaces():
+            folders = await self._records.list_owners_folders(namespace)
+            topics = await self._records.list_topics(namespace)
+            for name in (TopicName(namespace, topic) for topic in topics):
+                if mine(name):
+                    with contextlib.suppress(TopicDeleting):
+                        await self._look_at(name)
+            for name in (TopicName(namespace, topic) for topic in folders if topic not in topics):
+                if mine(name):
+                    await self._records.remove_owners_folder(*name)
+
+    async def _look_at(self, name: TopicName) -> None:
+        try:
+            record, _ = await self._records.read_topic(*name)
+        except RecordNotFound:
+            found = TopicRecord(TopicSettings(), deleting=True, incarnation=_LEFTOVER)
+            wait_s = self._config.deletion_wait_ms / 1000
+            with contextlib.suppress(RecordNotFound, RecordExists, VersionConflict, TimeoutError):
+                async with asyncio.timeout(wait_s), self.alone(name) as check:
+                    check()
+                    await self._records.take_up_leftover(*name, found)
+                await self.finish(name, _LEFTOVER)
+            return
+        if record.deleting:
+            _log.info("deletion_taken_up", topic=str(name))
+            await self.finish(name, record.identity)
+
+    async def _keep_trying(self, name: TopicName, incarnation: str, job: _Job) -> None:
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                await self._delete(name, incarnation, job)
+                return
+            except Exception as error:  # a bug must not leave it half done in silence either
+                reason = str(error) if isinstance(error, OctavoError) else repr(error)
+                bug = None if isinstance(error, OctavoError) else error
+                job.waits_for = reason
+                _log.warning("topic_not_deleted", topic=str(name), reason=reason, exc_info=bug)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    async def _delete(self, name: TopicName, incarnation: str, job: _Job) -> None:
+        job.waits_for = "another broker is changing the topic"
+        async with self.alone(name) as check:
+            try:
+                record, version = await self._records.read_topic(*name)
+            except RecordNotFound:
+                return
+            if record.identity != incarnation:
+                return  # somebody else finished it, and another one was made since
+            if not record.deleting:
+                check()
+                await self._records.write_topic(*name, replace(record, deleting=True), version)
+            job.waits_for = "its partitions are being closed"
+            numbers = {*range(record.settings.partitions)}
+            numbers |= {*await self._records.list_partitions(*name)}
+            marked = await each_of(
+                sorted(numbers),
+                lambda n: self._mark(name.partition(n), incarnation, check),
+                _AT_ONCE,
+            )
+            # A claim that is not seen after this is newer than the marks.
+            await self._records.sync()
+            owners = await self._owners(name, numbers)
+            served = await self._tell_all(name, incarnation, frozenset(owners.values()))
+            await each_of(marked, lambda one: self._fence(one, served), _AT_ONCE)
+            await self._until_let_go(name, incarnation, owners, job)
+            await each_of(marked, lambda one: self._remove(one, check), _AT_ONCE)
+            check()
+            await self._records.remove_owners_folder(*name)
+            with contextlib.suppress(RecordNotFound):
+                await self._records.delete_topic(*name, record.guard)
+            _log.info("topic_deleted", topic=str(name), incarnation=incarnation)
+
+    async def _mark(
+        self, name: PartitionName, incarnation: str, check: Callable[[], None]
+    ) -> _Marked:
+        """Step 3, also where there is no record yet: an opening under way would make one."""
+        while True:
+            check()
+            try:
+                record, version = await self._records.read_partition(*name)
+            except RecordNotFound:
+                blank = PartitionRecord(incarnation=incarnation, deleted=True)
+                with contextlib.suppress(RecordExists):
+                    await self._records.create_partition(*name, blank)
+                continue
+            if record.deleted:
+                return _Marked(name, record, version)
+            gone = replace(record, incarnation=incarnation, deleted=True)
+            with contextlib.suppress(VersionConflict):
+                return _Marked(
+                    name, gone, await self._records.write_partition(*name, gone, version)
+                )
+
+    async def _fence(self, marked: _Marked, served: frozenset[int]) -> None:
+        """Step 5. By an owner's own word that it serves the partition no more it need not be."""
+        wanted = [link.ledger_id for link in marked.record.ledgers if link.count is None]
+        if marked.record.state_ledger is not None:
+            wanted.append(marked.record.state_ledger)
+        for ledger_id in wanted:
+            try:
+                await self._ledgers.recover(ledger_id)
+            except LedgerNotFound:
+                continue
+            except OctavoError as error:
+                if marked.name.partition not in served:
+                    raise
+                _log.info("ledger_not_fenced", ledger_id=ledger_id, reason=str(error))
+
+    async def _until_let_go(
+        self, name: TopicName, incarnation: str, owners: dict[int, bytes], job: _Job
+    ) -> None:
+        """Step 6."""
+        pause_s = _PAUSE_S
+        while owners := await self._owners(name, owners):
+            job.waits_for = f"the owners of its partitions {[*owners][:8]} have not let go yet"
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            await self._tell_all(name, incarnation, frozenset(owners.values()))
+
+    async def _owners(self, name: TopicName, numbers: Iterable[int]) -> dict[int, bytes]:
+        """The claims that stand."""
+        asked = sorted(numbers)
+        paths = [owner_path(*name.partition(number)) for number in asked]
+        found = await each_of(paths, self._ownership.owner, _AT_ONCE)
+        return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
+
+    async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:
+        """Step 7. The record goes after the ledgers that it names, so that none is forgotten."""
+        name, record, version = marked
+        while True:
+            for ledger_id in _ledgers_of(record):
+                with contextlib.suppress(LedgerNotFound):
+                    await self._ledgers.delete(ledger_id)
+            check()
+            try:
+                return await self._records.delete_partition(*name, version)
+            except VersionConflict:  # a job changed its part of it meanwhile
+                record, version = await self._records.read_partition(*name)
+            except RecordNotFound:
+                return None
+
+
+def _ledgers_of(record: PartitionRecord) -> Iterable[int]:
+    links: Iterable[PartitionLedger] = record.ledgers
+    yield from (link.ledger_id for link in links if not is_only_copy(link.offload))
+    if record.state_ledger is not None:
+        yield record.state_ledger
+    yield from compacted_ledgers(record)

@@ -1,0 +1,118 @@
+"""Finds ledgers that nobody names any more, and removes them; the rule is in log/leftover.py.
+
+Each sweep looks at some of all ledgers and goes on behind them the next time, so it costs the same
+however many there are. Each broker removes what belongs to the topics that it is preferred for, by
+the ledgers' own labels: of topics that are gone, too. Nothing but suspicions is kept, and losing
+them costs time. Two brokers that take a topic for theirs do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from octavo.broker.config import BrokerConfig
+from octavo.broker.log.leftover import Label, Suspects, label_of, may_go
+from octavo.broker.types import PartitionName, TopicName
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.store import BadRecord, RecordNotFound
+from octavo.metadata.together import each_of
+from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
+
+_log = structlog.get_logger()
+_AT_ONCE = 16
+_LOOKED_AT_MAX = 2_000
+"""Ledgers that one sweep looks at, besides suspects."""
+_SUSPECTS_MAX = 1_000
+"""With so many no new ones are looked for."""
+
+_Records = tuple[TopicRecord | None, PartitionRecord | None]
+
+
+class Leftovers:
+    """Sweeps ledgers. `removed` counts since the start."""
+
+    def __init__(self, records: TopicStore, ledgers: LedgerClient, config: BrokerConfig) -> None:
+        self._records = records
+        self._ledgers = ledgers
+        self._suspects = Suspects(config.leftover_grace_ms / 1000)
+        self._to_look_at: list[int] = []
+        self.removed = 0
+
+    async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
+        """Look at the next ledgers, and remove what was proved twice to be left over.
+
+        `mine`: which topics' ledgers are this broker's to remove. Raises what the metadata store
+        does.
+        """
+        asked = await self._next()
+        labels = zip(asked, await each_of(asked, self._label, _AT_ONCE), strict=True)
+        ours = {one: of for one, of in labels if of is not None and mine(of.partition.topic_name)}
+        for other in asked:
+            if other not in ours:
+                self._suspects.acquitted(other)
+        # What is read from here on is at least as new as the ledgers are.
+        await self._records.sync()
+        now_s = asyncio.get_running_loop().time()
+        by_partition: dict[PartitionName, list[int]] = {}
+        for ledger_id, label in ours.items():
+            by_partition.setdefault(label.partition, []).append(ledger_id)
+        found = await each_of(by_partition, self._read, _AT_ONCE)
+        going = []
+        for records, ids in zip(found, by_partition.values(), strict=True):
+            for ledger_id in ids:
+                goes = records is not None and may_go(ledger_id, ours[ledger_id], *records)
+                if self._suspects.judged(ledger_id, now_s, goes=goes):
+                    going.append(ledger_id)
+        await each_of(going, partial(self._remove, ours), _AT_ONCE)
+
+    async def _next(self) -> list[int]:
+        """The suspects, and the ledgers whose turn it is."""
+        suspects = self._suspects.known
+        if len(suspects) >= _SUSPECTS_MAX:
+            return suspects[:_SUSPECTS_MAX]
+        if not self._to_look_at:
+            self._to_look_at = await self._ledgers.list()
+        turn = self._to_look_at[:_LOOKED_AT_MAX]
+        del self._to_look_at[:_LOOKED_AT_MAX]
+        return sorted({*suspects, *turn})
+
+    async def _label(self, ledger_id: int) -> Label | None:
+        try:
+            return label_of((await self._ledgers.metadata(ledger_id)).custom)
+        except (LedgerNotFound, BadRecord):
+            return None
+
+    async def _read(self, name: PartitionName) -> _Records | None:
+        """None when one cannot be read: that proves nothing."""
+        topic = record = None
+        try:
+            with contextlib.suppress(RecordNotFound):
+                topic, _ = await self._records.read_topic(*name.topic_name)
+            with contextlib.suppress(RecordNotFound):
+                record, _ = await self._records.read_partition(*name)
+        except BadRecord:
+            return None
+        return topic, record
+
+    async def _remove(self, labels: dict[int, Label], ledger_id: int) -> None:
+        try:
+            await self._ledgers.delete(ledger_id)
+        except LedgerNotFound:  # its maker has removed it, or another broker
+            self._suspects.acquitted(ledger_id)
+            return
+        self._suspects.acquitted(ledger_id)
+        self.removed += 1
+        label = labels[ledger_id]
+        _log.info(
+            "leftover_removed",
+            ledger_id=ledger_id,
+            partition=str(label.partition),
+            incarnation=label.incarnation,
+            epoch=label.epoch,
+        )

@@ -1,0 +1,260 @@
+"""The live brokers: our own registration, the others as a watch shows them, who is preferred.
+
+A broker is alive as long as its ephemeral record stands. Which of the live brokers should own a
+partition says `preference.py`: all brokers come to the same answer. It is a preference, no more.
+Whoever claims a partition that nobody owns goes by all live brokers; a partition that is served is
+handed on only to a broker that has settled: up for a while, as is this one, without a break in
+our own session. So brokers that come and go make nothing move to and fro.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgpack
+import structlog
+
+from octavo.broker.cluster.preference import preferred_brokers
+from octavo.broker.errors import BrokerIdTaken, OwnerNotRegistered
+from octavo.broker.types import BrokerInfo, TopicName
+from octavo.metadata.election import Ownership
+from octavo.metadata.paths import is_safe_name
+from octavo.metadata.store import MetadataStore, RecordNotFound, SessionState, Watch
+from octavo.metadata.topics import BROKERS_ROOT, broker_path
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_RETRY_S = 0.2
+_TOPICS_REMEMBERED = 4_096
+"""What was computed for others is computed again when it is wanted."""
+_STRANGERS_TOLD_S = 60.0
+"""Owners that are no live broker are told in the log once in so long."""
+_TAKEN_SESSIONS_MAX = 2
+"""A record that stands for longer than so many session timeouts is no leftover of our past."""
+
+
+def encode_broker(info: BrokerInfo, run: str) -> bytes:
+    """The value of a broker's and of an owner's record; `run` differs at every start."""
+    packed: bytes = msgpack.packb({"v": 1, "id": info.broker_id, "url": info.url, "run": run})
+    return packed
+
+
+def decode_broker(value: bytes) -> BrokerInfo | None:
+    """Who wrote the record; None when it is not ours to understand."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
+        fields = msgpack.unpackb(value)
+        return BrokerInfo(str(fields["id"]), str(fields["url"]))
+    return None
+
+
+class Members:
+    """Our registration and the set of all live brokers."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ownership: Ownership,
+        settle_ms: int,
+        on_gone: Callable[[], None],
+        on_taken: Callable[[BrokerIdTaken], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._settle_s = settle_ms / 1000
+        self._preferred = functools.lru_cache(_TOPICS_REMEMBERED)(preferred_brokers)
+        self._on_gone = on_gone
+        self._on_taken = on_taken
+        self._spawn = spawn
+        self._value = b""
+        self._values: dict[str, bytes] = {}
+        """The records as last read; they differ from one start of a broker to the next."""
+        self._up_since_s: dict[str, float] = {}
+        """When each record was first seen here."""
+        self._undisturbed_since_s = 0.0
+        self._watch: Watch | None = None
+        self._registered = False
+        self._namesake: bytes | None = None
+        self._namesake_seen_s = 0.0
+        self._namesake_for_s = 0.0
+        self._strangers = 0
+        """Owners that are no live broker, met since that was last told."""
+        self._strangers_told_s = -_STRANGERS_TOLD_S
+        self._alarm = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self.own = BrokerInfo("", "")
+        self.live: dict[str, BrokerInfo] = {}
+
+    async def start(self, own: BrokerInfo, value: bytes) -> None:
+        """Register and learn who else is there."""
+        self.own, self._value = own, value
+        self._registered = True
+        self._undisturbed_since_s = asyncio.get_running_loop().time()
+        self._watch = self._store.watch_children(BROKERS_ROOT, self._alarm.set)
+        self._store.on_session(self._session_changed)
+        await self._register()
+        await self._reload()
+        self._following = asyncio.create_task(self._follow(), name="members")
+
+    async def leave(self) -> None:
+        """From now on the others prefer each other."""
+        self._registered = False
+        await self._ownership.release(broker_path(self.own.broker_id))
+
+    async def close(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
+        """Who should own each partition of a topic that has so many, were it free now."""
+        live = self.live or {self.own.broker_id: self.own}
+        return tuple(live[one] for one in self._preferred(topic, partitions, tuple(sorted(live))))
+
+    async def check_registered(self, owner: BrokerInfo) -> None:
+        """Calls go to registered brokers only, whatever an owner's record says.
+
+        Raises `OwnerNotRegistered`, and what reading records does.
+        """
+        if self.live.get(owner.broker_id) == owner:
+            return
+        if is_safe_name(owner.broker_id):  # our watch may be late by any time
+            value = await self._read(owner.broker_id)
+            if value is not None and decode_broker(value) == owner:
+                self._alarm.set()
+                return
+        self._strangers += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._strangers_told_s >= _STRANGERS_TOLD_S:
+            _log.warning(
+                "owner_not_registered",
+                owner=owner.broker_id,
+                url=owner.url[:200],
+                count=self._strangers,
+            )
+            self._strangers, self._strangers_told_s = 0, now_s
+        raise OwnerNotRegistered(
+            f"the metadata names broker {owner.broker_id} as the owner, but no live broker is "
+            "registered by that name at the address given there; nothing is sent to it. It is "
+            "served again when that record goes, which is when its session ends"
+        )
+
+    def settled(self) -> tuple[str, ...]:
+        """The brokers that have been up for long enough to be given what is served; sorted.
+
+        None of them while this broker itself has not settled, or is without its session.
+        """
+        settled_since_s = asyncio.get_running_loop().time() - self._settle_s
+        if (
+            not self._registered
+            or self._store.session_state is not SessionState.CONNECTED
+            or self._undisturbed_since_s > settled_since_s
+        ):
+            return ()
+        return tuple(sorted(one for one in self.live if self._up_since_s[one] <= settled_since_s))
+
+    def heirs(
+        self, topic: TopicName, partitions: int, settled: tuple[str, ...]
+    ) -> tuple[str | None, ...]:
+        """Who should be given each partition when it is served by somebody else; None: nobody yet.
+
+        Those whom all would send to afterwards, and who would also have it if whatever has not
+        settled went away again.
+        """
+        if not settled:
+            return (None,) * partitions
+        wanted = self._preferred(topic, partitions, settled)
+        return tuple(
+            one if one == now.broker_id else None
+            for one, now in zip(wanted, self.preferred(topic, partitions), strict=True)
+        )
+
+    def _session_changed(self, state: SessionState) -> None:
+        # A new session owns nothing: register again, then look who is there.
+        self._undisturbed_since_s = asyncio.get_running_loop().time()
+        if state is SessionState.CONNECTED:
+            self._alarm.set()
+        else:
+            _log.warning("metadata_session", broker=self.own.broker_id, state=state.value)
+
+    async def _follow(self) -> None:
+        while True:
+            await self._alarm.wait()
+            self._alarm.clear()
+            try:
+                if self._registered:
+                    await self._register()
+                await self._reload()
+            except Exception as error:  # a bug must not deafen this broker in silence
+                bug = None if isinstance(error, OctavoError) else error
+                _log.warning("brokers_not_read", reason=str(error), exc_info=bug)
+                await asyncio.sleep(_RETRY_S)
+                self._alarm.set()
+
+    async def _register(self) -> None:
+        path = broker_path(self.own.broker_id)
+        if not self._ownership.held(path):
+            claim = await self._ownership.claim(path, self._value)
+            if not claim.held:
+                self._is_taken(claim.owner)
+                return
+        self._namesake = None
+
+    def _is_taken(self, owner: bytes) -> None:
+        """Our former process, whose session has not ended yet, or a namesake that lives."""
+        now_s = asyncio.get_running_loop().time()
+        if owner != self._namesake:
+            self._namesake, self._namesake_for_s = owner, 0.0
+            _log.warning("broker_id_taken", broker=self.own.broker_id)
+        else:  # only time in which the store answered: while it is away no session ends
+            self._namesake_for_s += min(now_s - self._namesake_seen_s, 2 * _RETRY_S)
+        self._namesake_seen_s = now_s
+        if self._namesake_for_s > _TAKEN_SESSIONS_MAX * self._store.session_timeout_ms / 1000:
+            other = decode_broker(owner)
+            where = other.url if other is not None else "an unknown address"
+            self._on_taken(
+                BrokerIdTaken(
+                    f"broker id {self.own.broker_id} belongs to a living broker at {where}: "
+                    "give this one another broker_id, or stop that one"
+                )
+            )
+        else:
+            self._spawn(self._again())
+
+    async def _again(self) -> None:
+        await asyncio.sleep(_RETRY_S)
+        self._alarm.set()
+
+    async def _reload(self) -> None:
+        names = await self._store.children(BROKERS_ROOT)
+        values = dict(zip(names, await asyncio.gather(*map(self._read, names)), strict=True))
+        if self._registered:
+            values[self.own.broker_id] = self._value
+        else:
+            values.pop(self.own.broker_id, None)
+        found = {name: info for name, v in values.items() if (info := decode_broker(v or b""))}
+        # A broker that came back under its name has lost its partitions like one that is gone.
+        gone = sorted(n for n, value in self._values.items() if values.get(n) != value)
+        self._values = {name: value for name, value in values.items() if value is not None}
+        now_s = asyncio.get_running_loop().time()
+        self._up_since_s = {
+            name: now_s if name in gone else self._up_since_s.get(name, now_s) for name in found
+        }
+        if found != self.live or gone:
+            self.live = found
+            _log.info("brokers_changed", live=sorted(found), gone=gone)
+            if gone:
+                self._on_gone()
+
+    async def _read(self, name: str) -> bytes | None:
+        try:
+            return (await self._store.get(broker_path(name))).value
+        except RecordNotFound:
+            return None

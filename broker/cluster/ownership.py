@@ -1,0 +1,450 @@
+"""Who serves which partition: claims, take-over, hand-over.
+
+    unowned → claimed (our ephemeral record stands) → opened (recovered, new ledger) → served
+                                                       ↓ session over, fenced, deleted: dropped
+                                                       ↓ handed over: closed, then released
+
+The ephemeral record is the truth about who should serve; that nobody else's writes succeed is the
+ledgers' business (fencing). When a broker vanishes, each survivor takes at once the partitions for
+which it is now preferred; a partition that nobody asked for so far stays unowned. One that another
+broker should have is handed on to it (balance.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from octavo.broker.cluster.lookups import Lookups
+from octavo.broker.cluster.members import Members, decode_broker
+from octavo.broker.cluster.topics import Topics
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import (
+    NotOwner,
+    PartitionMoving,
+    PartitionNotFound,
+    TopicNotFound,
+    cannot_be_opened,
+)
+from octavo.broker.log.record import OwnershipLost
+from octavo.broker.partition.partition import Partition
+from octavo.broker.partition.surroundings import Surroundings
+from octavo.broker.types import (
+    BrokerInfo,
+    Owner,
+    PartitionName,
+    PartitionState,
+    TopicInfo,
+    TopicName,
+    TopicSettings,
+)
+from octavo.metadata.election import Ownership
+from octavo.metadata.store import RecordNotFound
+from octavo.metadata.topics import TopicStore, owner_path
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_LOOKUPS_AT_ONCE = 64
+_OPENINGS_AT_ONCE = 32
+"""A survivor of a large broker opens thousands of partitions: not all at the same time."""
+_NOWHERE = PartitionName("", "", -1)
+_SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
+
+
+class _Local:
+    """A partition that is ours, or is about to be."""
+
+    __slots__ = ("error", "opened", "partition", "settings", "since_s", "task")
+
+    def __init__(self, partition: Partition, settings: Callable[[], TopicSettings]) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.since_s = 0.0
+        """When it was opened."""
+        self.opened = asyncio.Event()
+        """Set when it is open, or when `error` says why it is not (yet)."""
+        self.error: OctavoError | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Owners:
+    """The partitions of one broker, and what it knows of the others' ones."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        config: BrokerConfig,
+        topics: Topics,
+        records: TopicStore,
+        ownership: Ownership,
+        members: Members,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._around = around
+        self._config = config
+        self._topics = topics
+        self._records = records
+        self._ownership = ownership
+        self._members = members
+        self._spawn = spawn
+        self._value = b""
+        self._local: dict[PartitionName, _Local] = {}
+        self._releasing: dict[PartitionName, int] = {}
+        """Whose owner records are being given up."""
+        self._names: dict[str, PartitionName] = {}
+        """Of `_local`, by the path of the ownership record."""
+        self._outstanding: dict[PartitionName, None] = {}
+        """Claimed here at some time, of topics that may stand still."""
+        self._lookups = Lookups(ownership, spawn, self._owner_changed)
+        self._openings = asyncio.Semaphore(_OPENINGS_AT_ONCE)
+        self._stopping = False
+        self._reconciling = False
+        self._reconcile_again = False
+        ownership.on_lost(self._claim_lost)
+
+    def start(self, value: bytes) -> None:
+        """`value` is what our claims say."""
+        self._value = value
+
+    def open_partitions(self) -> list[Partition]:
+        """All that are served here."""
+        return [
+            local.partition for local in self._local.values() if local.partition.state in _SERVING
+        ]
+
+    def served_since(self, upto_s: float) -> list[tuple[PartitionName, int]]:
+        """What is open here since `upto_s` or longer; with how many partitions its topic has."""
+        return [
+            (name, local.settings().partitions)
+            for name, local in self._local.items()
+            if local.partition.state is PartitionState.OPEN
+            and local.opened.is_set()
+            and local.since_s <= upto_s
+        ]
+
+    async def owner_of(
+        self, name: PartitionName, *, forwarded: bool, incarnation: str | None = None
+    ) -> Owner:
+        """See `Broker.owner_of`."""
+        info = await self._check_exists(name, incarnation)
+        local = self._local.get(name)
+        if local is not None and local.partition.incarnation != info.incarnation:
+            info = await self._topics.newest(name.topic_name)
+            if local.partition.incarnation != info.incarnation:
+                local.partition.abandon("its topic was deleted")
+            raise PartitionMoving(f"{name} is of another topic than it was; ask again")
+        if local is None:
+            owner = await self._lookups.of(name).owner.value()
+            if owner is not None and owner.broker_id != self._members.own.broker_id:
+                return Owner(owner.broker_id, owner.url, False, info.incarnation)
+            if self._stopping:
+                raise PartitionMoving(f"{name} is being handed over by this broker")
+            if name in self._releasing:
+                raise PartitionMoving(f"{name} is being released by this broker; ask again")
+            preferred = self._preferred(name, info.settings)
+            # A record of ours that nobody is releasing is left over from a release that failed:
+            # as long as our session lives, nobody else can open the partition.
+            ours = owner is not None or preferred.broker_id == self._members.own.broker_id
+            if not ours and not forwarded:
+                return Owner(preferred.broker_id, preferred.url, False, info.incarnation)
+            local = self._claim(name, info.incarnation, info.settings)
+        return await self._wait_until_open(name, local)
+
+    def owner_changes(self, name: PartitionName) -> int:
+        """See `Broker.owner_changes`."""
+        return self._lookups.changes(name)
+
+    async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
+        """See `Broker.until_owner_changes`."""
+        await self._lookups.until_changed(name, seen, timeout_s)
+
+    def doubt_owner(self, name: PartitionName) -> None:
+        """See `Broker.doubt_owner`."""
+        self._lookups.of(name).owner.alarm()
+
+    async def partition(self, name: PartitionName) -> Partition:
+        """See `Broker.partition`."""
+        local = self._local.get(name)
+        if local is None or not local.opened.is_set() or local.error is not None:
+            raise NotOwner(f"{name} is not served by this broker")
+        return local.partition
+
+    def reconcile(self) -> None:
+        """Brokers went or came: take what nobody owns and we are preferred for, watch the rest."""
+        self._reconcile_again = True
+        if not self._reconciling and not self._stopping:
+            self._reconciling = True
+            self._spawn(self._reconcile())
+
+    def topic_deleted(self, topic: TopicName) -> None:
+        """Its partitions are served no more, nor looked up."""
+        for name in [name for name in self._local if name.topic_name == topic]:
+            self._local[name].partition.abandon("its topic was deleted")
+        self._lookups.forget(topic)
+
+    async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
+        """See `Broker.let_go`."""
+        held = [
+            (name, local.partition)
+            for name, local in self._local.items()
+            if name.topic_name == topic and local.partition.incarnation == incarnation
+        ]
+        served = [name.partition for name, partition in held if partition.state in _SERVING]
+        for _, partition in held:
+            partition.abandon("its topic was deleted")
+        # A release that failed, or a claim that nobody waited for, has left a record of ours.
+        for name in [name for name in self._outstanding if name.topic_name == topic]:
+            if name not in self._local and name not in self._releasing:
+                self._spawn(self._release_quietly(name, claim=True))
+        return served
+
+    async def hand_over(self) -> None:
+        """Close every partition and release it; whoever is preferred then claims it at once."""
+        self._stopping = True
+        try:
+            async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
+                await asyncio.gather(*(self._hand_over(name) for name in list(self._local)))
+        except TimeoutError:
+            _log.warning("handover_incomplete", partitions=[str(name) for name in self._local])
+            for local in list(self._local.values()):
+                local.partition.abandon("this broker is stopping")
+        self._lookups.forget()
+
+    async def hand_on(
+        self, name: PartitionName, ask: Callable[[str], Awaitable[None]], timeout_s: float
+    ) -> BrokerInfo | None:
+        """Close a partition, release it, and return who has it then; None when that is nobody.
+
+        `ask(incarnation)` has the heir take it; taken back if nobody has it within `timeout_s`.
+        """
+        local = self._local.get(name)
+        if local is None or self._stopping:
+            return None
+        lookup = self._lookups.of(name)
+        try:
+            async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
+                await self._hand_over(name)
+        except TimeoutError:
+            _log.warning("handover_incomplete", partitions=[str(name)])
+        with contextlib.suppress(TimeoutError, OctavoError):
+            async with asyncio.timeout(timeout_s):
+                owner = await lookup.until_owned(lambda: ask(local.partition.incarnation))
+                return owner if owner.broker_id != self._members.own.broker_id else None
+        if not self._stopping:
+            self._claim(name, local.partition.incarnation, local.settings())
+        return None
+
+    # Claims
+
+    def _claim(self, name: PartitionName, incarnation: str, settings: TopicSettings) -> _Local:
+        """Begin to claim and open; idempotent while that is under way."""
+        local = self._local.get(name)
+        if local is None:
+
+            def newest() -> TopicSettings:
+                return self._topics.settings_of(name.topic_name, settings)
+
+            partition = Partition(name, incarnation, self._around, newest, self._partition_lost)
+            local = self._local[name] = _Local(partition, newest)
+            self._names[owner_path(*name)] = name
+            self._outstanding[name] = None
+            local.task = asyncio.create_task(self._run(name, local), name=f"claim {name}")
+        return local
+
+    async def _run(self, name: PartitionName, local: _Local) -> None:
+        """Claim, then open, again and again until it is open or turns out to be another's."""
+        delay_ms = self._config.reopen_delay_ms
+        path = owner_path(*name)
+        while self._local.get(name) is local:
+            try:
+                claim = await self._ownership.claim(path, self._value)
+                if not claim.held:
+                    self._forget(name, local, NotOwner(f"{name} was claimed by another broker"))
+                    self._lookups.note(name, decode_broker(claim.owner))
+                    return
+                async with self._openings:
+                    await local.partition.open()
+                self._opened(name, local)
+                return
+            except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
+                self._topics.forget(name.topic_name)  # we may not have heard of its deletion
+                self._forget(name, local, NotOwner(f"{name}: {error}"))
+                await self._release_quietly(name)
+                return
+            except Exception as error:  # a bug must not leave everybody waiting in silence
+                reason = str(error) if isinstance(error, OctavoError) else repr(error)
+                local.error = cannot_be_opened(f"{name} cannot be opened: {reason}", error)
+                local.opened.set()
+                bug = None if isinstance(error, OctavoError) else error
+                _log.warning(
+                    "partition_not_opened", partition=str(name), reason=reason, exc_info=bug
+                )
+            await asyncio.sleep(delay_ms / 1000)
+            delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
+
+    def _opened(self, name: PartitionName, local: _Local) -> None:
+        if self._local.get(name) is not local:
+            local.partition.abandon("its claim was lost while it was being opened")
+            return
+        local.error = None
+        local.since_s = asyncio.get_running_loop().time()
+        local.opened.set()
+        self._lookups.note(name, self._members.own)
+
+    async def _wait_until_open(self, name: PartitionName, local: _Local) -> Owner:
+        try:
+            async with asyncio.timeout(self._config.claim_wait_ms / 1000):
+                await local.opened.wait()
+        except TimeoutError:
+            raise PartitionMoving(f"{name} is being opened by this broker; ask again") from None
+        if isinstance(local.error, NotOwner):
+            raise PartitionMoving(f"{local.error}; ask again")
+        if local.error is not None:
+            raise local.error
+        own = self._members.own
+        return Owner(own.broker_id, own.url, True, local.partition.incarnation)
+
+    def _forget(self, name: PartitionName, local: _Local, error: NotOwner) -> None:
+        if self._local.get(name) is local:
+            del self._local[name]
+            del self._names[owner_path(*name)]
+        local.error = error
+        local.opened.set()
+
+    def _claim_lost(self, path: str) -> None:
+        """Our session is over: others may own the partition any moment. Stop acking now."""
+        local = self._local.get(self._names.get(path, _NOWHERE))
+        if local is not None:
+            local.partition.abandon("this broker's session has ended")
+
+    def _partition_lost(self, partition: Partition) -> None:
+        local = self._local.get(partition.name)
+        if local is not None and local.partition is partition:
+            self._forget(partition.name, local, NotOwner(f"{partition.name} was lost"))
+            if local.task is not None:
+                local.task.cancel()
+            self._spawn(self._release_quietly(partition.name))
+
+    def _release_quietly(
+        self, name: PartitionName, *, claim: bool = False
+    ) -> Coroutine[Any, Any, None]:
+        # Noted at once, not when it first runs: a claim in between would hold what is given up.
+        self._releasing[name] = self._releasing.get(name, 0) + 1
+        return self._release_noted(name, claim=claim)
+
+    async def _release_noted(self, name: PartitionName, *, claim: bool) -> None:
+        """`claim`: a record of ours may stand that is not known to be ours."""
+        path = owner_path(*name)
+        try:
+            if claim and await self._ownership.owner(path) == self._value:
+                await self._ownership.claim(path, self._value)
+            await self._ownership.release(path)
+            if claim:
+                self._outstanding.pop(name, None)
+            self._lookups.released(name)
+        except OctavoError as error:
+            _log.warning("claim_not_released", path=path, reason=str(error))
+        finally:
+            self._releasing[name] -= 1
+            if not self._releasing[name]:
+                del self._releasing[name]
+
+    async def _hand_over(self, name: PartitionName) -> None:
+        local = self._local.get(name)
+        if local is None:
+            return
+        if local.task is not None and not local.task.done():
+            local.task.cancel()
+            await asyncio.gather(local.task, return_exceptions=True)
+        try:
+            await local.partition.close(graceful=True)
+        finally:
+            self._forget(name, local, NotOwner(f"{name} was handed over"))
+            released = self._spawn(self._release_quietly(name))
+        await asyncio.wait((released,))
+
+    def _preferred(self, name: PartitionName, settings: TopicSettings) -> BrokerInfo:
+        return self._members.preferred(name.topic_name, settings.partitions)[name.partition]
+
+    async def _check_exists(self, name: PartitionName, incarnation: str | None = None) -> TopicInfo:
+        info = await self._topics.get_bound(name.topic_name, incarnation)
+        if not 0 <= name.partition < info.settings.partitions:
+            info = await self._topics.newest(name.topic_name)  # it may have grown
+        if not 0 <= name.partition < info.settings.partitions:
+            raise PartitionNotFound(
+                f"topic {name.topic_name} has partitions 0 to {info.settings.partitions - 1}, "
+                f"not {name.partition}"
+            )
+        return info
+
+    # What nobody owns
+
+    def _owner_changed(self, name: PartitionName) -> None:
+        if not self._stopping:
+            self._spawn(self._take_if_free(name, used=True))
+
+    async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
+        """Claim an unowned partition that we are preferred for, if it is in use."""
+        try:
+            if name in self._local or self._stopping:
+                await self._verify_own(name)
+                return
+            info = await self._check_exists(name)
+            own = self._preferred(name, info.settings).broker_id == self._members.own.broker_id
+            if (
+                own
+                and await self._lookups.of(name).owner.newest() is None
+                and name not in self._releasing
+                and (used or (await self._records.read_partition(*name))[0].ledgers)
+            ):
+                self._claim(name, info.incarnation, info.settings)
+        except (TopicNotFound, PartitionNotFound, RecordNotFound):
+            return  # deleted meanwhile, or never opened by anybody
+        except OctavoError as error:
+            _log.warning("owner_not_read", partition=str(name), reason=str(error))
+            self.reconcile()  # by and by
+
+    async def _verify_own(self, name: PartitionName) -> None:
+        """Somebody touched the record of a partition that is served here: is it still ours?"""
+        local = self._local.get(name)
+        if local is None or not local.opened.is_set() or local.error is not None:
+            return
+        owner = await self._ownership.owner(owner_path(*name))
+        if owner != self._value and self._local.get(name) is local:
+            local.partition.abandon("its ownership record is gone")
+
+    async def _reconcile(self) -> None:
+        delay_ms = self._config.reopen_delay_ms
+        try:
+            while self._reconcile_again and not self._stopping:
+                self._reconcile_again = False
+                try:
+                    await self._take_all_free()
+                except Exception as error:  # a bug must not end the trying in silence
+                    bug = None if isinstance(error, OctavoError) else error
+                    _log.warning("topics_not_read", reason=str(error), exc_info=bug)
+                    self._reconcile_again = True
+                if self._reconcile_again:
+                    await asyncio.sleep(delay_ms / 1000)
+                    delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
+        finally:
+            self._reconciling = False
+
+    async def _take_all_free(self) -> None:
+        own = self._members.own
+        wanted = [
+            name
+            for topic in await self._topics.all_topics()
+            for number, broker in enumerate(
+                self._members.preferred(topic.name, topic.settings.partitions)
+            )
+            if broker.broker_id == own.broker_id
+            and (name := topic.name.partition(number)) not in self._local
+        ]
+        for start in range(0, len(wanted), _LOOKUPS_AT_ONCE):
+            batch = wanted[start : start + _LOOKUPS_AT_ONCE]
+            await asyncio.gather(*(self._take_if_free(name, used=False) for name in batch))

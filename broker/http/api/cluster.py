@@ -1,0 +1,285 @@
+"""The cluster seen from one broker: ledgers, bookies, brokers, health, metrics, the API itself.
+
+Answered from what this broker last saw (http/overview.py), from the metadata store, from the
+bookies (an entry, a ledger's recovery) and from this process; nothing needs a partition's owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.cluster.in_use import FORCED_EVERY_S, in_use, user_of
+from octavo.broker.http.browsers import PAGE_HEADERS
+from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
+from octavo.broker.http.openapi import document
+from octavo.broker.http.overview import Seen
+from octavo.broker.http.problems import Problem
+from octavo.broker.http.status_page import page
+from octavo.ledger.errors import BeyondLastConfirmed
+from octavo.ledger.recover.events import RecoveryEvent
+from octavo.metadata.bookies import BookieInfo
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
+from octavo.metadata.store import MetadataUnavailable
+from octavo.protocol.batch import BatchHeader, InvalidBatch, read_header
+
+OCTETS = "application/octet-stream"
+LEDGERS_SHOWN_MAX = 10_000
+_WAY_OUT = f"To do it all the same: ?force=true, once in {FORCED_EVERY_S:g} s"
+
+# ---- ledgers
+
+
+async def list_ledgers(call: Call) -> web.StreamResponse:
+    """`GET /v1/ledgers`: ids, ascending."""
+    after = call.integer("after", -1, -1, OFFSET_MAX)
+    limit = call.integer("limit", 1000, 1, LEDGERS_SHOWN_MAX)
+    listed = await call.services.overview.prompt(call.services.ledgers.list())
+    found = sorted(number for number in listed if number > after)
+    more = len(found) > limit
+    return call.reply({"ledgers": found[:limit], "more": more})
+
+
+async def get_ledger(call: Call) -> web.StreamResponse:
+    """`GET /v1/ledgers/{ledger}`."""
+    ledger_id = _number(call, "ledger")
+    asked = call.services.ledgers.metadata(ledger_id)
+    return call.reply(show_ledger(await call.services.overview.prompt(asked)))
+
+
+async def get_entry(call: Call) -> web.StreamResponse:
+    """`GET /v1/ledgers/{ledger}/entries/{entry}`: the payload, or what its batch says of itself."""
+    ledger_id, entry_id = _number(call, "ledger"), _number(call, "entry")
+    reader = await call.services.ledgers.open(ledger_id)
+    try:
+        entries = await reader.read(entry_id, entry_id)
+    except BeyondLastConfirmed as error:
+        raise Problem(
+            404,
+            "no-such-entry",
+            f"ledger {ledger_id} has no entry {entry_id}: {error}",
+        ) from None
+    finally:
+        await reader.close()
+    payload = bytes(entries[0].payload)
+    if OCTETS in call.headers.get("Accept", "").lower():
+        return web.Response(body=payload, content_type=OCTETS)
+    return call.reply(
+        {
+            "ledger": ledger_id,
+            "entry": entry_id,
+            "last_add_confirmed": entries[0].last_add_confirmed,
+            "length": entries[0].length,
+            "payload_bytes": len(payload),
+            "batch": _show_batch(payload),
+            "payload_base64": payload,
+        }
+    )
+
+
+async def recover_ledger(call: Call) -> web.StreamResponse:
+    """`POST /v1/ledgers/{ledger}/recover`: fence it, find its end, close it."""
+    ledger_id = _number(call, "ledger")
+    is_forced = call.choice("force", "false", "false", "true") == "true"
+    ledgers, door = call.services.ledgers, call.services.recoveries
+    found = await ledgers.metadata(ledger_id)
+    if found.state is LedgerState.CLOSED:
+        return call.reply({**show_ledger(found), "steps": []})
+    user = await user_of(call.services.store, found)
+    if user is not None and not is_forced:
+        raise in_use(found, user, _WAY_OUT)
+    now_s = asyncio.get_running_loop().time()
+    with door.entered(now_s):
+        if user is not None:
+            door.force(now_s)
+        steps: list[dict[str, Any]] = []
+        metadata = await ledgers.recover(
+            ledger_id, observe=lambda event: steps.append(_show_step(event))
+        )
+    return call.reply({**show_ledger(metadata), "steps": steps})
+
+
+def show_ledger(metadata: LedgerMetadata) -> dict[str, Any]:
+    """A ledger's metadata as JSON. The password never leaves the cluster."""
+    closed = metadata.state.name == "CLOSED"
+    return {
+        "id": metadata.ledger_id,
+        "state": metadata.state.name,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest_type": metadata.digest_type.name,
+        "created": metadata.created_ms,
+        "last_entry": metadata.last_entry if closed else None,
+        "length": metadata.length if closed else None,
+        "fragments": [
+            {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
+            for fragment in metadata.fragments
+        ],
+        "custom": {
+            name: value.decode("utf-8", "replace") for name, value in metadata.custom.items()
+        },
+    }
+
+
+def _show_step(event: RecoveryEvent) -> dict[str, Any]:
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    return {"step": event.step, "event": name, **asdict(event)}
+
+
+def _show_batch(payload: bytes) -> dict[str, Any] | None:
+    try:
+        header: BatchHeader = read_header(payload)
+    except InvalidBatch:
+        return None
+    return header._asdict()
+
+
+def _number(call: Call, name: str) -> int:
+    text = call.variables[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= OFFSET_MAX):
+        raise bad_parameter(name, text, f"a whole number from 0 to {OFFSET_MAX}")
+    return int(text)
+
+
+# ---- nodes
+
+
+async def list_bookies(call: Call) -> web.StreamResponse:
+    """`GET /v1/bookies`."""
+    seen = await call.services.overview.look()
+    if seen.bookies is None:
+        raise MetadataUnavailable("the bookies have not been read yet since this broker started")
+    return call.reply({"bookies": _bookies(seen.bookies), "stale": _stale(seen, "bookies")})
+
+
+def _stale(seen: Seen, *shown: str) -> dict[str, Any] | None:
+    """Which of what is `shown` may be out of date, and since when."""
+    names = [name for name in seen.stale if name in shown]
+    return {"what": names, "since": seen.stale_since_ms} if names else None
+
+
+def _bookies(found: dict[str, BookieInfo]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": info.bookie_id,
+            "host": info.host,
+            "port": info.port,
+            "read_only": info.read_only,
+            "properties": dict(info.properties),
+        }
+        for _, info in sorted(found.items())
+    ]
+
+
+def _brokers(call: Call) -> list[dict[str, Any]]:
+    broker = call.services.broker
+    return [
+        {"id": one.broker_id, "url": one.url, "self": one.broker_id == broker.broker_id}
+        for one in broker.brokers()
+    ]
+
+
+async def list_brokers(call: Call) -> web.StreamResponse:
+    """`GET /v1/brokers`."""
+    return call.reply({"brokers": _brokers(call)})
+
+
+async def get_cluster(call: Call) -> web.StreamResponse:
+    """`GET /v1/cluster`: nodes, topics, and what this broker serves; from memory if need be."""
+    return call.reply(await cluster_figures(call))
+
+
+async def confirm_clock(call: Call) -> web.StreamResponse:
+    """`POST /v1/cluster/clock`: whoever operates it says that this broker's clock is right."""
+    return call.reply(show_clock(await call.services.broker.confirm_clock()))
+
+
+def show_clock(time: DeletionTime | None) -> dict[str, Any]:
+    """The time that this broker deletes by; every broker counts for itself."""
+    if time is None:
+        return {"deletion_time": None, "late_ms": 0, "doubt": "the metadata store was not heard"}
+    return {"deletion_time": time.now_ms, "late_ms": time.late_ms, "doubt": time.doubt or None}
+
+
+async def cluster_figures(call: Call) -> dict[str, Any]:
+    """What `/v1/cluster` and the status page show."""
+    services = call.services
+    broker = services.broker
+    seen = await services.overview.look()
+    return {
+        "broker_id": broker.broker_id,
+        "metadata": {
+            "url": services.store.url,
+            "session": services.store.session_state.value,
+            "out_of_reach_since": services.overview.out_of_reach_since_ms or None,
+        },
+        "stale": _stale(seen, "bookies", "brokers", "topics"),
+        "clock": show_clock(broker.deletion_time()),
+        "brokers": _brokers(call),
+        "bookies": None if seen.bookies is None else _bookies(seen.bookies),
+        "topics": seen.topics,
+        "partitions_here": sorted(str(one.name) for one in broker.partitions()),
+        "partitions_to_move": {
+            str(name): heir for name, heir in sorted(broker.balance.to_move().items())
+        },
+    }
+
+
+# ---- health, metrics, documents
+
+
+async def healthz(call: Call) -> web.StreamResponse:
+    """`GET /healthz`: the process answers."""
+    return call.reply({"status": "ok", "broker_id": call.services.broker.broker_id})
+
+
+async def readyz(call: Call) -> web.StreamResponse:
+    """`GET /readyz`: this broker takes part; 503 with the reason when it does not."""
+    services = call.services
+    reasons = []
+    if services.stopping.is_set():
+        reasons.append("it is stopping")
+    elif not services.ready:
+        reasons.append("it is starting")
+    if since_ms := services.overview.out_of_reach_since_ms:
+        reasons.append(
+            f"the metadata store at {services.store.url} is out of reach "
+            f"(session {services.store.session_state.value}) for "
+            f"{max(services.clock() - since_ms, 0) / 1000:.1f} s"
+        )
+    if reasons:
+        raise Problem(
+            503, "not-ready", f"this broker is not ready: {'; '.join(reasons)}", retryable=True
+        )
+    return call.reply({"status": "ready", "broker_id": services.broker.broker_id})
+
+
+async def metrics(call: Call) -> web.StreamResponse:
+    """`GET /metrics`: Prometheus text."""
+    return web.Response(
+        body=generate_latest(call.services.metrics.registry),
+        headers={"Content-Type": CONTENT_TYPE_LATEST},
+    )
+
+
+async def openapi(call: Call) -> web.StreamResponse:
+    """`GET /openapi.json`: this API, from the table that routes it."""
+    return call.reply(document(call.services.routes))
+
+
+async def status_page(call: Call) -> web.StreamResponse:
+    """`GET /`: the cluster on one readable page."""
+    figures = await cluster_figures(call)
+    partitions = [one.stats() for one in call.services.broker.partitions()]
+    return web.Response(
+        text=page(figures, partitions, call.services.url, call.services.clock()),
+        content_type="text/html",
+        headers={**PAGE_HEADERS, "Cache-Control": "no-store"},
+    )

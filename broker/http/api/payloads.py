@@ -1,0 +1,201 @@
+"""Messages as JSON, in and out.
+
+In: `{"key", "value" | "value_text" | "value_base64", "headers", "timestamp"}`. The bytes of a JSON
+value are stored exactly as they were written, not parsed and written anew, so no number loses a
+digit. `"value": null` is a message without a value; a message that has none of the three is
+refused, and so is a field of another name: a typo must not become data. `value_text` may have the
+`value` beside it with which answers show it: what is shown can be published again.
+
+Out: the members that protocol/json_message.py chooses, from which each byte that is stored can be
+had again. Keys and header values as text or base64, headers in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from octavo.broker.http.call import parse_time_ms
+from octavo.broker.http.problems import Problem
+from octavo.broker.types import MessageId
+from octavo.protocol.json_message import (
+    JsonHeaders,
+    show_headers,
+    show_key,
+    show_value,
+    stored_headers,
+    stored_key,
+    stored_value,
+)
+from octavo.protocol.records import Record
+
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999: a larger one is a unit mistaken (micro- or nanoseconds)."""
+HEADERS_MAX = 1000
+
+
+class MessageIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """One message as a publisher writes it."""
+
+    value: Raw | UnsetType = UNSET
+    key: str | None = None
+    timestamp: int | datetime | None = None
+    headers: JsonHeaders | None = None
+    value_text: str | None = None
+    value_base64: bytes | None = None
+    key_base64: bytes | None = None
+
+
+class MessagesIn(msgspec.Struct, forbid_unknown_fields=True):
+    """A body with several messages."""
+
+    messages: list[MessageIn]
+
+
+class MessageOut(msgspec.Struct, gc=False):
+    """One message as a reader gets it. `timestamp` in milliseconds since the epoch."""
+
+    partition: int
+    offset: int
+    id: str
+    timestamp: int
+    key: str | UnsetType | None = UNSET
+    key_base64: bytes | UnsetType = UNSET
+    value: Raw | UnsetType | None = UNSET
+    value_text: str | UnsetType = UNSET
+    value_base64: bytes | UnsetType = UNSET
+    headers: JsonHeaders | UnsetType = UNSET
+    ack_id: str | UnsetType = UNSET
+    delivery_count: int | UnsetType = UNSET
+
+
+_line_decoder = msgspec.json.Decoder(MessageIn)
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+
+
+def decode_message(text: bytes) -> MessageIn:
+    """One JSON object. 400 when it is not JSON, 422 when it is no message."""
+    try:
+        if not text.isascii():
+            text.decode()  # the decoder does not look into what it takes over as it is
+        return _line_decoder.decode(text)
+    except msgspec.ValidationError as error:
+        raise Problem(422, "invalid-message", f"{error}; {_SHAPE}") from None
+    except UnicodeDecodeError as error:
+        raise Problem(400, "invalid-json", f"not UTF-8: {error.reason} at {error.start}") from None
+    except msgspec.DecodeError as error:
+        raise Problem(400, "invalid-json", f"not JSON: {error}") from None
+    except RecursionError:
+        raise Problem(400, "invalid-json", "JSON nested too deeply") from None
+
+
+_SHAPE = 'a message is {"key", "value" or "value_text" or "value_base64", "headers", "timestamp"}'
+
+
+def decode_messages(body: bytes) -> list[MessageIn]:
+    """A JSON body: one message, or `{"messages": […]}`. 400 or 422 with what is wrong where."""
+    start = body[:256].lstrip()[:12]
+    if start.startswith(b"{") and start[1:].lstrip().startswith(b'"messages"'):
+        return _decode_several(body)
+    try:
+        return [decode_message(body)]
+    except Problem as problem:
+        if problem.status == 422 and b'"messages"' in body:
+            return _decode_several(body)
+        raise
+
+
+def _decode_several(body: bytes) -> list[MessageIn]:
+    try:
+        body.decode()
+        found = msgspec.json.decode(body, type=MessagesIn).messages
+    except msgspec.ValidationError as error:
+        raise Problem(422, "invalid-message", f"{error}; {_SHAPE}") from None
+    except UnicodeDecodeError as error:
+        raise Problem(400, "invalid-json", f"not UTF-8: {error.reason} at {error.start}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Problem(400, "invalid-json", f"the body is not JSON: {error}") from None
+    if not found:
+        raise Problem(422, "no-messages", "messages is empty: there is nothing to publish")
+    return found
+
+
+def record_of(message: MessageIn, now_ms: int) -> Record:
+    """The record to store. Raises a 422 `Problem` that says what is wrong with the message."""
+    text, data = message.value_text, message.value_base64
+    given = message.value is not UNSET or text is not None
+    if given and data is not None:
+        raise _invalid("it has value_base64 and another value beside it: give one of them")
+    if not given and data is None:
+        raise _invalid(
+            "it has neither value nor value_text nor value_base64; a message without a value is "
+            '"value": null'
+        )
+    value = stored_value(message.value, text, data)
+    if message.key is not None and message.key_base64 is not None:
+        raise _invalid("it has both key and key_base64: give one of them")
+    key = stored_key(message.key, message.key_base64)
+    stamp = message.timestamp
+    if stamp is None:
+        stamp = now_ms
+    elif not isinstance(stamp, int):
+        stamp = _time_ms(stamp)
+    if not 0 <= stamp <= TIMESTAMP_MS_MAX:
+        raise _invalid(f"timestamp {stamp} is not in milliseconds from 1970 to 9999")
+    headers = stored_headers(message.headers) if message.headers else ()
+    if len(headers) > HEADERS_MAX:
+        raise _invalid(f"it has {len(headers)} headers; the most is {HEADERS_MAX}")
+    return Record(key, value, headers, stamp)
+
+
+def _time_ms(time: datetime) -> int:
+    if time.tzinfo is None:
+        raise _invalid(f"timestamp {time.isoformat()} has no time zone: add Z or +hh:mm")
+    return int(time.timestamp() * 1000)
+
+
+def _invalid(what: str) -> Problem:
+    return Problem(422, "invalid-message", what)
+
+
+def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
+    """A body that is one message as it is; key, headers and time come from HTTP headers."""
+    key = headers.get("Octavo-Key")
+    stamp = headers.get("Octavo-Timestamp")
+    stamp_ms: int | None = now_ms
+    if stamp is not None:
+        stamp_ms = int(stamp) if stamp.isdecimal() and len(stamp) < 16 else parse_time_ms(stamp)
+        if stamp_ms is None or not 0 <= stamp_ms <= TIMESTAMP_MS_MAX:
+            raise Problem(
+                400,
+                "invalid-header",
+                f"Octavo-Timestamp {stamp[:40]!r} is neither milliseconds since the epoch nor an "
+                "RFC 3339 time",
+            )
+    prefix = "octavo-header-"
+    found = [
+        (name[len(prefix) :].lower(), _header_bytes(value))
+        for name, value in headers.items()
+        if name.lower().startswith(prefix)
+    ]
+    assert stamp_ms is not None
+    return Record(None if key is None else _header_bytes(key), body, found, stamp_ms)
+
+
+def _header_bytes(text: str) -> bytes:
+    """The bytes of an HTTP header as they came."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def message_out(partition: int, offset: int, message_id: MessageId, record: Record) -> MessageOut:
+    """The JSON form of a stored record."""
+    found = MessageOut(partition, offset, str(message_id), record.timestamp_ms)
+    found.key, found.key_base64 = show_key(record.key)
+    found.value, found.value_text, found.value_base64 = show_value(record.value)
+    if record.headers:
+        found.headers = show_headers(record.headers)
+    return found

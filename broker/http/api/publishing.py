@@ -1,0 +1,429 @@
+"""One publish request on its way into partitions: build batches, keep order, say what was stored.
+
+Messages that came singly are grouped per partition into record batches. Where a batch ends depends
+on the messages alone, never on timing, so a producer that repeats a request after a lost answer
+sends the same batches and each is recognised as a duplicate. Partitions work side by side; within
+one, batches take effect in order, and nothing is sent after a batch that failed. A batch whose
+partition moved is sent again only while nothing after it was stored.
+
+In memory at once: `inflight_bytes_max` on its way and as much in unfinished batches, however long
+the request is and however many partitions there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
+from octavo.broker.http.call import RECORD_BATCH, Call
+from octavo.broker.http.forwarding import with_owner
+from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import MessageId, Owner, PartitionName, Published, TopicName
+from octavo.protocol.records import (
+    RECORD_OVERHEAD_BYTES,
+    Record,
+    build_batch,
+    partition_for,
+    record_bytes,
+)
+
+SENT_TOGETHER_BYTES = 512 * 1024
+"""Batches for another broker travel back to back up to this size."""
+SEQUENCE_MASK = 0x7FFF_FFFF
+_MOVED = (NotOwner, PartitionMoving, OwnerUnreachable)
+
+
+class Producer(NamedTuple):
+    """Who publishes, for recognising repetitions. `sequence` is that of the next message."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+class Piece:
+    """One batch of a request and what became of it."""
+
+    __slots__ = ("batch", "count", "error", "expected", "first", "last", "partition", "published")
+
+    def __init__(self, partition: int, first: int) -> None:
+        self.partition = partition
+        self.first = first
+        """The number in the request of its first message, from 0 …"""
+        self.last = first
+        """… and of its last."""
+        self.count = 0
+        self.batch = b""
+        self.expected: int | None = None
+        self.published: Published | None = None
+        self.error: Problem | None = None
+
+    def place(self, index: int) -> dict[str, Any]:
+        """Where the `index`-th message of this stored piece is."""
+        assert self.published is not None
+        first, _, ledger_id, entry_id, _, _ = self.published
+        if first < 0:
+            return {"partition": self.partition}  # a duplicate too old to be remembered
+        return {
+            "partition": self.partition,
+            "offset": first + index,
+            "id": str(MessageId(ledger_id, entry_id, index)),
+        }
+
+
+class _Lane:
+    """The way of a request's messages into one partition."""
+
+    __slots__ = ("bytes", "open", "partition", "queue", "records", "task")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        self.records: list[Record] = []
+        self.bytes = 0
+        self.open: Piece | None = None
+        self.queue: deque[Piece] = deque()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Publishing:
+    """A publish request. `add` messages or `add_batch`es, `room` now and then, at last `finish`."""
+
+    def __init__(
+        self,
+        call: Call,
+        topic: TopicName,
+        partitions: int,
+        *,
+        only: int | None = None,
+        producer: Producer | None = None,
+        expected_offset: int | None = None,
+        keep_places: bool = False,
+    ) -> None:
+        self._call = call
+        self._topic = topic
+        self._partitions = partitions
+        self._only = only
+        self._producer = producer
+        self._expected = expected_offset
+        self._config = call.services.config
+        self._lanes: dict[int, _Lane] = {}
+        self._turn = next(call.services.turn) % partitions
+        self._open_bytes = 0
+        self._in_flight = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self.pieces: list[Piece] = []
+        self.places: list[tuple[Piece, int]] | None = [] if keep_places else None
+        self.count = 0
+        """Messages taken so far."""
+        self.failed = False
+        """Something was not stored: no more need be read."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What is in memory: messages in unfinished batches, and batches on their way."""
+        return self._open_bytes + self._in_flight
+
+    def size_of(self, record: Record) -> int:
+        """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
+        size = record_bytes(record[0], record[1], record[2])
+        if size > self._config.line_bytes_max:
+            raise Problem(
+                413,
+                "message-too-long",
+                f"a message may have {self._config.line_bytes_max} bytes of key, value and "
+                f"headers, this one has {size}",
+                extra={"bytes_max": self._config.line_bytes_max},
+            )
+        return size + RECORD_OVERHEAD_BYTES
+
+    def add(self, record: Record) -> None:
+        """Take one message."""
+        key = record.key
+        size = self.size_of(record)
+        if self._only is not None:
+            number = self._only
+        elif key is not None:
+            number = partition_for(key, self._partitions)
+        else:
+            number = self._turn
+        lane = self._lanes.get(number)
+        if lane is None:
+            lane = self._lanes[number] = _Lane(number)
+        piece = lane.open
+        if piece is None:
+            piece = lane.open = Piece(number, self.count)
+        lane.records.append(record)
+        lane.bytes += size
+        self._open_bytes += size
+        piece.last = self.count
+        if self.places is not None:
+            if self.count >= self._config.results_max:
+                raise _too_many_results(self._config.results_max)
+            self.places.append((piece, len(lane.records) - 1))
+        self.count += 1
+        if (
+            lane.bytes >= self._config.batch_target_bytes
+            or len(lane.records) >= self._config.batch_messages_max
+        ):
+            self._close_batch(lane)
+        elif self._open_bytes >= self._config.inflight_bytes_max:
+            self._close_batches()  # a topic of very many partitions
+
+    def add_batch(self, batch: bytes, count: int) -> None:
+        """Take one whole, checked batch; the request goes to one partition."""
+        assert self._only is not None
+        lane = self._lanes.setdefault(self._only, _Lane(self._only))
+        piece = Piece(self._only, self.count)
+        piece.last = self.count + count - 1
+        if self.places is not None:
+            if self.count + count > self._config.results_max:
+                raise _too_many_results(self._config.results_max)
+            self.places.extend((piece, index) for index in range(count))
+        self.count += count
+        self._submit(lane, piece, batch, count)
+
+    def flush(self) -> None:
+        """The input pauses: send what is there. Not for a producer, whose batches must not depend
+        on time."""
+        if self._producer is None and not self.failed:
+            self._close_batches()
+
+    async def room(self) -> None:
+        """Wait until less is in flight than the bound."""
+        await self._has_room.wait()
+
+    async def finish(self) -> None:
+        """Send what is left and wait until the fate of every piece is known."""
+        if not self.failed:
+            self._close_batches()
+        await self._wait_for_lanes()
+        for piece in self.pieces:
+            if piece.published is None and piece.error is None:
+                piece.error = _NOT_SENT
+
+    async def abandon(self) -> None:
+        """The request is over before its time: send nothing more, wait for what is on its way."""
+        self.failed = True
+        await self._wait_for_lanes()
+
+    async def _wait_for_lanes(self) -> None:
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        if tasks:
+            await asyncio.gather(*tasks)
+
+    # ---- batches
+
+    def _close_batches(self) -> None:
+        for lane in self._lanes.values():
+            if lane.records:
+                self._close_batch(lane)
+
+    def _close_batch(self, lane: _Lane) -> None:
+        piece = lane.open
+        assert piece is not None
+        records = lane.records
+        self._open_bytes -= lane.bytes
+        lane.records, lane.bytes, lane.open = [], 0, None
+        producer = self._producer
+        if producer is None:
+            batch = build_batch(records)
+        else:
+            batch = build_batch(
+                records,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                base_sequence=producer.sequence,
+            )
+            following = producer.sequence + len(records) & SEQUENCE_MASK
+            self._producer = producer._replace(sequence=following)
+        if lane.partition == self._turn:
+            self._turn = (self._turn + 1) % self._partitions
+        self._submit(lane, piece, batch, len(records))
+
+    def _submit(self, lane: _Lane, piece: Piece, batch: bytes, count: int) -> None:
+        piece.batch = batch
+        piece.count = count
+        if self._expected is not None:
+            piece.expected = self._expected
+            self._expected += count
+        self.pieces.append(piece)
+        lane.queue.append(piece)
+        self._in_flight += len(batch)
+        if self._in_flight >= self._config.inflight_bytes_max:
+            self._has_room.clear()
+        if lane.task is None or lane.task.done():
+            lane.task = asyncio.ensure_future(self._drain(lane))
+
+    # ---- one lane's work
+
+    async def _drain(self, lane: _Lane) -> None:
+        """Publish the lane's queue in order until it is empty or something fails."""
+        name = self._topic.partition(lane.partition)
+
+        async def here(partition: Partition) -> None:
+            await self._publish_here(lane, partition)
+
+        async def there(owner: Owner) -> None:
+            await self._publish_there(lane, name, owner)
+
+        while lane.queue and not self.failed:
+            first = lane.queue[0]
+            try:
+                await with_owner(self._call, name, here, there)
+            except Exception as error:
+                if not lane.queue:
+                    raise
+                if lane.queue[0] is first or not isinstance(error, _MOVED):
+                    self._fail(lane.queue[0], error)
+                # else it moved again after some were stored: wait for its owner anew
+        for piece in lane.queue:
+            self._settled(piece)
+        lane.queue.clear()
+
+    async def _publish_here(self, lane: _Lane, partition: Partition) -> None:
+        while lane.queue and not self.failed:
+            flight = [
+                lane.queue[at]
+                for at in range(min(len(lane.queue), self._config.inflight_batches_max))
+            ]
+            results = await asyncio.gather(
+                *(
+                    partition.publish(piece.batch, expected_offset=piece.expected, checked=True)
+                    for piece in flight
+                ),
+                return_exceptions=True,
+            )
+            self._take_results(lane, flight, results)
+
+    def _take_results(
+        self, lane: _Lane, flight: list[Piece], results: Sequence[Published | BaseException]
+    ) -> None:
+        """Note what was stored. Raises `NotOwner` when the rest may be sent again, all of it."""
+        for at, (piece, result) in enumerate(zip(flight, results, strict=True)):
+            if isinstance(result, Published):
+                self._stored(lane, piece, result)
+                continue
+            later = results[at:]
+            if isinstance(result, NotOwner) and all(isinstance(one, NotOwner) for one in later):
+                raise result
+            for other, fate in zip(flight[at:], later, strict=True):
+                if isinstance(fate, Published):
+                    self._stored(lane, other, fate)
+                else:
+                    self._fail(other, fate)
+            return
+
+    async def _publish_there(self, lane: _Lane, name: PartitionName, owner: Owner) -> None:
+        while lane.queue and not self.failed:
+            flight: list[Piece] = []
+            size = 0
+            for piece in lane.queue:
+                if flight and size + len(piece.batch) > SENT_TOGETHER_BYTES:
+                    break
+                flight.append(piece)
+                size += len(piece.batch)
+            headers = {"Content-Type": RECORD_BATCH}
+            if flight[0].expected is not None:
+                headers["If-Match"] = f'"{flight[0].expected}"'
+            services = self._call.services
+            reply = await services.peers.ask(
+                services.broker.broker_id,
+                owner,
+                "POST",
+                f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
+                "/messages?results=batches",
+                b"".join(piece.batch for piece in flight),
+                headers,
+            )
+            answer = msgspec.json.decode(reply.body, type=RemoteAnswer)
+            for piece, stored in zip(flight, answer.batches, strict=False):
+                self._stored(lane, piece, stored.published())
+            if len(answer.batches) < len(flight):
+                self._fail_remote(flight[len(answer.batches)], answer)
+
+    def _fail_remote(self, piece: Piece, answer: RemoteAnswer) -> None:
+        error = answer.errors[0] if answer.errors else None
+        if error is None or error.code in ("not-owner", "partition-moving"):
+            raise NotOwner("the partition moved while batches were on their way")
+        self._fail(
+            piece, Problem(error.status, error.code, error.detail, retryable=error.retryable)
+        )
+
+    # ---- fates
+
+    def _stored(self, lane: _Lane, piece: Piece, published: Published) -> None:
+        piece.published = published
+        metrics = self._call.services.metrics
+        if not published.duplicate:
+            metrics.messages_published.inc(piece.count)
+            metrics.bytes_published.inc(len(piece.batch))
+        self._settled(piece)
+        if lane.queue and lane.queue[0] is piece:
+            lane.queue.popleft()
+        elif piece in lane.queue:
+            lane.queue.remove(piece)
+
+    def _fail(self, piece: Piece, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            raise error
+        piece.error = problem_of(error)
+        self.failed = True
+        self._has_room.set()
+
+    def _settled(self, piece: Piece) -> None:
+        self._in_flight -= len(piece.batch)
+        piece.batch = b""
+        if self._in_flight < self._config.inflight_bytes_max:
+            self._has_room.set()
+
+
+class RemoteBatch(msgspec.Struct):
+    """Where one batch of several was stored, as it stands in the answer of a publish."""
+
+    count: int
+    offset: int
+    id: str
+    duplicate: bool = False
+
+    def published(self) -> Published:
+        """As the partition said it."""
+        ledger_id, entry_id, _ = (int(part) for part in self.id.split(":"))
+        last = self.offset + self.count - 1 if self.offset >= 0 else -1
+        return Published(self.offset, last, ledger_id, entry_id, self.count, self.duplicate)
+
+
+class RemoteError(msgspec.Struct):
+    """Why a batch was not stored, as it stands in a 207."""
+
+    status: int
+    code: str
+    detail: str
+    retryable: bool = False
+
+
+class RemoteAnswer(msgspec.Struct):
+    """The answer of a publish with `results=batches`, as far as another broker needs it."""
+
+    batches: list[RemoteBatch] = []
+    errors: list[RemoteError] = []
+
+
+def _too_many_results(results_max: int) -> Problem:
+    return Problem(
+        422,
+        "too-many-results",
+        f"results=all keeps a result for each message, so such a request has at most {results_max} "
+        "messages; leave results away, or split it",
+    )
+
+
+_NOT_SENT = Problem(
+    503, "not-sent", "not sent: something before it in this request failed", retryable=True
+)

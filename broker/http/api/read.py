@@ -1,0 +1,302 @@
+"""Read a partition without a subscription, and find offsets.
+
+One partition at a time: an offset means something only within one. A topic with one partition may
+leave it away; with several, `…/partitions/{n}/messages` is needed, and the refusal says so. What
+comes back is what is durable; nothing new is a 204 with `Next-Offset`. An offset beyond the end is
+416, one that retention has removed 410, each with the offset that would do. With `compacted=true`
+messages below the horizon of the partition's compacted view come from that
+(broker/partition/compacted.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from msgspec import Raw
+
+from octavo.broker.http.api.payloads import encode, message_out
+from octavo.broker.http.call import (
+    JSON,
+    NDJSON,
+    NEXT_OFFSET_HEADER,
+    OFFSET_MAX,
+    OWNER_HEADER,
+    RECORD_BATCH,
+    Call,
+    bad_parameter,
+    parse_time_ms,
+)
+from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.problems import Problem
+from octavo.broker.log.compacted_view import CompactedBatch
+from octavo.broker.log.open_batches import OpenBatches
+from octavo.broker.partition.compacted import CompactedLog
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import MessageId, PartitionName, StoredBatch, TopicName
+from octavo.protocol.batch import InvalidBatch
+from octavo.protocol.compression import UnsupportedCompression
+from octavo.protocol.limits import MESSAGE_BYTES_MAX
+from octavo.protocol.records import record_bytes
+from octavo.protocol.windows import BatchWindows
+
+POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
+ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
+
+
+async def read(call: Call) -> web.StreamResponse:
+    """`GET …/messages`."""
+    name = await one_partition(call, "messages")
+    kind = answer_type(call)
+    config = call.services.config
+    bytes_max = call.integer("max_bytes", config.read_bytes, 1, config.read_bytes_max)
+    limit = call.integer("limit", config.read_messages, 1, config.read_messages_max)
+    wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
+    position = parse_position(call, "from", "earliest")
+    compacted = wants_compacted(call)
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        if compacted:
+            view = partition.compacted
+            offset = await resolve(view, position)
+            batches, offset, following = await view.read(
+                offset, bytes_max=bytes_max, count_max=limit, wait_s=wait_s
+            )
+        else:
+            offset = await resolve(partition, position)
+            batches = await partition.read(
+                offset, bytes_max=bytes_max, count_max=limit, wait_s=wait_s
+            )
+            following = batches[-1].next_offset if batches else offset
+        if not batches:
+            return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
+        if kind == RECORD_BATCH:
+            return _as_batches(call, batches, following)
+        room = max(bytes_max, MESSAGE_BYTES_MAX)
+        page = _Page(call.services.broker.open_batches, name.partition, limit, room)
+        await page.fill(batches, offset)
+        if page.next_offset < batches[-1].next_offset:
+            following = page.next_offset
+        call.services.metrics.messages_read.inc(len(page.messages))
+        return _as_text(call, kind, page.messages, following)
+
+    return await at_owner(call, name, here)
+
+
+async def offsets(call: Call) -> web.StreamResponse:
+    """`GET …/offsets?at=`: of one partition, or of all."""
+    position = parse_position(call, "at", "latest")
+    compacted = wants_compacted(call)
+    name = call.partition
+    if name is not None:
+        number = name.partition
+
+        async def reply(partition: Partition) -> web.StreamResponse:
+            return call.reply(await _offset(number, partition, position, compacted))
+
+        return await at_owner(call, name, reply)
+    topic = call.topic
+    info = await topic_of(call)
+    suffix = f"/offsets?at={_query_text(call.text('at', 'latest'))}"
+    if compacted:
+        suffix += "&compacted=true"
+
+    def here(number: int) -> Callable[[Partition], Any]:
+        return lambda partition: _offset(number, partition, position, compacted)
+
+    asked = [
+        ask_partition(call, topic.partition(number), here(number), "GET", suffix)
+        for number in range(info.settings.partitions)
+    ]
+    found = all_or_raise(await ask_all(asked))
+    return call.reply({"offsets": [one["offsets"][0] for one in found]})
+
+
+def wants_compacted(call: Call) -> bool:
+    """Whether `compacted=true` is asked for. Raises a 400."""
+    return call.choice("compacted", "false", "true", "false") == "true"
+
+
+async def _offset(
+    number: int, partition: Partition, position: Position, compacted: bool
+) -> dict[str, Any]:
+    offset = await resolve(partition.compacted if compacted else partition, position)
+    return {
+        "offsets": [
+            {
+                "partition": number,
+                "offset": offset,
+                "earliest": partition.earliest_offset,
+                "latest": partition.next_offset,
+            }
+        ]
+    }
+
+
+# ---- positions
+
+Position = str | int | MessageId | tuple[int]
+"""`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
+
+
+def position_of(text: str) -> Position | None:
+    """What `text` means as a place in a partition; `None` when it means nothing."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text) if len(text) < 20 and int(text) <= OFFSET_MAX else None
+    if text.count(":") == 2 and "T" not in text and "-" not in text:
+        return MessageId.parse(text)
+    time_ms = parse_time_ms(text)
+    return None if time_ms is None else (time_ms,)
+
+
+def parse_position(call: Call, parameter: str, default: str) -> Position:
+    """A place from the query. Raises a 400."""
+    text = call.text(parameter, default)
+    found = position_of(text)
+    if found is None:
+        raise bad_parameter(parameter, text, POSITIONS)
+    return found
+
+
+async def resolve(partition: Partition | CompactedLog, position: Position) -> int:
+    """The offset that `position` means in this partition, or in its compacted view."""
+    if isinstance(position, tuple) and not isinstance(position, MessageId):
+        return await partition.resolve(time_ms=position[0])
+    return await partition.resolve(at=position)
+
+
+def _query_text(text: str) -> str:
+    return text.replace("%", "%25").replace("+", "%2B").replace(" ", "%2B").replace("&", "%26")
+
+
+async def one_partition(call: Call, what: str) -> PartitionName:
+    """The partition in the path, or the only one of the topic. Raises a 422."""
+    name = call.partition
+    if name is not None:
+        return name
+    topic = call.topic
+    info = await topic_of(call)
+    if info.settings.partitions == 1:
+        return topic.partition(0)
+    raise _several(topic, info.settings.partitions, what)
+
+
+def _several(topic: TopicName, partitions: int, what: str) -> Problem:
+    return Problem(
+        422,
+        "partition-required",
+        f"{topic} has {partitions} partitions, and an offset counts within one: read "
+        f"/v1/topics/{topic}/partitions/0/{what} to …/{partitions - 1}/{what}, or receive from all "
+        "of them through a subscription",
+        extra={"partitions": partitions},
+    )
+
+
+# ---- answers
+
+
+def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
+    """The media type to answer in: the first of ours that the caller accepts. Raises a 406."""
+    accepted = call.headers.get("Accept")
+    if not accepted:
+        return JSON
+    wishes = [wish.partition(";")[0].strip().lower() for wish in accepted.split(",")]
+    for wish in wishes:
+        if wish in types:
+            return wish
+    if any(wish in ("*/*", "application/*", "text/html", "text/*") for wish in wishes):
+        return JSON
+    raise Problem(
+        406,
+        "not-acceptable",
+        f"none of {accepted[:100]!r} can be had here; {', '.join(types)} can",
+    )
+
+
+class _Page:
+    """The messages of an answer, as JSON: at most `limit`, with at most `room` bytes."""
+
+    def __init__(self, opener: OpenBatches, number: int, limit: int, room: int) -> None:
+        self.messages: list[Raw] = []
+        """At least one, once it is filled."""
+        self.next_offset = -1
+        """What follows the last one."""
+        self._opener = opener
+        self._number = number
+        self._limit = limit
+        self._room = room
+        self._is_full = False
+        """Nothing goes in any more."""
+
+    async def fill(self, batches: list[StoredBatch], offset: int) -> None:
+        """Add the messages from `offset` on. Raises a 406 when the first batch cannot be opened."""
+        for batch in batches:
+            try:
+                async with self._opener.opened(batch) as windows:
+                    await self._take(batch, windows, offset)
+            except (InvalidBatch, UnsupportedCompression) as error:
+                if self.messages:
+                    break  # the next read begins at the batch, and says what is wrong with it
+                raise _cannot_open(batch, error) from None
+            if self._is_full:
+                break
+            offset = batch.next_offset
+
+    async def _take(self, batch: StoredBatch, windows: BatchWindows, offset: int) -> None:
+        """Add the messages of this batch from `offset` on. Raises `InvalidBatch`."""
+        skip = offset - batch.base_offset
+        # In a batch of a compacted view a record's offset is not told by its position.
+        gaps = isinstance(batch, CompactedBatch)
+        start = 0 if gaps else max(0, skip)
+        following = windows.following(start, gaps=gaps)
+        while start < batch.header.record_count:
+            await self._opener.turns.take(len(windows.span(start)))
+            first, records = next(following)
+            start = first + len(records)
+            for index, record in enumerate(records, first):
+                delta = record.offset_delta
+                if delta < skip:
+                    continue
+                self._room -= record_bytes(record.key, record.value, record.headers)
+                if self.messages and self._room < 0:
+                    self._is_full = True
+                    return
+                at = MessageId(batch.ledger_id, batch.entry_id, index)
+                found = message_out(self._number, batch.base_offset + delta, at, record)
+                self.messages.append(Raw(encode(found)))
+                self.next_offset = found.offset + 1
+                if len(self.messages) == self._limit:
+                    self._is_full = True
+                    return
+
+
+def _cannot_open(batch: StoredBatch, error: Exception) -> Problem:
+    return Problem(
+        406,
+        "batch-not-readable",
+        f"the batch stored at offset {batch.base_offset} cannot be opened: {error}. "
+        f"Accept: {RECORD_BATCH} gives it as it is stored; from={batch.next_offset} goes on after",
+        headers={NEXT_OFFSET_HEADER: str(batch.next_offset)},
+        extra={"offset": batch.base_offset, "next_offset": batch.next_offset},
+    )
+
+
+def _headers(call: Call, following: int) -> dict[str, str]:
+    return {NEXT_OFFSET_HEADER: str(following), OWNER_HEADER: call.owner_url}
+
+
+def _as_batches(call: Call, batches: list[StoredBatch], following: int) -> web.StreamResponse:
+    call.services.metrics.messages_read.inc(sum(batch.header.record_count for batch in batches))
+    body = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
+    return web.Response(body=body, content_type=RECORD_BATCH, headers=_headers(call, following))
+
+
+def _as_text(call: Call, kind: str, messages: list[Raw], following: int) -> web.StreamResponse:
+    headers = _headers(call, following)
+    if kind == NDJSON:
+        body = b"\n".join([bytes(message) for message in messages]) + b"\n"
+        return web.Response(body=body, content_type=NDJSON, headers=headers)
+    return call.reply({"messages": messages, "next_offset": following}, headers=headers)

@@ -1,0 +1,179 @@
+"""Subscriptions: create, show, delete, seek. Receiving and acknowledging: `deliveries.py`.
+
+A subscription belongs to a topic; in each partition it has a cursor, kept by the partition's owner.
+A call on the topic goes to all of them; creating one twice with the same settings is harmless, so
+a call that reached only some owners is simply repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from octavo.broker.http.api.read import position_of, resolve
+from octavo.broker.http.api.topic_body import (
+    SubscriptionBody,
+    show_subscription_settings,
+    subscription_settings,
+)
+from octavo.broker.http.api.topics import each_partition, show_subscription_stats
+from octavo.broker.http.call import Call
+from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.problems import Problem
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import MessageId, SubscriptionInfo, TopicName
+
+# ---- create, show, delete
+
+
+async def put_subscription(call: Call) -> web.StreamResponse:
+    """`PUT …/subscriptions/{subscription}`: 201 when it is new, 200 with the same settings."""
+    name = call.subscription
+    topic = call.topic
+    broker = call.services.broker
+    partition = call.partition
+    if partition is not None:
+        info = await broker.get_subscription(topic, name)
+
+        async def here(open_here: Partition) -> web.StreamResponse:
+            return call.reply(await _subscribe(open_here, info))
+
+        return await at_owner(call, partition, here)
+    body = await call.read_json(SubscriptionBody, required=False)
+    await topic_of(call)
+    info, created = await broker.create_subscription(topic, name, subscription_settings(body))
+    partitions = (await topic_of(call)).settings.partitions
+    asked = [
+        ask_partition(
+            call,
+            topic.partition(number),
+            lambda open_here: _subscribe(open_here, info),
+            "PUT",
+            f"/subscriptions/{name}",
+        )
+        for number in range(partitions)
+    ]
+    all_or_raise(await ask_all(asked))
+    return call.reply(_show(topic, info), status=201 if created else 200)
+
+
+async def _subscribe(partition: Partition, info: SubscriptionInfo) -> dict[str, Any]:
+    return show_subscription_stats((await partition.subscribe(info)).stats())
+
+
+async def list_subscriptions(call: Call) -> web.StreamResponse:
+    """`GET …/subscriptions`."""
+    topic = call.topic
+    await topic_of(call)
+    found = await call.services.broker.list_subscriptions(topic)
+    return call.reply({"subscriptions": [_show(topic, info) for info in found]})
+
+
+async def get_subscription(call: Call) -> web.StreamResponse:
+    """`GET …/subscriptions/{subscription}`: settings and live figures."""
+    name = call.subscription
+    topic = call.topic
+    broker = call.services.broker
+    partitions = (await topic_of(call)).settings.partitions
+    info = await broker.get_subscription(topic, name)
+
+    async def figures(partition: Partition) -> dict[str, Any]:
+        stats = (await partition.subscription(name)).stats()
+        return {"partition": partition.name.partition, **show_subscription_stats(stats)}
+
+    if call.partition is not None:
+
+        async def here(partition: Partition) -> web.StreamResponse:
+            return call.reply(await figures(partition))
+
+        return await at_owner(call, call.partition, here)
+    found = await each_partition(
+        [
+            ask_partition(call, topic.partition(n), figures, "GET", f"/subscriptions/{name}")
+            for n in range(partitions)
+        ]
+    )
+    totals = {
+        figure: sum(one.get(figure, 0) for one in found)
+        for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed")
+    }
+    reasons = {"held_back": next((one["held_back"] for one in found if one.get("held_back")), None)}
+    return call.reply({**_show(topic, info), **totals, **reasons, "partitions": found})
+
+
+async def delete_subscription(call: Call) -> web.StreamResponse:
+    """`DELETE …/subscriptions/{subscription}`."""
+    await topic_of(call)
+    await call.services.broker.delete_subscription(call.topic, call.subscription)
+    return web.Response(status=204)
+
+
+def _show(topic: TopicName, info: SubscriptionInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "topic": str(topic),
+        "settings": show_subscription_settings(info.settings),
+        "created": info.created_ms,
+    }
+
+
+# ---- seek
+
+
+class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Where to."""
+
+    to: int | str
+
+
+async def seek(call: Call) -> web.StreamResponse:
+    """`POST …/subscriptions/{subscription}/seek`."""
+    name = call.subscription
+    topic = call.topic
+    target = (await call.read_json(SeekBody)).to
+    position = position_of(str(target))
+    if position is None:
+        raise Problem(
+            422,
+            "invalid-position",
+            f"to is {target!r:.60}; it must be earliest, latest, an offset, a message id or an "
+            "RFC 3339 time",
+        )
+
+    async def move(partition: Partition) -> dict[str, Any]:
+        subscription = await partition.subscription(name)
+        offset = await subscription.seek(await resolve(partition, position))
+        return {"partitions": [{"partition": partition.name.partition, "offset": offset}]}
+
+    partition = call.partition
+    partitions = (await topic_of(call)).settings.partitions
+    if partition is None and partitions == 1:
+        partition = topic.partition(0)
+    if partition is not None:
+
+        async def here(open_here: Partition) -> web.StreamResponse:
+            return call.reply(await move(open_here))
+
+        return await at_owner(call, partition, here)
+    if isinstance(position, int | MessageId):
+        raise Problem(
+            422,
+            "partition-required",
+            f"{topic} has {partitions} partitions, and an offset or message id is of one: use "
+            f"/v1/topics/{topic}/partitions/0/subscriptions/{name}/seek",
+        )
+    asked = [
+        ask_partition(
+            call,
+            topic.partition(number),
+            move,
+            "POST",
+            f"/subscriptions/{name}/seek",
+            body={"to": target},
+        )
+        for number in range(partitions)
+    ]
+    found = all_or_raise(await ask_all(asked))
+    return call.reply({"partitions": [one["partitions"][0] for one in found]})

@@ -1,0 +1,426 @@
+"""One HTTP request in hand: its names, its parameters, its body, the bounds on all of them.
+
+What a handler needs to know of a request it asks here, and a wrong answer never comes back:
+whatever is malformed, too long, too slow or unknown raises a `Problem` that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from aiohttp import web
+
+from octavo.broker.errors import NotOwner
+from octavo.broker.http.broker_proof import INCARNATION_HEADER, TARGET_HEADER
+from octavo.broker.http.forwarded_headers import restored
+from octavo.broker.http.inflating import ENCODINGS, Inflater
+from octavo.broker.http.problems import Problem
+from octavo.broker.types import PartitionName, TopicName, checked_name
+
+if TYPE_CHECKING:
+    from octavo.broker.http.router import Route
+    from octavo.broker.http.services import Services
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
+CURL_DATA = "application/x-www-form-urlencoded"
+"""What `curl -d` says when it is told nothing: taken as JSON where only JSON is possible."""
+OWNER_HEADER = "Octavo-Owner"
+NEXT_OFFSET_HEADER = "Next-Offset"
+
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?")
+_UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
+OFFSET_MAX = 2**63 - 1
+PRESSED_STALL_S = 2.0
+"""A body that stands still for so long while memory for bodies is scarce loses its place."""
+
+Body = TypeVar("Body")
+
+
+class Call:
+    """A request that a route has been found for. Made once per request, used by one handler."""
+
+    __slots__ = (
+        "_body",
+        "_held_bytes",
+        "body_is_spent",
+        "forwarded",
+        "headers",
+        "incarnation",
+        "owner_url",
+        "query",
+        "request",
+        "route",
+        "served_incarnation",
+        "services",
+        "variables",
+    )
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        route: Route,
+        variables: Mapping[str, str],
+        query_text: str,
+        services: Services,
+    ) -> None:
+        self.request = request
+        self.forwarded = services.proof.holds(request.headers, request.method, request.raw_path)
+        """Whether another broker has passed this call on to us, and no one who says so only."""
+        own = services.broker.broker_id
+        if self.forwarded and own != (meant := request.headers.get(TARGET_HEADER)):
+            raise NotOwner(f"the call was meant for broker {meant}; here is {own}")
+        self.headers = restored(request.headers) if self.forwarded else request.headers
+        """As the caller sent them, also when another broker has passed the call on."""
+        self.route = route
+        self.variables = variables
+        self.services = services
+        self.owner_url = services.url
+        self.incarnation = request.headers.get(INCARNATION_HEADER)
+        """Of the topic that the call must be about; no matter which when None."""
+        self.served_incarnation = ""
+        """Of the topic that the answer is about."""
+        self.query = _parse_query(query_text, route) if query_text else {}
+        self.body_is_spent = False
+        """Part of the body was taken as a stream: the call cannot be made again from here."""
+        self._body: bytes | None = None
+        self._held_bytes = 0
+
+    # ---- names
+
+    @property
+    def topic(self) -> TopicName:
+        """The topic in the path. Raises `InvalidName`."""
+        return TopicName.of(self.variables["namespace"], self.variables["topic"])
+
+    @property
+    def namespace(self) -> str:
+        """The namespace in the path. Raises `InvalidName`."""
+        return checked_name("namespace", self.variables["namespace"])
+
+    @property
+    def subscription(self) -> str:
+        """The subscription in the path. Raises `InvalidName`."""
+        return checked_name("subscription", self.variables["subscription"])
+
+    @property
+    def partition(self) -> PartitionName | None:
+        """The partition in the path; `None` when the path names the whole topic."""
+        text = self.variables.get("partition")
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise Problem(
+                400, "invalid-partition", f"partition {text[:20]!r} in the path is not a number"
+            )
+        return self.topic.partition(int(text))
+
+    @property
+    def names_incarnation(self) -> bool:
+        """Whether the caller, not a broker, says which topic of that name is meant."""
+        return INCARNATION_HEADER in self.request.headers and not self.forwarded
+
+    # ---- parameters
+
+    def text(self, name: str, default: str = "") -> str:
+        """A query parameter as it stands."""
+        return self.query.get(name, default)
+
+    def integer(self, name: str, default: int, least: int, most: int) -> int:
+        """A whole number from the query."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
+            raise bad_parameter(name, text, f"a whole number from {least} to {most}")
+        return int(text)
+
+    def duration_ms(self, name: str, default_ms: int, most_ms: int) -> int:
+        """A span of time from the query: seconds, or with a unit as in `500ms`, `30s`, `2m`."""
+        text = self.query.get(name)
+        if text is None:
+            return default_ms
+        found = parse_duration_ms(text)
+        if found is None or found > most_ms:
+            raise bad_parameter(
+                name, text, f"a time of at most {most_ms / 1000:g} s, such as 10, 10s or 500ms"
+            )
+        return found
+
+    def choice(self, name: str, default: str, *options: str) -> str:
+        """One of a few words from the query."""
+        text = self.query.get(name, default)
+        if text not in options:
+            raise bad_parameter(name, text, "one of " + ", ".join(options))
+        return text
+
+    # ---- body
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body without its parameters, lower case; empty when not given."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    @property
+    def body_was_read(self) -> bool:
+        """Whether the whole body is in memory: the call can then be made again."""
+        return self._body is not None
+
+    async def read_body(self, bytes_max: int | None = None) -> bytes:
+        """The whole body, read once. Raises a 413 above the bound, a 408 when it does not come.
+
+        `bytes_max`: for a kind that may have less than other bodies.
+        """
+        if self._body is not None:
+            return self._body
+        config = self.services.config
+        bound = min(bytes_max or config.body_bytes_max, config.body_bytes_max)
+        announced = self.request.content_length
+        if announced is not None and announced > bound:
+            raise too_long(announced, bound)
+        content = self.request.content
+        if content.is_eof() and not self._encoding:  # it came with the head: the usual case
+            body = content.read_nowait()
+            if len(body) > bound:
+                raise too_long(len(body), bound)
+            await self.hold(len(body))
+        else:
+            await self.continue_if_asked()
+            body = b"".join(await self._collect(bound))
+        self._body = body
+        return body
+
+    @property
+    def _encoding(self) -> str:
+        """How the body is packed; empty when it is not. Raises a 415 for what is not known."""
+        found = self.headers.get("Content-Encoding", "").strip().lower()
+        if found in ("", "identity"):
+            return ""
+        if found not in ENCODINGS:
+            raise Problem(
+                415,
+                "unsupported-content-encoding",
+                f"Content-Encoding {found[:40]!r} is not understood here; gzip and deflate are",
+                headers={"Accept-Encoding": "gzip, deflate"},
+            )
+        return found
+
+    async def _collect(self, bound: int) -> list[bytes]:
+        parts: list[bytes] = []
+        size = 0
+        inflater = Inflater(self._encoding) if self._encoding else None
+        try:
+            async with asyncio.timeout(self.services.config.body_timeout_ms / 1000):
+                while chunk := await self._arrived(self.services.config.stall_timeout_ms):
+                    for piece in inflater.feed(chunk) if inflater else (chunk,):
+                        size += len(piece)
+                        if size > bound:
+                            raise too_long(None, bound)
+                        await self.hold(size)
+                        parts.append(piece)
+            if inflater is not None:
+                inflater.finish()
+        except TimeoutError:
+            raise Problem(
+                408,
+                "body-too-slow",
+                f"the body did not come within {self.services.config.body_timeout_ms} ms, or stood "
+                f"still; {size} bytes were there",
+                retryable=True,
+                headers={"Connection": "close"},
+            ) from None
+        return parts
+
+    async def hold(self, size: int) -> None:
+        """Say that `size` bytes of this body are in memory now. Raises `Overloaded`."""
+        more = size - self._held_bytes
+        if more > 0:
+            await self.services.held.take(self.peer, more)
+        elif more < 0:
+            self.services.held.give_back(self.peer, -more)
+        self._held_bytes = size
+
+    def release(self) -> None:
+        """The request is over: its body no longer counts."""
+        if self._held_bytes:
+            self.services.held.give_back(self.peer, self._held_bytes)
+            self._held_bytes = 0
+
+    @property
+    def peer(self) -> str:
+        """The address that the call came from."""
+        return self.request.remote or "unknown"
+
+    async def _arrived(self, patience_ms: int) -> bytes:
+        """What has come of the body since the last look; empty at its end.
+
+        Raises `TimeoutError` when nothing comes for `patience_ms`, or for a moment while memory
+        for bodies is scarce and this one takes some.
+        """
+        content = self.request.content
+        waited_s, patience_s = 0.0, patience_ms / 1000
+        while True:
+            turn_s = min(PRESSED_STALL_S, patience_s - waited_s)
+            try:
+                async with asyncio.timeout(turn_s):
+                    return await content.readany()
+            except TimeoutError:
+                waited_s += turn_s
+                pressed = self._held_bytes > 0 and self.services.held.pressed
+                if waited_s >= patience_s or (pressed and waited_s >= PRESSED_STALL_S):
+                    raise
+
+    async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
+        """The body in pieces as they come. Raises a 408 when it stalls.
+
+        With `idle_ms`: an empty piece, once, when nothing more has come for so long.
+        """
+        if self._body is not None:  # read whole for an owner that could not be reached
+            yield self._body
+            return
+        self.body_is_spent = True
+        await self.continue_if_asked()
+        inflater = Inflater(self._encoding) if self._encoding else None
+        stall_ms = self.services.config.stall_timeout_ms
+        patience_ms = idle_ms or stall_ms
+        while True:
+            try:
+                chunk = await self._arrived(patience_ms)
+            except TimeoutError:
+                if patience_ms < stall_ms:
+                    patience_ms = stall_ms
+                    yield b""
+                    continue
+                raise Problem(
+                    408,
+                    "body-too-slow",
+                    f"the body stood still for {stall_ms} ms",
+                    retryable=True,
+                    headers={"Connection": "close"},
+                ) from None
+            if not chunk:
+                if inflater is not None:
+                    inflater.finish()
+                return
+            patience_ms = idle_ms or stall_ms
+            for piece in inflater.feed(chunk) if inflater else (chunk,):
+                yield piece
+
+    async def continue_if_asked(self) -> None:
+        """Tell a client that waits for `100 Continue` (curl, for larger bodies) to go on."""
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            writer = self.request.writer
+            await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            writer.output_size = 0  # it is no part of the answer
+
+    async def read_json(self, kind: type[Body], *, required: bool = True) -> Body:
+        """The body as a JSON object of the given shape. Raises 400, 415, 422."""
+        body = await self.read_body()
+        if not body.strip():
+            if required:
+                raise Problem(400, "body-missing", "this call needs a JSON object as its body")
+            body = b"{}"
+        elif self.content_type not in (JSON, "", CURL_DATA):
+            raise Problem(
+                415,
+                "unsupported-media-type",
+                f"this call understands {JSON}, not {self.content_type[:60]}",
+                headers={"Accept": JSON},
+            )
+        return decode_json(body, kind)
+
+    # ---- answers
+
+    @property
+    def client_is_gone(self) -> bool:
+        """Whether nobody is there any more to read the answer."""
+        transport = self.request.transport
+        return transport is None or transport.is_closing()
+
+    def reply(
+        self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """A JSON answer."""
+        return web.Response(
+            status=status,
+            body=msgspec.json.encode(value) + b"\n",
+            content_type=JSON,
+            headers=headers,
+        )
+
+
+def decode_json(body: bytes, kind: type[Body]) -> Body:
+    """`body` as `kind`. 400 when it is not JSON, 422 when it is JSON of another shape."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise Problem(422, "invalid-body", f"the JSON body does not fit: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(400, "invalid-json", f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise Problem(400, "invalid-json", "the JSON body is nested too deeply") from None
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """`10`, `10s`, `500ms`, `2m`, `1.5h`, `7d` in milliseconds; `None` when it is none of these."""
+    found = _DURATION.fullmatch(text)
+    return int(float(found[1]) * _UNIT_MS[found[2]]) if found else None
+
+
+def parse_time_ms(text: str) -> int | None:
+    """An RFC 3339 time in milliseconds since the epoch; `None` when it is none.
+
+    A `+` that a query string has turned into a space is taken as meant.
+    """
+    try:
+        found = datetime.fromisoformat(re.sub(r" (\d\d:\d\d)$", r"+\1", text))
+    except ValueError:
+        return None
+    if found.tzinfo is None:
+        return None
+    return int(found.timestamp() * 1000)
+
+
+def bad_parameter(name: str, text: str, expected: str) -> Problem:
+    """The 400 for a query parameter."""
+    return Problem(400, "invalid-parameter", f"{name}={text[:60]!r}: it must be {expected}")
+
+
+def too_long(size: int | None, bound: int) -> Problem:
+    """The 413 for a body, with the bound and what would help."""
+    has = "is longer than that" if size is None else f"has {size}"
+    return Problem(
+        413,
+        "body-too-long",
+        f"a body of this kind may have {bound} bytes, this one {has}; split it, or stream "
+        f"messages as {NDJSON}",
+        headers={"Connection": "close"},
+        extra={"bytes_max": bound},
+    )
+
+
+def _parse_query(text: str, route: Route) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64)
+    except ValueError as error:
+        raise Problem(400, "invalid-query", f"the query string cannot be read: {error}") from None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in route.query_names:
+            known = ", ".join(sorted(route.query_names)) or "none"
+            raise Problem(
+                400,
+                "unknown-parameter",
+                f"this call has no query parameter {name[:60]!r}; it understands: {known}",
+            )
+        if name in found:
+            raise Problem(400, "repeated-parameter", f"query parameter {name!r} is given twice")
+        found[name] = value
+    return found

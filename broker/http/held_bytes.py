@@ -1,0 +1,77 @@
+"""How many bytes of request bodies are in memory, and a bound on that, shared between peers.
+
+Counted is what has arrived, never what was announced. One peer (an address) may hold three
+quarters of the bound, so that there is always room for another. Whoever finds no room waits a
+moment and is then told to come back; while more than half is taken, a body that stands still loses
+its place (`Call` looks at `pressed`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+
+from octavo.broker.errors import Overloaded
+
+ROOM_WAIT_S = 2.0
+"""How long a body waits for room before its sender is told to come back."""
+
+
+class HeldBytes:
+    """The count of one broker."""
+
+    def __init__(self, bytes_max: int, on_change: Callable[[int], None]) -> None:
+        self._bytes_max = bytes_max
+        self._peer_bytes_max = bytes_max - bytes_max // 4
+        self._held = 0
+        self._by_peer: Counter[str] = Counter()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._on_change = on_change
+
+    @property
+    def pressed(self) -> bool:
+        """Whether who does not use its place should lose it."""
+        return self._held > self._bytes_max // 2
+
+    async def take(self, peer: str, size: int) -> None:
+        """Count `size` more bytes; waits a moment for room. Raises `Overloaded`."""
+        if not self._has_room(peer, size):
+            await self._wait_for_room(peer, size)
+        self._held += size
+        self._by_peer[peer] += size
+        self._on_change(self._held)
+
+    def give_back(self, peer: str, size: int) -> None:
+        """These bytes are free again."""
+        self._held -= size
+        self._by_peer[peer] -= size
+        assert self._held >= 0
+        assert self._by_peer[peer] >= 0
+        if not self._by_peer[peer]:
+            del self._by_peer[peer]
+        self._on_change(self._held)
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _has_room(self, peer: str, size: int) -> bool:
+        return (
+            self._held + size <= self._bytes_max
+            and self._by_peer[peer] + size <= self._peer_bytes_max
+        )
+
+    async def _wait_for_room(self, peer: str, size: int) -> None:
+        try:
+            async with asyncio.timeout(ROOM_WAIT_S):
+                while not self._has_room(peer, size):
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiting.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise Overloaded(
+                f"this broker holds {self._held} bytes of request bodies, {self._by_peer[peer]} of "
+                f"them from {peer}; its bounds are {self._bytes_max} and {self._peer_bytes_max}: "
+                "come back in a moment, or ask another broker"
+            ) from None

@@ -1,0 +1,127 @@
+"""`/openapi.json`: OpenAPI 3.1, made from the same table that routes requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from octavo.broker.http.problems import PROBLEM_TYPE
+from octavo.broker.http.router import Answer, Content, Parameter, Route
+from octavo.broker.http.schemas import SCHEMAS, ref
+
+VERSION = "1"
+_TAGS = {
+    "topics": "Namespaces and topics",
+    "messages": "Publish and read",
+    "subscriptions": "Consume with a durable cursor",
+    "transactions": "Ledgers written beforehand, added to many partitions at once",
+    "cluster": "Ledgers and nodes",
+    "health": "Health, metrics, documents",
+}
+_ALWAYS = (400, 500, 503)
+_REASONS = {
+    400: "Malformed: the detail says what and where",
+    403: "Not allowed, or an older instance of the producer",
+    404: "It does not exist",
+    406: "None of the accepted media types can be had",
+    408: "The body did not come in time",
+    409: "It stands against what is there",
+    410: "Retention has removed it; `earliest_offset` is the first one left",
+    412: "Somebody was faster; `next_offset` is the end now",
+    413: "Too long; `bytes_max` is the bound",
+    415: "The media type is not understood",
+    416: "Beyond the end; `next_offset` will be the next one",
+    422: "Well-formed, but it makes no sense or is not supported yet",
+    429: "Too much at once: come back after `Retry-After` seconds",
+    500: "A mistake in the broker; its log has the trace",
+    503: "Moving, or not enough bookies: come back after `Retry-After` seconds",
+    504: "Outcome unknown: repeat it with the same producer sequence",
+}
+
+
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    """The whole document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Octavo",
+            "version": VERSION,
+            "description": (
+                "A replicated log over HTTP. Any broker answers any call; `Octavo-Owner` in the "
+                "answer says which one serves the partition, to go straight there next time. "
+                "2xx only when all of it is durable."
+            ),
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "responses": {
+                "Problem": {
+                    "description": "RFC 9457 problem",
+                    "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
+                }
+            },
+        },
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": route.name,
+        "tags": [route.tag],
+        "summary": route.summary,
+    }
+    if route.description:
+        found["description"] = route.description
+    if route.parameters:
+        found["parameters"] = [_parameter(one) for one in route.parameters]
+    if route.body:
+        found["requestBody"] = {"required": route.body_required, "content": _contents(route.body)}
+    responses = {str(answer.status): _answer(answer) for answer in route.answers}
+    for status in sorted({*route.problems, *_ALWAYS}):
+        responses[str(status)] = {
+            "description": _REASONS.get(status, HTTPStatus(status).phrase),
+            "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
+        }
+    found["responses"] = responses
+    return found
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.description,
+        "required": parameter.required or parameter.place == "path",
+        "schema": dict(parameter.schema),
+    }
+    if parameter.example is not None:
+        found["example"] = parameter.example
+    return found
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": answer.description}
+    if answer.contents:
+        found["content"] = _contents(answer.contents)
+    if answer.headers:
+        found["headers"] = {
+            name: {"description": text, "schema": {"type": "string"}}
+            for name, text in answer.headers.items()
+        }
+    return found
+
+
+def _contents(contents: tuple[Content, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for content in contents:
+        found[content.media_type] = {"schema": dict(content.schema)}
+        if content.example is not None:
+            found[content.media_type]["example"] = content.example
+    return found

@@ -1,0 +1,161 @@
+"""The cluster as this broker last saw it: bookies and topics, kept in memory by watches.
+
+Whoever is woken at night asks for it first, and a metadata store that is dead must not keep the
+answer back. So it is given within `ANSWER_WITHIN_S`: what memory holds, and since when that may be
+out of date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+
+from octavo.broker.broker import Broker
+from octavo.broker.cluster.remembered import Remembered
+from octavo.broker.errors import NamespaceNotFound
+from octavo.metadata.bookies import BookieInfo, BookieRegistry
+from octavo.metadata.paths import join
+from octavo.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    MetadataUnavailable,
+    SessionState,
+    Watch,
+)
+from octavo.metadata.topics import NAMESPACES_ROOT, TOPICS_ROOT
+
+Value = TypeVar("Value")
+ANSWER_WITHIN_S = 0.08
+"""A store that is well answers within milliseconds; who asks for the overview waits for 100."""
+OUT_OF_REACH_WAIT_S = 0.5
+"""So long a call that needs the store waits for it once it is known to be out of reach."""
+
+
+class Seen(NamedTuple):
+    """What is known."""
+
+    bookies: dict[str, BookieInfo] | None
+    """None: not read since this broker started."""
+    topics: list[str] | None
+    """`namespace/topic`, sorted."""
+    stale: list[str]
+    """Which of `bookies`, `brokers` and `topics` may be out of date."""
+    stale_since_ms: int
+    """Wall clock; 0 when nothing is stale."""
+
+
+class Overview:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        registry: BookieRegistry,
+        broker: Broker,
+        clock: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._broker = broker
+        self._clock = clock
+        self._lost_ms = 0
+        self._alarm_ms = {"bookies": 0, "topics": 0}
+        self._watches: list[Watch] = []
+        self._watched: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Watch, and begin to read: the store may be gone when somebody asks."""
+        self._bookies = Remembered(self._registry.available, self._spawn)
+        self._topics = Remembered(self._read_topics, self._spawn)
+        self._store.on_session(lambda _: self._note_contact())
+        self._watches = [
+            self._registry.watch(lambda: self._alarm("bookies", self._bookies)),
+            self._store.watch_children(NAMESPACES_ROOT, self._topics_changed),
+        ]
+        for one in (self._bookies, self._topics):
+            self._spawn(self._soon(one))
+
+    async def close(self) -> None:
+        """Watch no more."""
+        for watch in self._watches:
+            watch.cancel()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def out_of_reach_since_ms(self) -> int:
+        """Since when the metadata store is out of reach, by the wall clock; 0 when it is not."""
+        self._note_contact()
+        return self._lost_ms
+
+    async def look(self) -> Seen:
+        """What is known, as new as it can be had in time."""
+        await asyncio.gather(self._soon(self._bookies), self._soon(self._topics))
+        since_ms = self.out_of_reach_since_ms
+        if since_ms:
+            stale = ["bookies", "brokers", "topics"]
+        else:
+            found = {"bookies": self._bookies.stale, "topics": self._topics.stale}
+            stale = [name for name, is_stale in found.items() if is_stale]
+            since_ms = min((self._alarm_ms[name] for name in stale), default=0)
+        return Seen(self._bookies.last, self._topics.last, stale, since_ms)
+
+    async def bookies_of_the_cluster(self) -> set[str]:
+        """The ids of all bookies, those that are down included. Asks the store."""
+        return await self._registry.known()
+
+    async def prompt(self, asked: Awaitable[Value]) -> Value:
+        """The answer of the store. Raises `MetadataUnavailable` soon when it is out of reach."""
+        since_ms = self.out_of_reach_since_ms
+        if not since_ms:
+            return await asked
+        try:
+            async with asyncio.timeout(OUT_OF_REACH_WAIT_S):
+                return await asked
+        except TimeoutError:
+            for_s = max(self._clock() - since_ms, 0) / 1000
+            raise MetadataUnavailable(
+                f"the metadata store at {self._store.url} is out of reach for {for_s:.1f} s; "
+                "GET /v1/cluster has what was last known"
+            ) from None
+
+    async def _soon(self, one: Remembered[Any]) -> None:
+        with contextlib.suppress(TimeoutError, MetadataError):
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                await one.newest()
+
+    async def _read_topics(self) -> list[str]:
+        found = []
+        for namespace in await self._broker.list_namespaces():
+            if namespace not in self._watched:
+                self._watched.add(namespace)
+                path = join(TOPICS_ROOT, namespace)
+                self._watches.append(self._store.watch_children(path, self._topics_changed))
+            with contextlib.suppress(NamespaceNotFound):
+                found += [f"{namespace}/{one}" for one in await self._broker.list_topics(namespace)]
+        return found
+
+    def _topics_changed(self) -> None:
+        self._alarm("topics", self._topics)
+
+    def _alarm(self, name: str, one: Remembered[Any]) -> None:
+        if not one.stale:
+            self._alarm_ms[name] = self._clock()
+        one.alarm()
+
+    def _note_contact(self) -> None:
+        if self._store.session_state is SessionState.CONNECTED:
+            self._lost_ms = 0
+        elif not self._lost_ms:
+            self._lost_ms = self._clock()
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,234 @@
+"""Errors as RFC 9457 `application/problem+json`: the one table from exception to status code.
+
+Every answer outside 2xx and 3xx leaves through here. A problem has the standard members (`type`,
+`title`, `status`, `detail`, `instance`) and two of ours: `code`, a stable word for programs, and
+`retryable`, whether the very same call may succeed later. `detail` names the cause and what would
+help. An exception that no row knows is a mistake of ours: 500, its trace goes to the log and never
+to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from octavo.broker import errors as broker_errors
+from octavo.ledger import errors as ledger_errors
+from octavo.metadata import store as metadata_errors
+from octavo.protocol import batch, codes, compression
+from octavo.protocol.codes import OctavoError
+
+PROBLEM_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+"""What a caller is asked to wait after a 429 or 503: take-overs end within about a second."""
+
+log = structlog.get_logger()
+
+
+class Problem(OctavoError):
+    """An answer that is an error, thought out where it was found.
+
+    `extra` holds further members of the body (`earliest_offset`, `line`, `stored`, …).
+    """
+
+    name = "problem"
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool = False,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.can_retry = retryable
+        self.headers = dict(headers or {})
+        self.extra = dict(extra or {})
+
+    def body(self, instance: str | None = None) -> dict[str, Any]:
+        """The members of the problem+json object."""
+        members: dict[str, Any] = {
+            "type": f"urn:octavo:problem:{self.code}",
+            "title": self.code.replace("-", " ").capitalize(),
+            "status": self.status,
+            "detail": _readable(self.detail),
+            "code": self.code,
+            "retryable": self.can_retry,
+        }
+        if instance is not None:
+            members["instance"] = _readable(instance)
+        members.update(self.extra)
+        return members
+
+    def response(self, instance: str | None = None) -> web.Response:
+        """The whole answer. 429 and 503 say when to come back."""
+        answer = web.Response(
+            status=self.status,
+            body=msgspec.json.encode(self.body(instance)) + b"\n",
+            content_type=PROBLEM_TYPE,
+            headers=self.headers,
+        )
+        if self.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+            answer.headers.setdefault("Retry-After", str(RETRY_AFTER_S))
+        return answer
+
+
+def _readable(text: str) -> str:
+    """`text` with bytes of the request that are no UTF-8 spelled out, so that JSON can hold it."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+STATUS_OF: dict[type[OctavoError], int] = {
+    # What the caller said
+    broker_errors.InvalidName: 400,
+    broker_errors.InvalidMessageId: 400,
+    broker_errors.InvalidAckId: 400,
+    broker_errors.InvalidSettings: 422,
+    broker_errors.CumulativeAckNotAllowed: 422,
+    broker_errors.InvalidTransaction: 422,
+    broker_errors.BatchTooLong: 413,
+    ledger_errors.PayloadTooLong: 413,
+    batch.InvalidBatch: 422,
+    compression.UnsupportedCompression: 422,
+    # What is not there
+    broker_errors.NamespaceNotFound: 404,
+    broker_errors.TopicNotFound: 404,
+    broker_errors.PartitionNotFound: 404,
+    broker_errors.SubscriptionNotFound: 404,
+    broker_errors.MessageNotFound: 404,
+    broker_errors.TransactionNotFound: 404,
+    broker_errors.OffsetTrimmed: 410,
+    broker_errors.OffsetBeyondEnd: 416,
+    codes.NoSuchLedger: 404,
+    codes.NoSuchEntry: 404,
+    ledger_errors.LedgerNotFound: 404,
+    ledger_errors.BeyondLastConfirmed: 404,
+    # What stands against it
+    broker_errors.NamespaceNotEmpty: 409,
+    broker_errors.SettingsConflict: 409,
+    broker_errors.TopicReplaced: 409,
+    broker_errors.SequenceGap: 409,
+    broker_errors.SubscriptionBusy: 409,
+    broker_errors.StaleLease: 409,
+    broker_errors.TransactionAborted: 409,
+    broker_errors.BatchBegun: 409,
+    broker_errors.BatchOutOfOrder: 409,
+    broker_errors.TooManyLedgers: 409,
+    broker_errors.LedgerInUse: 409,
+    broker_errors.StaleProducerEpoch: 403,
+    broker_errors.ForeignTransaction: 403,
+    broker_errors.OffsetMismatch: 412,
+    codes.Unauthorized: 403,
+    codes.Fenced: 409,
+    ledger_errors.LedgerFenced: 409,
+    ledger_errors.LedgerClosed: 409,
+    metadata_errors.RecordNotFound: 404,
+    metadata_errors.RecordExists: 409,
+    metadata_errors.VersionConflict: 409,
+    # What passes
+    broker_errors.Overloaded: 429,
+    broker_errors.TooManyDelayed: 429,
+    broker_errors.TooManyRecoveries: 429,
+    codes.TooManyRequests: 429,
+    ledger_errors.WriterBusy: 429,
+    broker_errors.BrokerIdTaken: 503,
+    broker_errors.TopicDeleting: 503,
+    broker_errors.TopicChanged: 503,
+    broker_errors.NotOwner: 503,
+    broker_errors.PartitionMoving: 503,
+    broker_errors.OwnerUnreachable: 503,
+    broker_errors.OwnerNotRegistered: 503,
+    broker_errors.PartitionUnavailable: 503,
+    broker_errors.CompactedViewUnreadable: 503,
+    broker_errors.SpliceUnfinished: 503,
+    metadata_errors.MetadataUnavailable: 503,
+    metadata_errors.SessionExpired: 503,
+    metadata_errors.MetadataUnusable: 503,
+    metadata_errors.RecordTooLong: 503,
+    codes.BookieIOError: 503,
+    codes.ReadOnly: 503,
+    codes.UnknownState: 503,
+    codes.DigestMismatch: 503,
+    ledger_errors.NotEnoughBookies: 503,
+    ledger_errors.BookieUnavailable: 503,
+    ledger_errors.RecoveryFailed: 503,
+    ledger_errors.ReadFailed: 503,
+    ledger_errors.WriteRefused: 503,
+    ledger_errors.ClientClosed: 503,
+    ledger_errors.OffloadUnavailable: 503,
+    ledger_errors.OffloadDamaged: 503,
+    ledger_errors.LedgerDamaged: 503,
+    # What nobody knows
+    broker_errors.PublishOutcomeUnknown: 504,
+    broker_errors.AckOutcomeUnknown: 504,
+    ledger_errors.OutcomeUnknown: 504,
+}
+
+
+def problem_of(error: BaseException) -> Problem:
+    """The problem that `error` is for a caller. Logs the trace of one that nobody foresaw."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, OctavoError):
+        return _translate(error)
+    if isinstance(error, web.RequestPayloadError):
+        return Problem(400, "bad-body", f"the body could not be read: {error}")
+    if isinstance(error, TimeoutError):
+        return Problem(
+            504,
+            "deadline-exceeded",
+            "a part of the cluster did not answer in time; what was asked for may or may not have "
+            "happened: read before you repeat it",
+            retryable=True,
+        )
+    log.error("request_failed_unexpectedly", exc_info=error)
+    return Problem(
+        500,
+        "internal-error",
+        "this broker met an error that it did not foresee; its log has the trace",
+    )
+
+
+def _translate(error: OctavoError) -> Problem:
+    status = next((STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF), None)
+    if status is None:
+        status = 503 if error.retryable else 500
+        log.error("request_failed_without_a_status", error=error.name, exc_info=error)
+    headers: dict[str, str] = {}
+    extra: dict[str, Any] = {}
+    if isinstance(error, broker_errors.SequenceGap):
+        headers["Producer-Expected-Seq"] = str(error.expected)
+        extra["expected_sequence"] = error.expected
+    elif isinstance(error, broker_errors.OffsetTrimmed):
+        extra["earliest_offset"] = error.earliest
+        headers["Earliest-Offset"] = str(error.earliest)
+    elif isinstance(error, broker_errors.OffsetBeyondEnd | broker_errors.OffsetMismatch):
+        extra["next_offset"] = error.next_offset
+        headers["Next-Offset"] = str(error.next_offset)
+    elif isinstance(error, broker_errors.StaleLease):
+        extra["stale"] = list(error.stale)
+    elif isinstance(error, broker_errors.BatchOutOfOrder):
+        extra["expected_batch"] = error.expected
+    elif isinstance(error, broker_errors.LedgerInUse):
+        extra["owner"] = error.owner
+    elif isinstance(error, broker_errors.TooManyRecoveries):
+        headers["Retry-After"] = str(error.retry_after_s)
+    return Problem(
+        status,
+        error.name,
+        str(error) or error.name,
+        retryable=error.retryable,
+        headers=headers,
+        extra=extra,
+    )

@@ -1,0 +1,161 @@
+"""What a call is (`Route`) and how a request finds its own (`Router`). The calls: `routes.py`.
+
+A path is split at its slashes and each step decoded by itself, so an encoded slash stays inside
+its step and is then refused as part of a name, not mistaken for another path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from octavo.broker.http.problems import Problem
+
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+"""Takes a `Call` (call.py), which knows its route and is therefore not known here."""
+Json = Mapping[str, Any]
+PATH_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a call. `schema` and `example` are JSON Schema's and OpenAPI's."""
+
+    name: str
+    place: Literal["path", "query", "header"]
+    description: str
+    schema: Json
+    example: Any = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A body in one media type: what it looks like, and one that works."""
+
+    media_type: str
+    schema: Json
+    example: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a call that is not a problem."""
+
+    status: int
+    description: str
+    contents: tuple[Content, ...] = ()
+    headers: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One call. `waits`: it may take long by request, and ends when its client goes away."""
+
+    method: str
+    path: str
+    handler: Handler
+    name: str
+    tag: str
+    summary: str
+    description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    body: tuple[Content, ...] = ()
+    body_required: bool = True
+    answers: tuple[Answer, ...] = ()
+    problems: tuple[int, ...] = ()
+    waits: bool = False
+    inner: bool = False
+    """Between brokers only; anybody else is answered 403."""
+    query_names: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = frozenset(p.name for p in self.parameters if p.place == "query")
+        object.__setattr__(self, "query_names", names)
+        assert set(path_names(self.path)) == {
+            p.name for p in self.parameters if p.place == "path"
+        }, f"{self.path}: its path parameters are not described"
+
+
+def path_names(path: str) -> list[str]:
+    """The names of the variable steps of a path template."""
+    return [step[1:-1] for step in path.split("/") if step.startswith("{")]
+
+
+class _Step:
+    """A place in the tree of paths."""
+
+    __slots__ = ("routes", "steps", "variable")
+
+    def __init__(self) -> None:
+        self.steps: dict[str, _Step] = {}
+        self.variable: _Step | None = None
+        self.routes: dict[str, tuple[Route, tuple[str, ...]]] = {}
+
+
+class Router:
+    """Finds the route of a request. A fixed step wins over a variable one."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Step()
+        for route in routes:
+            step = self._root
+            for part in route.path.split("/")[1:]:
+                if part.startswith("{"):
+                    step.variable = step.variable or _Step()
+                    step = step.variable
+                else:
+                    step = step.steps.setdefault(part, _Step())
+            assert route.method not in step.routes, f"{route.method} {route.path} stands twice"
+            step.routes[route.method] = (route, tuple(path_names(route.path)))
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route and the decoded variable steps. Raises a `Problem`: 400, 404, 405."""
+        if len(path) > PATH_BYTES_MAX:
+            raise Problem(400, "path-too-long", f"a path has at most {PATH_BYTES_MAX} bytes")
+        step: _Step | None = self._root
+        values: list[str] = []
+        for part in path.split("/")[1:]:
+            assert step is not None
+            fixed = step.steps.get(part)
+            if fixed is None:
+                values.append(part)
+                step = step.variable
+                if step is None:
+                    break
+            else:
+                step = fixed
+        if step is None or not step.routes:
+            raise Problem(
+                404,
+                "no-such-call",
+                f"there is no call at {path[:200]!r}; GET /openapi.json has all",
+            )
+        found = step.routes.get(method)
+        if found is None and method == "HEAD":
+            found = step.routes.get("GET")
+        if found is None:
+            allowed = ", ".join(sorted(step.routes))
+            raise Problem(
+                405,
+                "method-not-allowed",
+                f"{method[:20]} is not possible here; {allowed} is",
+                headers={"Allow": allowed},
+            )
+        route, names = found
+        return route, {name: _decode(text) for name, text in zip(names, values, strict=True)}
+
+
+def _decode(step: str) -> str:
+    if "%" not in step:
+        return step
+    try:
+        return unquote(step, errors="strict")
+    except UnicodeDecodeError:
+        raise Problem(
+            400, "invalid-path", f"{step[:60]!r} in the path is not UTF-8 when decoded"
+        ) from None

@@ -1,0 +1,406 @@
+"""The one table of calls: the router and /openapi.json are both made from it, so they agree.
+
+Calls on messages, offsets and subscriptions exist twice: for a whole topic, and for one partition
+under `…/partitions/{partition}`. `both` makes the pair.
+"""
+
+from __future__ import annotations
+
+from octavo.broker.http.api import cluster as api_cluster
+from octavo.broker.http.api import deliveries as api_deliveries
+from octavo.broker.http.api import publish as api_publish
+from octavo.broker.http.api import read as api_read
+from octavo.broker.http.api import subscriptions as api_subscriptions
+from octavo.broker.http.api import topics as api_topics
+from octavo.broker.http.api import transactions as api_transactions
+from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
+from octavo.broker.http.route_parts import TOPIC, both, get, header, in_path, json, ok, query
+from octavo.broker.http.router import Answer, Content, Route
+from octavo.broker.http.schemas import ref
+
+_NO_CONTENT = Answer(204, "Done")
+_NEXT = {"Next-Offset": "where to go on reading"}
+_PREFER = header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
+_WAIT = query(
+    "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
+)
+_COMPACTED = query(
+    "compacted",
+    "`true`: below the horizon of the partition's compacted view only the messages that it has, "
+    "also those that retention has removed from the topic",
+    {"enum": ["true", "false"], "default": "false"}, "true",
+)  # fmt: skip
+_MESSAGE = {"key": "N14228", "value": {"carrier": "UA", "flight": 1545, "delay": 2}}
+_LINES = (
+    '{"key": "N14228", "value": {"flight": 1545}}\n{"key": "N24211", "value": {"flight": 1714}}\n'
+)
+
+_TOPICS = (
+    get(
+        "/v1/namespaces", api_topics.list_namespaces, "list_namespaces",
+        "All namespaces", "Any", "topics",
+    ),
+    Route(
+        method="PUT", path="/v1/namespaces/{namespace}", handler=api_topics.put_namespace,
+        name="put_namespace", tag="topics", summary="Create a namespace",
+        parameters=in_path("namespace"), body=json("Any", {}), body_required=False,
+        answers=(ok("New", status=201), ok("It was there")), problems=(422,),
+    ),
+    get(
+        "/v1/namespaces/{namespace}", api_topics.get_namespace, "get_namespace",
+        "One namespace", "Any", "topics",
+    ),
+    Route(
+        method="DELETE", path="/v1/namespaces/{namespace}", handler=api_topics.delete_namespace,
+        name="delete_namespace", tag="topics", summary="Delete an empty namespace",
+        parameters=in_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
+    ),
+    Route(
+        method="GET", path="/v1/topics/{namespace}", handler=api_topics.list_topics,
+        name="list_topics", tag="topics", summary="The topics of a namespace, by name",
+        description="`next` is null, or where to go on `after`; so says the `Link` header.",
+        parameters=(
+            *in_path("namespace"),
+            query("after", "only names behind it", {"type": "string"}),
+            query("limit", "names", {"type": "integer", "minimum": 1, "maximum": 10_000}, 10),
+        ),
+        answers=(ok("Names", "Topics"),), problems=(404,),
+    ),
+    Route(
+        method="PUT", path=TOPIC, handler=api_topics.put_topic, name="put_topic", tag="topics",
+        summary="Create a topic", parameters=in_path("namespace", "topic"),
+        body=json("TopicSettings", {"partitions": 4}), body_required=False,
+        answers=(ok("New", "Topic", 201), ok("It was there with the same settings", "Topic")),
+        problems=(404, 409, 415, 422),
+    ),
+    get(TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics"),
+    Route(
+        method="PATCH", path=TOPIC, handler=api_topics.patch_topic, name="patch_topic",
+        tag="topics", summary="Change settings; partitions may only grow",
+        parameters=in_path("namespace", "topic"),
+        body=json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
+        answers=(ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
+    ),
+    Route(
+        method="DELETE", path=TOPIC, handler=api_topics.delete_topic, name="delete_topic",
+        tag="topics", summary="Delete a topic with its ledgers and cursors",
+        description=(
+            "When it is answered, no broker serves the topic any more and none of its publishers "
+            "gets another ack. A deletion that takes long is a 503 and goes on by itself."
+        ),
+        parameters=in_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
+    ),
+    Route(
+        method="POST", path=TOPIC + "/let-go", handler=api_topics.let_go, name="let_go",
+        tag="topics", summary="From broker to broker: the topic is being deleted, serve it no more",
+        parameters=(
+            *in_path("namespace", "topic"),
+            query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
+        ),
+        answers=(ok("Let go", "LetGo"),), problems=(403, 503), inner=True,
+    ),
+    get(
+        TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
+        "Live figures of one partition", "Partition", "topics",
+    ),
+)  # fmt: skip
+
+_MESSAGES = (
+    *both(
+        Route(
+            method="POST", path=TOPIC + "/messages", handler=api_publish.publish, name="publish",
+            tag="messages", summary="Publish",
+            description=(
+                "The body is one message or several, by Content-Type. A key picks the partition "
+                "(murmur2), messages without one are spread. Every line of NDJSON "
+                "and every JSON message has `value` or `value_base64`; `null` is a message without "
+                "a value. NDJSON is streamed: lines before a bad one are stored, and the answer "
+                "says how many. Producer-Id, -Epoch and -Seq together make repeating safe; they "
+                "and If-Match need one partition: in the path, or by the one key of the body."
+            ),
+            parameters=(
+                *in_path("namespace", "topic"),
+                query(
+                    "results", "`all`: where each message was stored; `batches`: each batch",
+                    {"enum": ["summary", "all", "batches"], "default": "summary"},
+                ),
+                header("Octavo-Key", "the key of a raw message", "N14228"),
+                header("Octavo-Timestamp", "of a raw message: milliseconds or RFC 3339"),
+                header("Producer-Id", "a number below 2^63, or any name"),
+                header("Producer-Epoch", "grows with each instance of the producer"),
+                header("Producer-Seq", "the number of the first message of this request"),
+                header("If-Match", 'store only at this offset: "42"'),
+                _PREFER,
+            ),
+            body=(
+                Content(JSON, {"anyOf": [ref("MessageIn"), ref("MessagesIn")]}, _MESSAGE),
+                Content(NDJSON, {"type": "string"}, _LINES),
+                Content(
+                    RECORD_BATCH,
+                    {"type": "string", "format": "binary", "description": "one or more, stored so"},
+                ),
+                Content("text/plain", {"type": "string"}, "first message"),
+            ),
+            answers=(
+                ok("All of it is durable", "Published"),
+                Answer(204, "All of it was stored before, by a request with the same sequence"),
+                ok("Only a part was stored: `errors` says why", "Published", 207),
+                Answer(307, "With Prefer: redirect: the owner's address", headers={
+                    "Location": "the same call at the owner"
+                }),
+            ),
+            problems=(403, 404, 408, 409, 412, 413, 415, 422, 429, 504),
+        )
+    ),
+    *both(
+        Route(
+            method="GET", path=TOPIC + "/messages", handler=api_read.read, name="read",
+            tag="messages", summary="Read without a subscription", waits=True,
+            description=(
+                "One partition at a time: a topic with several needs it in the path. Record "
+                "batches come whole, so the first may begin before the offset asked for; those of "
+                "a compacted view have gaps between the offsets of their records."
+            ),
+            parameters=(
+                *in_path("namespace", "topic"),
+                query(
+                    "from", "earliest, latest, an offset, a message id or an RFC 3339 time",
+                    {"type": "string", "default": "earliest"}, "earliest",
+                ),
+                query("limit", "messages", {"type": "integer", "minimum": 1}, 10),
+                query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
+                _COMPACTED,
+                _WAIT,
+                _PREFER,
+            ),
+            answers=(
+                Answer(
+                    200, "Messages",
+                    (
+                        *json("Messages"),
+                        Content(NDJSON, {"type": "string"}),
+                        Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
+                    ),
+                    _NEXT,
+                ),
+                Answer(204, "Nothing new", headers=_NEXT),
+            ),
+            problems=(404, 406, 410, 416, 422),
+        )
+    ),
+    *both(
+        Route(
+            method="GET", path=TOPIC + "/offsets", handler=api_read.offsets, name="offsets",
+            tag="messages", summary="Find offsets",
+            parameters=(
+                *in_path("namespace", "topic"),
+                query(
+                    "at", "earliest, latest, or an RFC 3339 time",
+                    {"type": "string", "default": "latest"}, "latest",
+                ),
+                _COMPACTED,
+            ),
+            answers=(ok("One for each partition", "Offsets"),), problems=(404,),
+        )
+    ),
+)  # fmt: skip
+
+_SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
+_SUBSCRIPTION_PATH = in_path("namespace", "topic", "subscription")
+_SUBSCRIPTIONS = (
+    get(
+        TOPIC + "/subscriptions", api_subscriptions.list_subscriptions, "list_subscriptions",
+        "The subscriptions of a topic", "Any", "subscriptions",
+    ),
+    *both(
+        Route(
+            method="PUT", path=_SUBSCRIPTION, handler=api_subscriptions.put_subscription,
+            name="put_subscription", tag="subscriptions", summary="Create a subscription",
+            parameters=_SUBSCRIPTION_PATH,
+            body=json("SubscriptionSettings", {"type": "shared"}), body_required=False,
+            answers=(
+                ok("New", "Subscription", 201),
+                ok("It was there with the same settings", "Subscription"),
+            ),
+            problems=(404, 409, 415, 422),
+        ),
+        summary="Make the cursor of a subscription in one partition, if it is missing",
+        body=(),
+        answers=(ok("It is there", "SubscriptionFigures"),),
+    ),
+    *both(
+        Route(
+            method="GET", path=_SUBSCRIPTION, handler=api_subscriptions.get_subscription,
+            name="get_subscription", tag="subscriptions", summary="Settings and live figures",
+            parameters=_SUBSCRIPTION_PATH, answers=(ok("Found", "Subscription"),),
+            problems=(404,),
+        ),
+        answers=(ok("Found", "SubscriptionFigures"),),
+    ),
+    Route(
+        method="DELETE", path=_SUBSCRIPTION, handler=api_subscriptions.delete_subscription,
+        name="delete_subscription", tag="subscriptions", summary="Delete a subscription",
+        parameters=_SUBSCRIPTION_PATH, answers=(_NO_CONTENT,), problems=(404,),
+    ),
+    *both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/receive", handler=api_deliveries.receive,
+            name="receive", tag="subscriptions", summary="Receive", waits=True,
+            description=(
+                "Messages, each leased to the consumer for the subscription's ack timeout. An "
+                "ack_id is good at any broker until then."
+            ),
+            parameters=(
+                *_SUBSCRIPTION_PATH,
+                query("max", "messages", {"type": "integer", "minimum": 1}, 10),
+                _WAIT,
+                query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
+                query(
+                    "request",
+                    "any text, another one for each call: when the answer was lost, the same call "
+                    "again gets the same messages. When it ends in a number that goes up, a late "
+                    "copy of an earlier call gets none. Of one partition; several ignore it",
+                    {"type": "string", "maxLength": 64}, "7f3a-1",
+                ),
+            ),
+            answers=(
+                ok("Messages; or none, and `held_back` says why", "Received"),
+                Answer(204, "Nothing to receive"),
+            ),
+            problems=(404, 409),
+        )
+    ),
+    *both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/ack", handler=api_deliveries.acknowledge,
+            name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
+            parameters=_SUBSCRIPTION_PATH, body=json("Ack", {"ack_ids": []}),
+            answers=(ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
+        )
+    ),
+    *both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/seek", handler=api_subscriptions.seek,
+            name="seek", tag="subscriptions", summary="Set the cursor",
+            parameters=_SUBSCRIPTION_PATH, body=json("Seek", {"to": "earliest"}),
+            answers=(ok("Where the cursors are now"),), problems=(404, 415, 422),
+        )
+    ),
+)  # fmt: skip
+
+_BATCH = "/v1/transactions/{transaction}/batches/{batch}"
+_OF_BATCH = (
+    *in_path("transaction", "batch"),
+    header(
+        api_transactions.TOKEN_HEADER,
+        "known to the id's owner alone; the first one given binds the id",
+    ),
+)
+_TRANSACTIONS = (
+    Route(
+        method="POST", path=_BATCH + "/commit", handler=api_transactions.commit,
+        name="commit_transaction", tag="transactions",
+        summary="Make closed ledgers part of their partitions, all or none of them",
+        description=(
+            "For writers that put record batches into ledgers of their own, straight at the "
+            "bookies. A batch that is not newer than the newest committed one is a repeat and "
+            "changes nothing, so the call is safe to make again; a newer one has to be the next. "
+            "The answer comes when every partition has its part."
+        ),
+        parameters=_OF_BATCH, body=json("TransactionParts", {"parts": []}),
+        answers=(ok("All of it is visible", "Transaction"),), problems=(403, 404, 409, 415, 422),
+    ),
+    Route(
+        method="POST", path=_BATCH + "/begin", handler=api_transactions.begin,
+        name="begin_transaction", tag="transactions",
+        summary="Note that the caller will publish a batch by itself, and what",
+        description=(
+            "For small batches that an idempotent producer publishes, one record batch to each "
+            "partition, between this call and a commit with `published`. A repeat must have the "
+            "same content. `repeated`: the batch was committed before, and is not to be published."
+        ),
+        parameters=_OF_BATCH, body=json("PublishedParts", {"parts": []}),
+        answers=(ok("It may be published", "TransactionTurn"),),
+        problems=(403, 404, 409, 415, 422),
+    ),
+    Route(
+        method="POST", path=_BATCH + "/abort", handler=api_transactions.abort,
+        name="abort_transaction", tag="transactions",
+        summary="Give up ledgers of a batch; those that no partition has are deleted",
+        parameters=_OF_BATCH, body=json("GivenUp", {"ledgers": []}),
+        answers=(ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
+    ),
+    Route(
+        method="POST", path=TOPIC + "/partitions/{partition}/splice",
+        handler=api_transactions.splice, name="splice", tag="transactions",
+        summary="From broker to broker: take in a partition's part of a committed batch",
+        parameters=in_path("namespace", "topic", "partition"),
+        body=json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
+        answers=(ok("It is there", "Spliced"),), problems=(403, 404, 415, 422), inner=True,
+    ),
+    get(
+        "/v1/transactions/{transaction}", api_transactions.get_transaction, "get_transaction",
+        "The newest committed batch, and whether all of it is visible", "Transaction",
+        "transactions",
+    ),
+)  # fmt: skip
+
+_CLUSTER = (
+    Route(
+        method="GET", path="/v1/ledgers", handler=api_cluster.list_ledgers, name="list_ledgers",
+        tag="cluster", summary="Ledger ids, ascending",
+        parameters=(
+            query("after", "only larger ids", {"type": "integer"}),
+            query("limit", "ids", {"type": "integer", "minimum": 1}, 10),
+        ),
+        answers=(ok("Ids"),),
+    ),
+    get(
+        "/v1/ledgers/{ledger}", api_cluster.get_ledger, "get_ledger",
+        "A ledger's metadata", "Ledger", "cluster",
+    ),
+    get(
+        "/v1/ledgers/{ledger}/entries/{entry}", api_cluster.get_entry, "get_entry",
+        "One entry; Accept: application/octet-stream gives its payload", "Any", "cluster",
+    ),
+    Route(
+        method="POST", path="/v1/ledgers/{ledger}/recover", handler=api_cluster.recover_ledger,
+        name="recover_ledger", tag="cluster", summary="Fence a ledger, find its end, close it",
+        description=(
+            "Its writer gets no further ack. A ledger that a living broker writes for a topic is "
+            "refused (409, with the owner) unless forced; the owner then opens a new ledger."
+        ),
+        parameters=(
+            *in_path("ledger"),
+            query(
+                "force", "also a ledger in use; once a minute at one broker",
+                {"type": "string", "enum": ["false", "true"]}, "false",
+            ),
+        ),
+        answers=(ok("Closed", "Ledger"),), problems=(404, 409),
+    ),
+    get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
+    get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
+    get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
+    Route(
+        method="POST", path="/v1/cluster/clock", handler=api_cluster.confirm_clock,
+        name="confirm_clock", tag="cluster", summary="This broker's clock is right",
+        description="Deletion by age goes by it from now on, at all brokers.",
+        answers=(ok("The time that is gone by"),),
+    ),
+    get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
+    get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
+    Route(
+        method="GET", path="/metrics", handler=api_cluster.metrics, name="metrics", tag="health",
+        summary="Prometheus text",
+        answers=(Answer(200, "Metrics", (Content("text/plain", {"type": "string"}),)),),
+    ),
+    get("/openapi.json", api_cluster.openapi, "openapi", "This API", "Any", "health"),
+    Route(
+        method="GET", path="/", handler=api_cluster.status_page, name="status_page", tag="health",
+        summary="The cluster on one page",
+        answers=(Answer(200, "HTML", (Content("text/html", {"type": "string"}),)),),
+    ),
+)  # fmt: skip
+
+ROUTES: tuple[Route, ...] = (*_MESSAGES, *_TOPICS, *_SUBSCRIPTIONS, *_TRANSACTIONS, *_CLUSTER)

@@ -1,0 +1,326 @@
+"""The HTTP server of one broker: listen, dispatch, answer every error as a problem, stop in order.
+
+`start` binds first, so that the broker registers an address that is really its own. `stop` closes
+the door, lets requests in hand end, hands the partitions over and only then cuts connections. It
+keeps nothing: what a request has not been answered when the process dies is for the caller to
+repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from octavo.broker.broker import Broker
+from octavo.broker.errors import BrokerError
+from octavo.broker.http.api.topics import LetGoAnswer
+from octavo.broker.http.broker_proof import INCARNATION_HEADER, BrokerProof
+from octavo.broker.http.browsers import check_browser
+from octavo.broker.http.call import OWNER_HEADER, Call
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.connections import Connection, ConnectionServer
+from octavo.broker.http.forwarding import Peers
+from octavo.broker.http.held_bytes import HeldBytes
+from octavo.broker.http.overview import Overview
+from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.router import Router
+from octavo.broker.http.routes import ROUTES
+from octavo.broker.http.services import Services
+from octavo.broker.metrics import Metrics
+from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
+from octavo.metadata.bookies import BookieRegistry
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import Scope
+
+if TYPE_CHECKING:
+    from octavo.ledger.client import LedgerClient
+
+BACKLOG = 1024
+WATCHED_BYTES = 64 * 1024
+"""A longer answer does not go into the socket at once: its client may be slow, or gone."""
+READ_BUFFER_BYTES = 128 * 1024
+"""A connection is read no further while twice this waits for its handler."""
+GONE_CHECK_S = 1.0
+"""How often a waiting call looks whether its client is still there."""
+CLIENT_GONE = 499
+"""Never seen by anybody but the metrics."""
+UNKNOWN_CALL = "unknown"
+
+log = structlog.get_logger()
+
+
+class CannotListen(BrokerError):
+    """The address to listen on cannot be had. The message names it and what would help."""
+
+    name = "cannot-listen"
+    scope = Scope.PROCESS
+
+
+class BrokerServer:
+    """A broker that listens."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        store: MetadataStore,
+        ledgers: LedgerClient,
+        clock: Callable[[], int],
+        call_key: bytes,
+        http: HttpConfig | None = None,
+    ) -> None:
+        """`call_key`: of all brokers of the cluster and nobody else, see broker_proof.py."""
+        self._broker = broker
+        self._config = http or HttpConfig()
+        metrics = Metrics(
+            lambda: [open_here.stats() for open_here in broker.partitions()],
+            broker.duties,
+            broker.deletion_time,
+        )
+        proof = BrokerProof(call_key)
+        self._services = Services(
+            broker=broker,
+            ledgers=ledgers,
+            store=store,
+            overview=Overview(store, BookieRegistry(store), broker, clock),
+            config=self._config,
+            metrics=metrics,
+            held=HeldBytes(self._config.bodies_bytes_max, metrics.held_bytes.set),
+            peers=Peers(self._config, metrics, proof),
+            proof=proof,
+            clock=clock,
+            routes=ROUTES,
+        )
+        broker.tell_peer = self._tell_peer
+        broker.ask_peer = self._ask_peer
+        self._router = Router(ROUTES)
+        self._listener: asyncio.Server | None = None
+        self._http: ConnectionServer | None = None
+        self._hosts: frozenset[str] = frozenset()
+        self._in_hand = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def url(self) -> str:
+        """Where this broker is reached, once started: `http://host:port`."""
+        return self._services.url
+
+    async def start(self) -> None:
+        """Listen, register, take part. Raises `CannotListen`, and what `Broker.start` raises."""
+        loop = asyncio.get_running_loop()
+        config = self._config
+        host, port = self._broker.config.host, self._broker.config.port
+        self._http = ConnectionServer(
+            self._answer,
+            connections_max=config.connections_max,
+            connections_reserved=config.connections_reserved,
+            on_refused=self._services.metrics.connections_refused.inc,
+            access_log=None,
+            keepalive_timeout=config.keepalive_timeout_ms / 1000,
+            max_line_size=config.header_bytes_max,
+            max_field_size=config.header_bytes_max,
+            max_headers=config.headers_max,
+            lingering_time=2.0,
+            read_bufsize=READ_BUFFER_BYTES,
+            auto_decompress=False,
+        )
+        try:
+            self._listener = await loop.create_server(self._http, host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
+        bound = self._listener.sockets[0].getsockname()[1]
+        advertised = self._broker.config.advertised_host or host
+        name = f"[{advertised}]" if ":" in advertised else advertised
+        self._services.url = f"http://{name}:{bound}"
+        self._hosts = frozenset(name.lower() for name in (*config.allowed_hosts, advertised))
+        try:
+            await self._services.peers.start()
+            await self._broker.start(self._services.url)
+            self._services.overview.start()
+        except BaseException:
+            await self._cut_off()
+            raise
+        self._services.ready = True
+        log.info("broker_ready", broker_id=self._broker.broker_id, url=self.url)
+
+    async def stop(self) -> None:
+        """Close the door, end what is in hand, hand over, close. May be called twice."""
+        if self._http is None or self._services.stopping.is_set():
+            return
+        self._services.stopping.set()
+        self._services.ready = False
+        if self._listener is not None:
+            self._listener.close()
+        self._http.pre_shutdown()
+        try:
+            async with asyncio.timeout(self._config.stop_timeout_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("requests_cut_off", count=self._in_hand)
+        try:
+            await self._broker.close()
+        finally:
+            await self._cut_off()
+
+    async def _tell_peer(self, peer: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
+        owner = Owner(peer.broker_id, peer.url, False, incarnation)
+        path = f"/v1/topics/{name.namespace}/{name.topic}/let-go?incarnation={incarnation}"
+        reply = await self._services.peers.ask(self._broker.broker_id, owner, "POST", path)
+        return msgspec.json.decode(reply.body, type=LetGoAnswer).served
+
+    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, incarnation: str) -> None:
+        """Any call that is passed on has it claim what nobody serves; so has one of an older run
+        of the software."""
+        owner = Owner(peer.broker_id, peer.url, False, incarnation)
+        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
+        await self._services.peers.ask(self._broker.broker_id, owner, "GET", path)
+
+    async def _cut_off(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._services.overview.close()
+        await self._services.peers.close()
+        if self._http is not None:
+            await self._http.shutdown(timeout=1.0)
+
+    # ---- one request
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Every request comes through here, and every answer leaves from here."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        call: Call | None = None
+        path, _, query = request.raw_path.partition("?")
+        self._in_hand += 1
+        self._idle.clear()
+        try:
+            check_browser(
+                request.method, request.headers, self._hosts, self._config.allowed_origins
+            )
+            route, variables = self._router.find(request.method, path)
+            call = Call(request, route, variables, query, self._services)
+            response = await self._run(call)
+        except asyncio.CancelledError:
+            raise
+        except ConnectionError:  # aiohttp's own has no name: the client is gone
+            response = _cut(request)
+        except Exception as error:
+            response = problem_of(error).response(instance=path)
+        finally:
+            if call is not None:
+                call.release()
+            self._in_hand -= 1
+            if not self._in_hand:
+                self._idle.set()
+        if not response.prepared:
+            headers = response.headers
+            headers.setdefault(OWNER_HEADER, call.owner_url if call else self.url)
+            if call and call.served_incarnation:
+                headers.setdefault(INCARNATION_HEADER, call.served_incarnation)
+            headers["Server"] = "octavo"
+            headers["X-Content-Type-Options"] = "nosniff"
+            if self._services.stopping.is_set() or headers.get("Connection") == "close":
+                response.force_close()
+        name = call.route.name if call else UNKNOWN_CALL
+        self._services.metrics.answered(name, response.status, loop.time() - started)
+        if (
+            isinstance(response, web.Response)
+            and isinstance(response.body, bytes)
+            and len(response.body) > WATCHED_BYTES
+        ):
+            await self._send_watched(request, response)
+        return response
+
+    async def _send_watched(self, request: web.BaseRequest, response: web.Response) -> None:
+        """Send a long answer; a client that takes none of it for too long is cut off."""
+
+        async def send() -> None:
+            await response.prepare(request)
+            await response.write_eof()
+
+        sending = asyncio.ensure_future(send())
+        waiting = -1
+        try:
+            while not sending.done():
+                await asyncio.wait({sending}, timeout=self._config.stall_timeout_ms / 1000)
+                transport = request.transport
+                if sending.done() or transport is None:
+                    break
+                if waiting == (waiting := transport.get_write_buffer_size()):
+                    log.info("client_too_slow", remote=request.remote, waiting_bytes=waiting)
+                    transport.abort()
+                    break
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _run(self, call: Call) -> web.StreamResponse:
+        connection = call.request.protocol
+        assert isinstance(connection, Connection)
+        if connection.reserved and not (call.forwarded or call.route.tag == "health"):
+            assert self._http is not None
+            raise self._http.refused()
+        if call.route.inner and not call.forwarded:
+            raise Problem(
+                403,
+                "brokers-only",
+                f"{call.route.method} {call.route.path} is a call between brokers, and this one "
+                "does not prove that it comes from a broker of this cluster",
+            )
+        if not self._services.ready and call.route.tag != "health":
+            raise Problem(
+                503,
+                "not-ready",
+                "this broker is starting or stopping; ask another one, or come back in a moment",
+                retryable=True,
+            )
+        if not call.route.waits:
+            return await call.route.handler(call)
+        return await self._run_while_wanted(call)
+
+    async def _run_while_wanted(self, call: Call) -> web.StreamResponse:
+        """A call that may wait long ends when its client goes away or this broker stops."""
+        task = asyncio.ensure_future(call.route.handler(call))
+        stopping = asyncio.ensure_future(self._services.stopping.wait())
+        try:
+            while not task.done():
+                await asyncio.wait(
+                    {task, stopping}, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not task.done() and stopping.done():
+                    raise Problem(
+                        503, "stopping", "this broker stops; ask another one", retryable=True
+                    )
+                if not task.done() and call.client_is_gone:
+                    return _cut(call.request)
+            return task.result()
+        finally:
+            stopping.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def _cut(request: web.BaseRequest) -> web.Response:
+    """End a connection whose client has gone, or whose answer broke off after its head."""
+    if request.transport is not None:
+        request.transport.close()
+    return web.Response(status=CLIENT_GONE)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(
+            f"port {port} on {host} is in use by another process: stop that one, or choose "
+            "another port (0 takes any free one)"
+        )
+    if error.errno == errno.EACCES:
+        return CannotListen(f"port {port} on {host} may not be opened by this user: take one >1023")
+    return CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}")

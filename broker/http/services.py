@@ -1,0 +1,48 @@
+"""What every handler needs, in one place: the broker, its peers, the bounds, the counters."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from octavo.broker.broker import Broker
+from octavo.broker.cluster.in_use import RecoveryDoor
+from octavo.broker.http.batch_proofs import BatchProofs
+from octavo.broker.http.broker_proof import BrokerProof
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.forwarding import Peers
+from octavo.broker.http.held_bytes import HeldBytes
+from octavo.broker.http.overview import Overview
+from octavo.broker.metrics import Metrics
+from octavo.metadata.store import MetadataStore
+
+if TYPE_CHECKING:
+    from octavo.broker.http.router import Route
+    from octavo.ledger.client import LedgerClient
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """The surroundings of a handler. Made by the server, shared by all calls."""
+
+    broker: Broker
+    ledgers: LedgerClient
+    store: MetadataStore
+    overview: Overview
+    config: HttpConfig
+    metrics: Metrics
+    held: HeldBytes
+    proofs: BatchProofs = field(default_factory=BatchProofs)
+    peers: Peers
+    proof: BrokerProof
+    clock: Callable[[], int]
+    routes: tuple[Route, ...]
+    url: str = ""
+    ready: bool = False
+    recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: itertools.count[int] = field(default_factory=itertools.count)
+    """Whose turn it is: spreads messages without a key, rotates where receives begin."""

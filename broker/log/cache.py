@@ -1,0 +1,163 @@
+"""The newest batches of all partitions in memory, so that a tailing reader never asks a bookie.
+
+One bound in bytes over all partitions; the batch that has been here longest goes first, whoever
+wrote it. Each partition's part is a contiguous run of offsets that ends at its newest confirmed
+batch, so an offset at or after its start is here or not written yet. Losing any of it costs a
+read from the ledger, nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from octavo.broker.types import StoredBatch
+from octavo.protocol.batch import BatchHeader, with_base_offset
+
+_OVERHEAD_BYTES = 512
+"""About what one small batch costs beside its bytes."""
+_COMPACT_AFTER = 1024
+
+
+class CachedBatch:
+    """A batch as stored; `served` makes the form that readers get, once."""
+
+    __slots__ = ("_served", "base_offset", "entry_id", "header", "ledger_id", "stored")
+
+    def __init__(
+        self, base_offset: int, ledger_id: int, entry_id: int, header: BatchHeader, stored: bytes
+    ) -> None:
+        self.base_offset = base_offset
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.header = header
+        self.stored = stored
+        self._served: StoredBatch | None = None
+
+    @property
+    def cost_bytes(self) -> int:
+        """What it counts against the bound."""
+        return len(self.stored) + _OVERHEAD_BYTES
+
+    def served(self) -> StoredBatch:
+        """With its absolute base offset filled in."""
+        if self._served is None:
+            data = with_base_offset(self.stored, self.base_offset)
+            self.stored = data
+            header = self.header._replace(base_offset=self.base_offset, partition_leader_epoch=0)
+            self._served = StoredBatch(
+                self.base_offset, self.ledger_id, self.entry_id, header, data
+            )
+        return self._served
+
+
+class PartitionTail:
+    """One partition's part of the cache."""
+
+    __slots__ = ("_bases", "_batches", "_cache", "_gone", "_start")
+
+    def __init__(self, cache: TailCache) -> None:
+        self._cache = cache
+        self._bases: list[int] = []
+        self._batches: list[CachedBatch | None] = []
+        self._start = 0
+        """Index of the oldest batch that is still here; what lies before it was evicted."""
+        self._gone = False
+
+    def __len__(self) -> int:
+        return len(self._batches) - self._start
+
+    @property
+    def cleared(self) -> bool:
+        """Whether the partition was closed."""
+        return self._gone
+
+    @property
+    def first_offset(self) -> int | None:
+        """The oldest offset that is here."""
+        return self._bases[self._start] if self._start < len(self._bases) else None
+
+    def append(self, batch: CachedBatch) -> None:
+        """Add the batch that follows the newest one."""
+        if self._gone:
+            return
+        self._bases.append(batch.base_offset)
+        self._batches.append(batch)
+        self._cache.added(self, batch.cost_bytes)
+
+    def read(self, offset: int, bytes_max: int, count_max: int) -> list[StoredBatch]:
+        """Batches from the one that contains `offset`, at least one; [] if it is not here."""
+        first = self.first_offset
+        if first is None or offset < first:
+            return []
+        found: list[StoredBatch] = []
+        taken_bytes = taken = 0
+        skip = bisect_right(self._bases, offset, self._start) - 1
+        for index in range(skip, len(self._batches)):
+            batch = self._batches[index]
+            assert batch is not None
+            taken_bytes += len(batch.stored)
+            if found and (taken_bytes > bytes_max or taken >= count_max):
+                break
+            served = batch.served()
+            taken += served.next_offset - max(offset, served.base_offset)
+            found.append(served)
+        if found and found[0].next_offset <= offset:
+            return []
+        return found
+
+    def find(self, ledger_id: int, entry_id: int) -> StoredBatch | None:
+        """The batch stored there, if it is here."""
+        for batch in reversed(self._batches):
+            if batch is None:
+                break
+            if (batch.ledger_id, batch.entry_id) == (ledger_id, entry_id):
+                return batch.served()
+        return None
+
+    def clear(self) -> None:
+        """The partition is closed: give the memory back. Nothing is kept from now on."""
+        self._gone = True
+        self._cache.removed(sum(b.cost_bytes for b in self._batches[self._start :] if b))
+        self._bases.clear()
+        self._batches.clear()
+        self._start = 0
+
+    def evict_oldest(self) -> int:
+        """Drop the oldest batch; return what that gives back."""
+        if self._gone or self._start == len(self._batches):
+            return 0
+        batch = self._batches[self._start]
+        assert batch is not None
+        self._batches[self._start] = None
+        self._start += 1
+        if self._start >= _COMPACT_AFTER and self._start * 2 > len(self._batches):
+            del self._bases[: self._start]
+            del self._batches[: self._start]
+            self._start = 0
+        return batch.cost_bytes
+
+
+class TailCache:
+    """The bound over all partitions."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._order: deque[PartitionTail] = deque()
+        self.cached_bytes = 0
+
+    def partition(self) -> PartitionTail:
+        """A new, empty part."""
+        return PartitionTail(self)
+
+    def added(self, tail: PartitionTail, cost_bytes: int) -> None:
+        """A part has grown: make room, oldest first."""
+        self._order.append(tail)
+        self.cached_bytes += cost_bytes
+        while self.cached_bytes > self._bytes_max and self._order:
+            self.cached_bytes -= self._order.popleft().evict_oldest()
+
+    def removed(self, cost_bytes: int) -> None:
+        """A part was cleared."""
+        self.cached_bytes -= cost_bytes
+        self._order = deque(tail for tail in self._order if not tail.cleared)

@@ -1,0 +1,455 @@
+"""Batches of a partition from its ledgers: by offset, by time, by message id.
+
+What the tail cache no longer has is read from bookies, or from the object that is the only copy
+left. An offset is found by the chain (which ledger), the sparse index (between which entries) and,
+where that leaves several, by the headers of single batches. A reader that goes on where it stopped
+finds the next chunk read ahead. Memory is bounded: readers per partition, streams read ahead, and
+bytes read ahead over all partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from octavo.broker.errors import (
+    MessageNotFound,
+    OffsetTrimmed,
+    PartitionDamaged,
+    PartitionUnavailable,
+)
+from octavo.broker.log.chain import Contents
+from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.open_readers import OpenReaders
+from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.types import MessageId, PartitionName, StoredBatch
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerDamaged, LedgerNotFound
+from octavo.ledger.offload.offloaded import OffloadedReader, open_offloaded
+from octavo.ledger.read.continuity import Continuity
+from octavo.ledger.read.open_batch import Opening
+from octavo.ledger.read.reader import LedgerReader
+from octavo.ledger.read.time_search import offset_as_new_as
+from octavo.metadata.offloads import is_only_copy
+from octavo.metadata.topics import PartitionLedger
+from octavo.protocol.batch import BatchHeader, with_base_offset
+from octavo.protocol.codes import NoSuchEntry
+from octavo.protocol.entry import Entry
+
+T = TypeVar("T")
+AnyReader = LedgerReader | OffloadedReader
+CHUNK_BYTES = 1024 * 1024
+"""What is read ahead at a time."""
+_CHUNK_ENTRIES_MAX = 1_000
+_READERS_MAX = 16
+_STREAMS_MAX = 8
+_HINTS_MAX = 128
+_INTERPOLATIONS_MAX = 3
+_CONFIRM_WAIT_S = 5.0
+
+
+class LogReader:
+    """Reads one owned partition. `last_entry` tells the last confirmed entry of an open ledger."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        index: EntryIndex,
+        budget: ReadAheadBudget,
+        last_entry: Callable[[int], int],
+        opening: Opening,
+    ) -> None:
+        self._name = name
+        self._ledgers = ledgers
+        self._record = record
+        self._index = index
+        self._budget = budget
+        self._last_entry = last_entry
+        self._opening = opening
+        self._readers = OpenReaders[AnyReader](_READERS_MAX)
+        self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
+
+    async def close(self) -> None:
+        """Let go of readers and of what was read ahead."""
+        while self._ahead:
+            self._drop_stream(next(iter(self._ahead)))
+        await self._readers.close()
+
+    async def read(
+        self, offset: int, end: int, bytes_max: int, count_max: int
+    ) -> list[StoredBatch]:
+        """Batches from the one that contains `offset`, which lies before `end`; at least one.
+
+        Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
+        """
+        assert self._record.chain.earliest_offset <= offset < end
+        chunk = await self._chunk(offset, max(bytes_max, CHUNK_BYTES))
+        taken: list[StoredBatch] = []
+        size = count = 0
+        for batch in chunk:
+            if taken and (size + len(batch.data) > bytes_max or count >= count_max):
+                break
+            size += len(batch.data)
+            count += batch.next_offset - max(offset, batch.base_offset)
+            taken.append(batch)
+        following = taken[-1].next_offset
+        if len(taken) < len(chunk):
+            self._keep(following, chunk[len(taken) :])
+        elif following < end and following not in self._ahead:
+            self._read_ahead(following)
+        return taken
+
+    async def batch_of(self, message_id: MessageId) -> StoredBatch:
+        """The batch that a message id names. Raises `MessageNotFound`."""
+        link = self._record.chain.link_of(message_id.ledger_id)
+        if link is not None and message_id.entry_id <= await self._last_entry_of(link):
+            entry_id = message_id.entry_id
+            batches = await self._undamaged(link, lambda: self._entries(link, entry_id, entry_id))
+            if message_id.index < batches[0].header.record_count:
+                return batches[0]
+        raise MessageNotFound(f"{self._name} has no message {message_id}")
+
+    async def offset_at(self, time_ms: int, link: PartitionLedger, least: int = 0) -> int | None:
+        """The first offset in this ledger with a message as new as `time_ms`; None: all are older.
+
+        `least`: none before it counts. How long it takes: see `EntrySource.as_new_as`.
+        """
+        last = await self._last_entry_of(link)
+        relative = max(0, least - link.base_offset)
+        first = await self._undamaged(link, lambda: self.entry_of(link, least)) if relative else 0
+
+        async def search(reader: AnyReader) -> int | None:
+            if last > reader.last_add_confirmed:
+                await self._catch_up(reader, last)
+            return await offset_as_new_as(
+                reader, time_ms, last, link.disorder_ms, self._opening, first=first, least=relative
+            )
+
+        found = await self._where_it_lies(link, await self._reader(link), search)
+        return None if found is None else link.base_offset + found
+
+    async def contents_of(self, link: PartitionLedger) -> Contents:
+        """What a closed ledger holds, by the headers of all its batches: it is read whole."""
+
+        async def read(reader: AnyReader) -> Contents:
+            found, order = Contents(), self._order(link, reader)
+            async for entry in reader.entries(0, reader.last_add_confirmed):
+                found = found.plus(order.follow(entry), len(entry.payload))
+            return found
+
+        return await self._undamaged(link, lambda: self._of_closed(link, read))
+
+    async def header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
+        """The header of one entry, as it is stored: its base offset is relative to the ledger.
+
+        For whoever does not know yet how many messages the ledger holds.
+        """
+
+        async def read(reader: AnyReader) -> BatchHeader:
+            order = Continuity(link.ledger_id, base_offset=link.base_offset)
+            entries = await reader.read(max(0, entry_id - 1), entry_id)
+            return [order.follow(entry) for entry in entries][-1]
+
+        return await self._undamaged(link, lambda: self._of_closed(link, read))
+
+    async def headers_from(
+        self, link: PartitionLedger, first_entry: int
+    ) -> list[tuple[int, BatchHeader]]:
+        """Entry id and header of every batch from `first_entry` on, for rebuilding producers."""
+        last = await self._last_entry_of(link)
+        if first_entry > last:
+            return []
+
+        async def read(reader: AnyReader) -> list[tuple[int, BatchHeader]]:
+            order = self._order(link, reader)
+            entries = reader.entries(first_entry, last)
+            return [(entry.entry_id, order.follow(entry)) async for entry in entries]
+
+        async def attempt() -> list[tuple[int, BatchHeader]]:
+            return await self._where_it_lies(link, await self._reader(link), read)
+
+        return await self._undamaged(link, attempt)
+
+    async def entry_of(self, link: PartitionLedger, offset: int) -> int:
+        """The entry of this ledger that contains the absolute `offset`."""
+        hint = self._hints.get(offset)
+        if hint is not None and hint[0] == link.ledger_id:
+            return hint[1]
+        relative = offset - link.base_offset
+        last = await self._last_entry_of(link)
+        if is_only_copy(link.offload):
+            reader = await self._reader(link)
+            if isinstance(reader, OffloadedReader):
+                return await reader.entry_holding(relative)
+        low, low_offset, high, high_offset = self._index.bounds(link.ledger_id, relative, last)
+        if high_offset is None:
+            high_offset = link.count
+        tries = 0
+        while low < high:
+            guess = (low + high + 1) // 2
+            if high_offset is not None and tries < _INTERPOLATIONS_MAX:
+                span = max(1, high_offset - low_offset)
+                guess = low + (high - low + 1) * (relative - low_offset) // span
+                guess = min(max(guess, low + 1), high)
+            tries += 1
+            header = await self._one_header(link, guess)
+            start = header.base_offset
+            self._index.note(link.ledger_id, start, guess)
+            if start > relative:
+                high, high_offset = guess - 1, start
+            else:
+                low, low_offset = guess, start
+                if relative < start + header.record_count:
+                    break
+        return low
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger left the chain."""
+        self._index.forget(ledger_id)
+        for offset, (hinted, _) in list(self._hints.items()):
+            if hinted == ledger_id:
+                del self._hints[offset]
+
+    # Chunks
+
+    async def _chunk(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
+        task = self._ahead.pop(offset, None)
+        if task is None:
+            return await self._load(offset, bytes_wanted)
+        self._budget.give_back(CHUNK_BYTES)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    def _read_ahead(self, offset: int) -> None:
+        if self._budget.take(CHUNK_BYTES):
+            load = self._load(offset, CHUNK_BYTES)
+            self._put(offset, asyncio.create_task(load, name=f"read ahead {self._name}"))
+
+    def _keep(self, offset: int, rest: list[StoredBatch]) -> None:
+        if offset not in self._ahead and self._budget.take(CHUNK_BYTES):
+            self._put(offset, asyncio.create_task(_ready(rest), name=f"keep {self._name}"))
+
+    def _put(self, offset: int, task: asyncio.Task[list[StoredBatch]]) -> None:
+        task.add_done_callback(_look_at_error)
+        self._ahead[offset] = task
+        if len(self._ahead) > _STREAMS_MAX:
+            self._drop_stream(next(iter(self._ahead)))
+
+    def _drop_stream(self, offset: int) -> None:
+        self._ahead.pop(offset).cancel()
+        self._budget.give_back(CHUNK_BYTES)
+
+    async def _load(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
+        """About so many bytes of one ledger, from the batch that contains `offset`."""
+        if offset < self._record.chain.earliest_offset:  # trimmed since this was asked for
+            raise self._trimmed(offset)
+        link = self._record.chain.find(offset)
+        try:
+            batches = await self._run_undamaged(link, offset, bytes_wanted)
+        except LedgerNotFound as error:
+            if offset >= self._record.chain.earliest_offset:
+                raise
+            raise self._trimmed(offset) from error
+        self._hint(batches[-1].next_offset, link.ledger_id, batches[-1].entry_id + 1)
+        return batches
+
+    async def _run_undamaged(
+        self, link: PartitionLedger, offset: int, bytes_wanted: int
+    ) -> list[StoredBatch]:
+        try:
+            return await self._undamaged(link, lambda: self._run(link, offset, bytes_wanted))
+        except PartitionDamaged as error:
+            # What comes before is good; but an entry that says too much shows at the one behind it.
+            with contextlib.suppress(LedgerDamaged):
+                front = await self._run(link, offset, bytes_wanted, error.entry_id - 1)
+                if front:
+                    return front
+            raise
+
+    async def _run(
+        self, link: PartitionLedger, offset: int, bytes_wanted: int, before: int | None = None
+    ) -> list[StoredBatch]:
+        hint = self._hints.get(offset)
+        first = await self.entry_of(link, offset)
+        last = await self._last_entry_of(link) if before is None else before - 1
+        if first > last and before is None:  # its writer is gone since
+            raise PartitionUnavailable(f"{self._name}: entry {first} is not confirmed here now")
+        if first > last:
+            return []
+        mean = await self._mean_entry_bytes(link)
+        wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
+        # What a hint names begins where the batch before it ended.
+        starts = offset if hint == (link.ledger_id, first) else None
+        batches = await self._entries(link, first, min(last, first + wanted - 1), starts)
+        if not batches[0].base_offset <= offset < batches[0].next_offset:
+            held = f"{batches[0].base_offset} to {batches[0].next_offset - 1}"
+            why = f"holds offsets {held}; expected is one that holds {offset}"
+            raise LedgerDamaged(link.ledger_id, first, why)
+        return batches
+
+    def _trimmed(self, offset: int) -> OffsetTrimmed:
+        earliest = self._record.chain.earliest_offset
+        return OffsetTrimmed(
+            f"{self._name}: offset {offset} was trimmed; the earliest is {earliest}", earliest
+        )
+
+    def _hint(self, offset: int, ledger_id: int, entry_id: int) -> None:
+        self._hints[offset] = (ledger_id, entry_id)
+        if len(self._hints) > _HINTS_MAX:
+            self._hints.popitem(last=False)
+
+    # Ledgers
+
+    async def _one_header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
+        """As it is stored, for a search: whether it is right, whoever reads there looks at."""
+        (entry,) = await self._read(link, entry_id, entry_id)
+        return Continuity(link.ledger_id).checked(entry)
+
+    async def _entries(
+        self, link: PartitionLedger, first: int, last: int, starts: int | None = None
+    ) -> list[StoredBatch]:
+        """Batches that follow from one another. `starts`: the offset of the first one, if known;
+        else the one before it is read as well. Raises `LedgerDamaged`."""
+        known = starts is not None or first == 0
+        entries = await self._read(link, first if known else first - 1, last)
+        order = self._order(link, await self._reader(link), starts)
+        found = []
+        for entry in entries:
+            header = order.follow(entry)
+            if entry.entry_id < first:
+                continue
+            base = link.base_offset + header.base_offset
+            served = header._replace(base_offset=base, partition_leader_epoch=0)
+            data = with_base_offset(entry.payload, base)
+            found.append(StoredBatch(base, link.ledger_id, entry.entry_id, served, data))
+        return found
+
+    async def _read(self, link: PartitionLedger, first: int, last: int) -> list[Entry]:
+        reader = await self._reader(link)
+        if last > reader.last_add_confirmed:
+            await self._catch_up(reader, last)
+        return await self._where_it_lies(link, reader, lambda one: one.read(first, last))
+
+    def _order(
+        self, link: PartitionLedger, reader: AnyReader, starts: int | None = None
+    ) -> Continuity:
+        closed = link.count is not None and reader.is_closed
+        return Continuity(
+            link.ledger_id,
+            base_offset=link.base_offset,
+            expected=None if starts is None else starts - link.base_offset,
+            count=link.count,
+            last_entry=reader.last_add_confirmed if closed else None,
+        )
+
+    async def _undamaged(self, link: PartitionLedger, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` finds, at another copy when the entries of one do not follow.
+
+        Raises `PartitionDamaged` when they follow in none.
+        """
+        tried = 0
+        while True:
+            try:
+                return await read()
+            except LedgerDamaged as damage:
+                tried += 1
+                self.forget(link.ledger_id)  # what was learned of it may come from there
+                reader = await self._reader(link)
+                if isinstance(reader, OffloadedReader) or tried >= reader.copies:
+                    raise PartitionDamaged(f"{self._name}: {damage}", damage.entry_id) from damage
+                reader.turn_away(damage.entry_id, damage)
+
+    async def _of_closed(
+        self, link: PartitionLedger, read: Callable[[AnyReader], Awaitable[T]]
+    ) -> T:
+        return await self._where_it_lies(link, await self._closed_reader(link), read)
+
+    async def _where_it_lies(
+        self, link: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]
+    ) -> T:
+        """What `read` finds: again, elsewhere, when the bookies have given the ledger up."""
+        try:
+            return await read(reader)
+        except (LedgerNotFound, NoSuchEntry):
+            moved = await self._moved(link)
+            if moved is None:
+                raise
+            return await read(await self._reader(moved))
+
+    async def _catch_up(self, reader: AnyReader, entry_id: int) -> None:
+        """The owner knows more than the bookies said so far; they learn it within moments."""
+        try:
+            async with asyncio.timeout(_CONFIRM_WAIT_S):
+                while await reader.refresh() < entry_id:
+                    await reader.wait_for(entry_id - 1, _CONFIRM_WAIT_S)
+        except TimeoutError as error:
+            raise PartitionUnavailable(
+                f"{self._name}: the bookies do not yet confirm entry {entry_id}"
+            ) from error
+
+    async def _reader(self, link: PartitionLedger) -> AnyReader:
+        return await self._readers.get_or_open(link.ledger_id, lambda: self._open(link))
+
+    async def _open(self, link: PartitionLedger) -> AnyReader:
+        if not is_only_copy(link.offload):
+            try:
+                return await self._ledgers.open(link.ledger_id)
+            except LedgerNotFound:
+                moved = await self._moved(link)
+                if moved is None:
+                    raise
+                link = moved
+        assert link.offload is not None
+        return await open_offloaded(link.ledger_id, link.offload)
+
+    async def _moved(self, link: PartitionLedger) -> PartitionLedger | None:
+        """The bookies have it no more: its link, if a copy elsewhere is the only one by now."""
+        await self._record.look()
+        moved = self._record.chain.link_of(link.ledger_id)
+        if moved is None or not is_only_copy(moved.offload):
+            return None
+        reader = self._readers.get(link.ledger_id)
+        if reader is not None and not isinstance(reader, OffloadedReader):
+            await self._readers.drop(link.ledger_id, reader)
+        return moved
+
+    async def _last_entry_of(self, link: PartitionLedger) -> int:
+        if link.count is None:
+            # While somebody waited it may have been closed, and others after it.
+            now = self._record.chain.link_of(link.ledger_id)
+            if now is not None and now.count is None:
+                return self._last_entry(link.ledger_id)
+        return (await self._closed_reader(link)).last_add_confirmed
+
+    async def _closed_reader(self, link: PartitionLedger) -> AnyReader:
+        reader = await self._reader(link)
+        if reader.is_closed:
+            return reader
+        # It was opened while the ledger still grew: its end may have moved since.
+        await self._readers.drop(link.ledger_id, reader)
+        return await self._reader(link)
+
+    async def _mean_entry_bytes(self, link: PartitionLedger) -> int:
+        if link.count is None or link.bytes == 0:
+            return 16 * 1024
+        return max(1, link.bytes // max(1, await self._last_entry_of(link) + 1))
+
+
+async def _ready(batches: list[StoredBatch]) -> list[StoredBatch]:
+    return batches
+
+
+def _look_at_error(task: asyncio.Task[list[StoredBatch]]) -> None:
+    """A failed read-ahead is repeated by whoever needs it; here it is only taken note of."""
+    if not task.cancelled():
+        task.exception()

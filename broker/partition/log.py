@@ -1,0 +1,206 @@
+"""The reading side of one owned partition: by offset, time, message id, and following its end.
+
+What was confirmed lately comes from the tail cache, everything older from the ledgers
+(log/reader.py). Nothing unconfirmed is ever read. Readers at the end wait for it to move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from dataclasses import replace
+
+from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
+from octavo.broker.log.cache import PartitionTail, TailCache
+from octavo.broker.log.chain import end_offset, is_measured, measured
+from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.measuring import LedgerTimes
+from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.log.reader import LogReader
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.publisher import Publisher
+from octavo.broker.types import MessageId, PartitionName, StoredBatch
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.read.open_batch import Opening
+from octavo.metadata.compactions import compacted_ledgers
+from octavo.metadata.offloads import is_only_copy
+from octavo.metadata.topics import PartitionLedger
+
+
+class PartitionLog:
+    """What can be read of a partition. `publisher` says where the end is."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        cache: TailCache,
+        budget: ReadAheadBudget,
+        opening: Opening,
+    ) -> None:
+        self._name = name
+        self._record = record
+        self._cache = cache
+        self._loop = asyncio.get_running_loop()
+        self.index = EntryIndex()
+        self.tail: PartitionTail = cache.partition()
+        self.reader = LogReader(
+            name, ledgers, record, self.index, budget, self._last_entry, opening
+        )
+        self.times = LedgerTimes(self.reader)
+        self._publisher: Publisher | None = None
+        self._growth: dict[asyncio.Future[None], None] = {}
+        self._closed: NotOwner | None = None
+        self._leaving = 0
+
+    @property
+    def earliest_offset(self) -> int:
+        """The first offset that retention has left."""
+        return self._record.chain.earliest_offset
+
+    @property
+    def kept_from(self) -> int:
+        """The first offset that retention will have left once a trim under way has taken effect."""
+        return max(self._leaving, self.earliest_offset)
+
+    def leave(self, offset: int) -> None:
+        """A trim has begun to write that the partition starts there: nobody may go back beyond."""
+        self._leaving = offset
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last confirmed message."""
+        return 0 if self._publisher is None else self._publisher.confirmed_offset
+
+    def renew_tail(self) -> PartitionTail:
+        """An empty tail: the ledger it followed has ended."""
+        self.tail.clear()
+        self.tail = self._cache.partition()
+        return self.tail
+
+    def follow(self, publisher: Publisher) -> None:
+        """From now on the end is where this publisher says."""
+        self._publisher = publisher
+        self.grown()
+
+    def grown(self) -> None:
+        """The end may have moved: whoever waits looks again."""
+        waiters, self._growth = self._growth, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def close(self, error: NotOwner) -> None:
+        """Nothing is read here any more; readers that wait get `error`."""
+        self._closed = error
+        self.grown()
+        self.tail.clear()
+        await self.reader.close()
+
+    async def read(
+        self, offset: int, bytes_max: int, count_max: int, wait_s: float
+    ) -> list[StoredBatch]:
+        """See `Partition.read`."""
+        self._check(offset)
+        if offset == self.end_offset:
+            await self._wait_for_growth(offset, wait_s)
+            if offset == self.end_offset:
+                return []
+        found = self.tail.read(offset, bytes_max, count_max)
+        if found:
+            return found
+        return await self.reader.read(offset, self.end_offset, bytes_max, count_max)
+
+    async def offset_at(self, time_ms: int, least: int = 0) -> int:
+        """See `Partition.offset_at`. `least`: messages before that offset do not count."""
+        passed = -1
+        # The chain of each moment: what follows a ledger that was trimmed meanwhile may be newer.
+        while (link := self._after(passed)) is not None:
+            passed = link.base_offset
+            if least >= (self.end_offset if link.count is None else end_offset(link)):
+                continue
+            try:
+                found = await self._offset_in(link, time_ms, least)
+            except LedgerNotFound:
+                if self._record.chain.link_of(link.ledger_id) is not None:
+                    raise
+                continue  # retention has removed it meanwhile
+            if found is not None:
+                return found
+        return self.end_offset
+
+    def _after(self, base_offset: int) -> PartitionLedger | None:
+        links = self._record.chain.links
+        place = bisect_right(links, base_offset, key=lambda link: link.base_offset)
+        return links[place] if place < len(links) else None
+
+    async def _offset_in(self, link: PartitionLedger, time_ms: int, least: int) -> int | None:
+        if link.count is not None:
+            if not is_measured(link) and not is_only_copy(link.offload):  # an object's footer knows
+                link = measured(link, await self.times.of(link))
+        elif self._publisher is not None:
+            contents = self._publisher.contents_of(link.ledger_id)
+            link = replace(link, last_ms=contents.last_ms, disorder_ms=contents.disorder_ms)
+        if is_measured(link) and link.last_ms < time_ms:
+            return None
+        return await self.reader.offset_at(time_ms, link, least)
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger left the chain."""
+        self.reader.forget(ledger_id)
+        self.times.forget(ledger_id)
+
+    async def position(self, message_id: MessageId) -> int:
+        """See `Partition.position`."""
+        cached = self.tail.find(message_id.ledger_id, message_id.entry_id)
+        if cached is not None and message_id.index < cached.header.record_count:
+            return cached.base_offset + message_id.index
+        try:
+            return (await self.reader.batch_of(message_id)).base_offset + message_id.index
+        except MessageNotFound as error:
+            if message_id.ledger_id in compacted_ledgers(self._record.value):
+                # Its offset may be one that retention has removed: a seek would go elsewhere.
+                raise MessageNotFound(
+                    f"{error}: that is in a compacted view, where only compacted=true looks; "
+                    "go by the message's offset"
+                ) from error
+            raise
+
+    def _check(self, offset: int) -> None:
+        if self._closed is not None:
+            raise self._closed
+        earliest, end = self.earliest_offset, self.end_offset
+        if offset < earliest:
+            raise OffsetTrimmed(
+                f"{self._name}: offset {offset} was trimmed; the earliest is {earliest}", earliest
+            )
+        if offset > end:
+            raise OffsetBeyondEnd(
+                f"{self._name}: offset {offset} is beyond the end; the next one will be {end}", end
+            )
+
+    async def _wait_for_growth(self, offset: int, wait_s: float) -> None:
+        until_s = self._loop.time() + wait_s
+        while offset == self.end_offset and self._loop.time() < until_s:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._growth[waiter] = None
+            timer = self._loop.call_at(until_s, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                self._growth.pop(waiter, None)
+            if self._closed is not None:
+                raise self._closed
+
+    def _last_entry(self, ledger_id: int) -> int:
+        """The last confirmed entry of the ledger that is being written."""
+        assert self._publisher is not None
+        return self._publisher.last_entry_of(ledger_id)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

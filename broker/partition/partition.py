@@ -1,0 +1,440 @@
+"""The driver of one owned partition: publish, read, subscriptions.
+
+Promises: a publish that returned is durable on an ack quorum and has its offset for ever; offsets
+have no gaps; a repeated producer sequence is stored once. Relies on fencing: after a take-over the
+old owner's ledger takes no more adds. On a crash the next owner recovers the last ledger and
+replays the state ledger; nothing here is needed.
+
+    OPENING → OPEN ⇄ REOPENING (its ledger failed: too few bookies) → CLOSED (lost, or handed over)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+import structlog
+
+from octavo.broker.errors import (
+    BatchTooLong,
+    NotOwner,
+    PartitionMoving,
+    PartitionUnavailable,
+    TopicNotFound,
+)
+from octavo.broker.log.open_batches import ReadableBatch
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
+from octavo.broker.partition.compacted import CompactedLog
+from octavo.broker.partition.log import PartitionLog
+from octavo.broker.partition.opening import Opened, PartitionOpener
+from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.broker.partition.rollover import Rollover
+from octavo.broker.partition.splicing import Splicer
+from octavo.broker.partition.surroundings import Surroundings
+from octavo.broker.partition.upkeep import Upkeep
+from octavo.broker.state.format import Op, snapshot
+from octavo.broker.state.log import StateLog
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.subscriptions.subscriptions import SubscriptionSet
+from octavo.broker.types import (
+    MessageId,
+    PartitionName,
+    PartitionState,
+    PartitionStats,
+    Published,
+    StoredBatch,
+    SubscriptionInfo,
+    TopicSettings,
+)
+from octavo.ledger.errors import LedgerFenced
+from octavo.protocol.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    InvalidBatch,
+    check_batch,
+    read_header,
+)
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+
+
+class Partition:
+    """One partition that this broker owns and has open."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        incarnation: str,
+        around: Surroundings,
+        settings: Callable[[], TopicSettings],
+        on_lost: Callable[[Partition], None],
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        """Of the topic: all that is served here is of that one and no other of its name."""
+        self.state = PartitionState.OPENING
+        self._around = around
+        self._config = around.config
+        self._settings = settings
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        timeout_ms = around.config.open_timeout_ms
+        self._record = PartitionRecordKeeper(around.topics, name, timeout_ms, incarnation)
+        self._log = PartitionLog(
+            name, around.ledgers, self._record, around.tail_cache, around.read_ahead,
+            around.open_batches.opening,
+        )  # fmt: skip
+        self._compacted = CompactedLog(
+            name, around.ledgers, self._record, self._log, around.open_batches.opening
+        )
+        self._opener = PartitionOpener(
+            name, around.config, around.ledgers, self._record, self._log.reader, settings,
+            around.clock, around.spawn,
+        )  # fmt: skip
+        self._subscriptions = SubscriptionSet(
+            self, around.config, lambda sub: around.subscription_info(name, sub), self.persist
+        )
+        self._publisher: Publisher | None = None
+        self._rollover: Rollover | None = None
+        self._state_log: StateLog | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._upkeep = Upkeep(
+            name, around, self._record, settings, self._log, self._subscriptions, self.persist,
+            self._lost,
+        )  # fmt: skip
+        self._splicer = Splicer(name, around, self._record)
+        self._gone: NotOwner | None = None
+
+    # Figures
+
+    @property
+    def epoch(self) -> int:
+        """How often the partition was opened by anybody."""
+        return self._record.value.epoch
+
+    @property
+    def lease_epoch(self) -> int:
+        """The epoch as ack ids have it: theirs are good for one incarnation of the topic only."""
+        return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
+
+    @property
+    def earliest_offset(self) -> int:
+        """The first offset that retention has left."""
+        return self._log.earliest_offset
+
+    @property
+    def kept_from(self) -> int:
+        """The same, once a trim under way has taken effect."""
+        return self._log.kept_from
+
+    @property
+    def next_offset(self) -> int:
+        """The end: one past the last durable message."""
+        return self._log.end_offset
+
+    def stats(self) -> PartitionStats:
+        """Live figures; costs nothing."""
+        publisher = self._publisher
+        segment = None if publisher is None else publisher.segment
+        open_bytes = 0 if segment is None else segment.contents.payload_bytes
+        return PartitionStats(
+            name=self.name,
+            broker_id=self._around.broker_id(),
+            epoch=self.epoch,
+            earliest_offset=self.earliest_offset,
+            next_offset=self.next_offset,
+            stored_bytes=self._record.chain.closed_bytes + open_bytes,
+            pending_bytes=0 if publisher is None else publisher.inflight_bytes,
+            ledgers=tuple((link.ledger_id, link.base_offset) for link in self._record.chain.links),
+            last_add_confirmed=-1 if segment is None else segment.last_entry,
+            producers=0 if publisher is None else len(publisher.stored_producers),
+            subscriptions=self._subscriptions.stats(),
+        )
+
+    # Publish and read
+
+    async def publish(
+        self, batch: bytes, *, expected_offset: int | None = None, checked: bool = False
+    ) -> Published:
+        """Store one RecordBatch v2 as it is and return its place once it is durable.
+
+        Producer id, epoch and base sequence are read from its header (-1: not idempotent).
+        `expected_offset`: store only at this offset. `checked`: the caller has passed the batch
+        through `octavo.protocol.batch.check_batch` already. Calls take effect in the order in which
+        they were made. Raises `InvalidBatch`, `BatchTooLong`, `StaleProducerEpoch`, `SequenceGap`,
+        `OffsetMismatch`, `Overloaded`; `NotOwner` and `PartitionUnavailable` (nothing was stored);
+        `PublishOutcomeUnknown` (it may have been).
+        """
+        header = read_header(batch) if checked else check_batch(batch)
+        if header.total_bytes != len(batch):
+            raise InvalidBatch(
+                f"a publish takes one record batch: it has {header.total_bytes} bytes, "
+                f"{len(batch)} were given"
+            )
+        if len(batch) > self._config.batch_bytes_max:
+            raise BatchTooLong(
+                f"the batch has {len(batch)} bytes; one entry holds {self._config.batch_bytes_max}"
+            )
+        if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
+            raise InvalidBatch("transactional and control batches are not supported")
+        self._check_open()
+        assert self._publisher is not None
+        published = await self._publisher.publish(batch, header, expected_offset)
+        if published.duplicate:
+            # An add finds out that we were fenced; a repeat adds nothing.
+            assert self._state_log is not None
+            await self._state_log.prove()
+            if published.first_offset >= self.earliest_offset:
+                first = await self.read(published.first_offset, bytes_max=1, count_max=1)
+                return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
+        return published
+
+    async def splice(self, transaction: str, batch: int) -> int | None:
+        """Take in this partition's part of a committed transaction, if that was not done before.
+
+        Its first offset; None when there is no such part (any more). Raises `TransactionNotFound`
+        when the batch is not committed, and `PartitionUnavailable`: then ask again.
+        """
+        self._check_open()
+        assert self._rollover is not None
+        return await self._splicer.splice(self._rollover, transaction, batch)
+
+    async def read(
+        self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
+    ) -> list[StoredBatch]:
+        """Whole batches from the one that contains `offset`; the caller skips its first records.
+
+        At least one batch if there is any, then no more than `bytes_max` bytes and `count_max`
+        messages. At the end: waits up to `wait_s` for something new, then returns []. Raises
+        `OffsetTrimmed`, `OffsetBeyondEnd`, `NotOwner`.
+        """
+        self._check_open()
+        return await self._log.read(offset, bytes_max, count_max, wait_s)
+
+    async def offset_at(self, time_ms: int) -> int:
+        """The first offset whose message has this timestamp or a newer one; the end if none has.
+
+        Kafka's rule; timestamps need not ascend. Which batches are opened, their headers decide.
+        """
+        self._check_open()
+        return await self._log.offset_at(time_ms)
+
+    async def position(self, message_id: MessageId) -> int:
+        """The offset of a message id. Raises `MessageNotFound`."""
+        self._check_open()
+        return await self._log.position(message_id)
+
+    async def resolve(
+        self, *, at: MessageId | int | str | None = None, time_ms: int | None = None
+    ) -> int:
+        """The offset meant by `earliest`, `latest`, an offset, a message id, or a time (one of)."""
+        if time_ms is not None:
+            return await self.offset_at(time_ms)
+        if isinstance(at, MessageId):
+            return await self.position(at)
+        self._check_open()
+        if isinstance(at, int):
+            return at
+        assert at in ("earliest", "latest"), at
+        return self.earliest_offset if at == "earliest" else self.next_offset
+
+    @property
+    def compacted(self) -> CompactedLog:
+        """The same partition, read through its compacted view. Raises `NotOwner`."""
+        self._check_open()
+        return self._compacted
+
+    # Subscriptions
+
+    async def subscribe(self, info: SubscriptionInfo) -> Subscription:
+        """Make the cursor durable at the subscription's start, if it is not there yet."""
+        self._check_open()
+        return await self._subscriptions.make(info)
+
+    async def subscription(self, name: str) -> Subscription:
+        """The subscription's part in this partition. Raises `SubscriptionNotFound`."""
+        self._check_open()
+        return await self._subscriptions.get(name)
+
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
+        """The batch, opened, for as long as the block lasts. For subscriptions."""
+        return self._around.open_batches.readable(batch)
+
+    async def persist(self, op: Op) -> None:
+        """Return when a change of cursors is durable. For subscriptions."""
+        self._check_open()
+        assert self._state_log is not None
+        await self._state_log.append(op)
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Take the partition over. Raises what its ledgers and the metadata store raise."""
+        started_s = self._loop.time()
+        opened = await self._opener.take_over()
+        self._subscriptions.restore(opened.state.cursors)
+        self._state_log = StateLog(
+            self._around.ledgers, self._record, self.name, self._config, self._settings,
+            self._snapshot, self._lost, opened.state_writer,
+        )  # fmt: skip
+        self._begin(opened)
+        self._tell("partition_taken_over", opened, started_s)
+
+    async def close(self, *, graceful: bool) -> None:
+        """Stop serving. `graceful`: finish what is under way and close the ledgers."""
+        if self.state is PartitionState.CLOSED:
+            return
+        self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
+        try:
+            if graceful:
+                state_log = self._state_log
+                closing = () if state_log is None else (state_log.close(drain=True),)
+                await asyncio.gather(self._close_log(), *closing)
+        finally:
+            await self._release()
+
+    async def _close_log(self) -> None:
+        publisher = self._publisher
+        if publisher is not None and publisher.failed is None:
+            assert self._rollover is not None
+            await self._rollover.close()
+            with contextlib.suppress(OctavoError):
+                await publisher.confirmed_up_to(publisher.next_offset)
+                await publisher.writer.close()
+
+    def abandon(self, why: str) -> None:
+        """Stop serving this instant: the partition is somebody else's, or may be any moment."""
+        self._lost(NotOwner(f"{self.name}: {why}"))
+
+    def _begin(self, opened: Opened) -> None:
+        link = self._record.chain.last
+        assert link is not None
+        segment = Segment(opened.writer, link.base_offset, self._around.clock(), released=True)
+        self._publisher = Publisher(
+            self.name, self._config, segment, opened.producers, self._log.renew_tail(),
+            self._log.index, self._confirmed, self._publisher_failed,
+        )  # fmt: skip
+        self._rollover = Rollover(
+            self.name, self._publisher, self._record, self._around.ledgers, self._settings,
+            self._around.clock, self._around.spawn, self._log.renew_tail,
+        )  # fmt: skip
+        self.state = PartitionState.OPEN
+        self._log.follow(self._publisher)
+        self._subscriptions.wake()
+
+    def _tell(self, event: str, opened: Opened, started_s: float) -> None:
+        recovered = opened.recovered
+        _log.info(
+            event, partition=str(self.name), broker=self._around.broker_id(), epoch=self.epoch,
+            ledger=None if recovered is None else recovered.ledger_id,
+            last_entry=None if recovered is None else recovered.last_entry,
+            new_ledger=opened.writer.ledger_id, next_offset=self.next_offset,
+            duration_ms=round((self._loop.time() - started_s) * 1000, 1),
+        )  # fmt: skip
+
+    def _check_open(self) -> None:
+        if self._gone is not None:
+            raise self._gone
+        if self._publisher is None:
+            raise PartitionMoving(f"{self.name} is being opened here")
+
+    # What happens to it
+
+    def _confirmed(self, payload_bytes: int, entries: int) -> None:
+        self._log.grown()
+        self._subscriptions.wake()
+        assert self._rollover is not None
+        self._rollover.look()
+        assert self._publisher is not None
+        self._upkeep.confirmed(self._publisher, payload_bytes, entries)
+
+    def _snapshot(self) -> Iterator[bytes]:
+        publisher = self._publisher
+        assert publisher is not None
+        publisher.stored_producers.take_changed()
+        return snapshot(
+            self._subscriptions.cursors(),
+            publisher.stored_producers.snapshot(),
+            publisher.confirmed_offset,
+        )
+
+    def _publisher_failed(self, error: OctavoError) -> None:
+        if isinstance(error, LedgerFenced | OwnershipLost):
+            self._lost(error)
+        elif self._gone is None:
+            self.state = PartitionState.REOPENING
+            _log.warning("partition_unavailable", partition=str(self.name), reason=str(error))
+            self._reopening = asyncio.create_task(self._reopen(), name=f"reopen {self.name}")
+
+    async def _reopen(self) -> None:
+        """Our ledger failed: close it by recovery and begin another as soon as bookies allow."""
+        failed, started_s = self._publisher, self._loop.time()
+        assert failed is not None
+        assert self._rollover is not None
+        await self._rollover.cancel()
+        failed.let_go()
+        delay_ms = self._config.reopen_delay_ms
+        while self._gone is None:
+            try:
+                opened = await self._opener.reopen(failed.stored_producers, failed.confirmed_offset)
+            except (OwnershipLost, TopicNotFound) as error:
+                self._lost(error)
+                return
+            except Exception as error:  # a bug must not end the trying in silence
+                failed.failed = PartitionUnavailable(str(error) or repr(error))
+                bug = None if isinstance(error, OctavoError) else error
+                _log.warning(
+                    "partition_unavailable",
+                    partition=str(self.name),
+                    reason=str(error),
+                    exc_info=bug,
+                )
+                await asyncio.sleep(delay_ms / 1000)
+                delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
+            else:
+                self._begin(opened)
+                self._tell("partition_reopened", opened, started_s)
+                return
+
+    def _lost(self, error: OctavoError) -> None:
+        """Somebody else serves the partition, or may from now on. Loud, at once, for good."""
+        if self._gone is not None:
+            return
+        _log.warning("partition_lost", partition=str(self.name), reason=str(error))
+        self._stop_serving(NotOwner(f"{self.name} is served by another broker now: {error}"))
+        self._around.spawn(self._release())
+        self._on_lost(self)
+
+    def _stop_serving(self, gone: NotOwner) -> None:
+        self._gone = gone
+        self.state = PartitionState.CLOSED
+        self._subscriptions.close(gone)
+
+    async def _release(self) -> None:
+        """Let go of tasks, memory and ledgers."""
+        assert self._gone is not None
+        if self._publisher is not None:
+            self._publisher.fail(self._gone)
+        self._upkeep.close()
+        if self._reopening is not None and self._reopening is not asyncio.current_task():
+            self._reopening.cancel()
+        if self._rollover is not None:
+            await self._rollover.cancel()
+        if self._state_log is not None:
+            await self._state_log.close(drain=False)
+        await self._log.close(self._gone)
+        await self._compacted.close(self._gone)
+        if self._publisher is not None:
+            await self._publisher.abandon()
+
+    async def upkeep(self) -> None:
+        """Roll over by age, trim by retention; called now and then."""
+        if self.state is PartitionState.OPEN:
+            assert self._rollover is not None
+            assert self._publisher is not None
+            self._rollover.look()
+            await self._upkeep.trim(self._publisher)

@@ -1,0 +1,442 @@
+"""The publish pipeline of one owned partition: sequence check, offset, ledger, confirmation.
+
+    publish → dedup → offset → LedgerWriter.add … acks … → confirmed: cache, readers, answer
+
+Promises: batches take effect in the order of the calls and are confirmed in that order; a batch is
+answered only when it, all before it, and the record that names its ledger are durable. A batch is
+one entry, never rebuilt; batches of one loop turn share a write, which the ledger writer does.
+
+Rolling over (rollover.py) does not stop publishing: adds go to the new ledger at once, and their
+answers wait until the partition's record names it. After a failure a publisher is finished: what
+was pending has an unknown outcome, and the partition opens anew (partition.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import (
+    BrokerError,
+    NotOwner,
+    OffsetMismatch,
+    Overloaded,
+    PartitionUnavailable,
+    PublishOutcomeUnknown,
+)
+from octavo.broker.log.cache import CachedBatch, PartitionTail
+from octavo.broker.log.chain import Contents, RolloverPolicy
+from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.record import OwnershipLost
+from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.state.log import let_go
+from octavo.broker.types import PartitionName, Published
+from octavo.ledger.actions import Ended
+from octavo.ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.protocol.batch import BatchHeader, with_base_offset
+from octavo.protocol.codes import OctavoError
+
+_WAITING_FACTOR = 4
+"""So many times the bytes in flight may wait for room; more publishers are refused."""
+_LAST_ANSWERS_S = 2.0
+
+
+class Segment:
+    """The publisher's view of one ledger."""
+
+    __slots__ = (
+        "added_bytes", "base_offset", "contents", "created_ms", "entries", "last_entry",
+        "released", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self, writer: LedgerWriter, base_offset: int, created_ms: int, *, released: bool
+    ) -> None:
+        self.writer = writer
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.released = released
+        """Whether the partition's record names it: before that nothing of it is answered."""
+        self.entries = self.added_bytes = 0
+        self.last_entry = -1
+        """The last confirmed and answered one."""
+        self.contents = Contents()
+        """Of what is confirmed."""
+
+    def roll_due(self, policy: RolloverPolicy, now_ms: int) -> bool:
+        """Whether it is long or old enough to be followed by another."""
+        return policy.due(self.added_bytes, self.entries, now_ms - self.created_ms)
+
+
+class _Job:
+    """One call of publish, from its arrival to its answer."""
+
+    __slots__ = (
+        "batch", "entry_id", "expected_offset", "first_offset", "future", "header", "segment",
+        "sequence", "size", "stored",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        expected_offset: int | None,
+        future: asyncio.Future[Published],
+    ) -> None:
+        self.batch = batch
+        self.header = header
+        self.expected_offset = expected_offset
+        self.future = future
+        self.size = len(batch)
+        self.first_offset = self.entry_id = -1
+        self.segment: Segment | None = None
+        self.stored = False
+        self.sequence: tuple[int, int, int, int] | None = None
+        """Producer, epoch, first sequence, count; None when it does not number its messages."""
+        if header.producer_id >= 0 and header.base_sequence >= 0:
+            self.sequence = (
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.record_count,
+            )
+
+    def fail(self, error: OctavoError) -> None:
+        """Answer with an error, if the caller still listens."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Publisher:
+    """One owner's pipeline into one partition, from its opening to its first failure."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        config: BrokerConfig,
+        segment: Segment,
+        producers: ProducerTable,
+        tail: PartitionTail,
+        index: EntryIndex,
+        on_confirmed: Callable[[int, int], None],
+        on_failed: Callable[[OctavoError], None],
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._tail = tail
+        self._index = index
+        self._on_confirmed = on_confirmed
+        self._on_failed = on_failed
+        self.stored_producers = producers
+        """As of what is confirmed: what a snapshot may hold."""
+        self._producers = ProducerTable(config.producers_max)
+        for state in producers.snapshot():
+            self._producers.restore(state)
+        self.segment = self._previous = segment
+        self.confirmed_offset = self.next_offset = segment.base_offset
+        self.inflight_bytes = 0
+        self._pending: deque[_Job] = deque()
+        self._waiting: deque[_Job] = deque()
+        self._waiting_bytes = 0
+        self._until_confirmed: list[tuple[int, asyncio.Future[None]]] = []
+        self._draining: asyncio.Task[None] | None = None
+        self._unanswered = 0
+        """Adds whose outcome the ledger writer has not told, also after a failure."""
+        self._all_answered: asyncio.Future[None] | None = None
+        self.failed: OctavoError | None = None
+        self._listen_to(segment)
+
+    async def publish(
+        self, batch: bytes, header: BatchHeader, expected_offset: int | None
+    ) -> Published:
+        """Store one checked batch. See `Partition.publish`."""
+        if self.failed is not None:
+            raise self._not_stored(self.failed)
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        job = _Job(batch, header, expected_offset, future)
+        if self._waiting or not self._has_room(job):
+            self._queue(job)
+        else:
+            self._admit(job)
+        try:
+            async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
+                published = await future
+                if published.duplicate:
+                    await self.confirmed_up_to(job.first_offset + 1)
+                return published
+        except TimeoutError:
+            raise self._too_late(job) from None
+
+    async def confirmed_up_to(self, offset: int) -> None:
+        """Return when all before `offset` is durable. Raises what ends the pipeline before that."""
+        if offset <= self.confirmed_offset:
+            return
+        if self.failed is not None:
+            raise self._unknown(self.failed)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._until_confirmed.append((offset, done))
+        await done
+
+    def switch_to(self, segment: Segment) -> None:
+        """From now on batches go to another ledger.
+
+        It starts at `next_offset`, or after what is spliced in between.
+        """
+        assert segment.base_offset >= self.next_offset
+        assert self.segment.released, "one roll-over at a time"
+        self._previous, self.segment = self.segment, segment
+        self.next_offset = segment.base_offset
+        self._listen_to(segment)
+
+    @property
+    def writer(self) -> LedgerWriter:
+        """The ledger that takes adds now."""
+        return self.segment.writer
+
+    def last_entry_of(self, ledger_id: int) -> int:
+        """The last confirmed entry of a ledger that is being written here; -1 when none is."""
+        segment = self._segment_of(ledger_id)
+        return -1 if segment is None else segment.last_entry
+
+    def contents_of(self, ledger_id: int) -> Contents:
+        """What is confirmed of a ledger that is being written here."""
+        segment = self._segment_of(ledger_id)
+        return Contents() if segment is None else segment.contents
+
+    def _listen_to(self, segment: Segment) -> None:
+        """A writer may end while nothing is added: what bookies do not confirm yet they never will.
+
+        Readers wait for that, so the ledger is to be closed and another begun without an add.
+        """
+        segment.writer.on_event.append(self._writer_told)
+
+    def _writer_told(self, event: object) -> None:
+        if isinstance(event, Ended):
+            self.fail(event.error)
+
+    def _segment_of(self, ledger_id: int) -> Segment | None:
+        for segment in (self.segment, self._previous):
+            if segment.writer.ledger_id == ledger_id:
+                return segment
+        return None
+
+    async def abandon(self) -> None:
+        """Let go of the ledger without closing it: that is its recovery's business now.
+
+        Waits a moment for what the bookies say to the adds under way. It changes nothing any more,
+        but an owner that lost its partition unawares then reads in its log that it was fenced.
+        """
+        writer = self.writer
+        if self._unanswered and writer.error is None:
+            self._all_answered = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._all_answered,), timeout=_LAST_ANSWERS_S)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Of both ledgers, when this pipeline has failed amid a roll-over."""
+        for segment in (self._previous, self.segment):
+            let_go(segment.writer)
+
+    def release(self, segment: Segment, tail: PartitionTail | None = None) -> None:
+        """The partition's record names this ledger: what it has confirmed may be answered.
+
+        `tail`, empty, when ledgers were spliced in before it: the old one cannot go on after them.
+        """
+        segment.released = True
+        if tail is not None:
+            assert self.confirmed_offset <= segment.base_offset
+            self._tail = tail
+            self.confirmed_offset = segment.base_offset
+            self._wake()
+            self._on_confirmed(0, 0)
+        self._settle()
+
+    def fail(self, error: OctavoError) -> None:
+        """The end of this pipeline: no more is confirmed, what is pending is unknown."""
+        if self.failed is not None:
+            return
+        if isinstance(error, OutcomeUnknown):
+            error = error.cause
+        self.failed = error
+        for job in self._pending:
+            job.fail(self._unknown(error))
+        for _, done in self._until_confirmed:
+            if not done.done():
+                done.set_exception(self._unknown(error))
+        for job in self._waiting:
+            job.fail(self._not_stored(error))
+        self._pending.clear()
+        self._until_confirmed.clear()
+        self._waiting.clear()
+        self._waiting_bytes = self.inflight_bytes = 0
+        if self._draining is not None:
+            self._draining.cancel()
+        self._on_failed(error)
+
+    def _unknown(self, error: OctavoError) -> PublishOutcomeUnknown:
+        return PublishOutcomeUnknown(
+            f"{self._name}: the batch may or may not be stored: {error.name}: {error}; "
+            "repeat it with the same producer sequence"
+        )
+
+    def _not_stored(self, error: OctavoError) -> BrokerError:
+        """Nothing of the call took effect: it may be made again, at the new owner if any."""
+        why = f"{self._name}: not stored: {error.name}: {error}"
+        if isinstance(error, NotOwner | LedgerFenced | OwnershipLost):
+            return NotOwner(why)
+        return PartitionUnavailable(why)
+
+    def _too_late(self, job: _Job) -> OctavoError:
+        waited_ms = self._config.publish_timeout_ms
+        if job not in self._waiting:
+            return self._unknown(Overloaded(f"no ack quorum within {waited_ms} ms"))
+        self._waiting.remove(job)
+        self._waiting_bytes -= job.size
+        return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
+
+    def _has_room(self, job: _Job) -> bool:
+        total = self.inflight_bytes + job.size
+        return total <= self._config.inflight_bytes_max or not self._pending
+
+    def _queue(self, job: _Job) -> None:
+        if self._waiting_bytes > _WAITING_FACTOR * self._config.inflight_bytes_max:
+            raise Overloaded(
+                f"{self._name}: {self.inflight_bytes} bytes are in flight and "
+                f"{self._waiting_bytes} wait; publish more slowly"
+            )
+        self._waiting.append(job)
+        self._waiting_bytes += job.size
+
+    def _admit(self, job: _Job) -> None:
+        """Give the batch its offset and its entry, or answer it."""
+        try:
+            known = None if job.sequence is None else self._producers.check(*job.sequence)
+            if known is not None:
+                job.first_offset = known.stored_from
+                count = job.header.record_count
+                job.future.set_result(
+                    Published(known.first_offset, known.last_offset, -1, -1, count, True)
+                )
+                return
+            # A repeat of what this very call has stored is no mismatch, so this comes second.
+            if job.expected_offset not in (None, self.next_offset):
+                raise OffsetMismatch(
+                    f"{self._name}: expected next offset {job.expected_offset}, "
+                    f"it is {self.next_offset}",
+                    self.next_offset,
+                )
+            self._add(job)
+            if job.sequence is not None:
+                self._producers.accept(*job.sequence, job.first_offset)
+        except WriterBusy:
+            self._waiting.appendleft(job)
+            self._waiting_bytes += job.size
+            self._drain()
+        except BrokerError as error:
+            job.fail(error)
+        except OctavoError as error:
+            job.fail(self._unknown(error))
+            self.fail(error)
+
+    def _add(self, job: _Job) -> None:
+        segment = self.segment
+        stored = with_base_offset(job.batch, self.next_offset - segment.base_offset)
+        job.entry_id = segment.writer.add(stored, partial(self._added, job))
+        job.batch = stored
+        job.segment = segment
+        job.first_offset = self.next_offset
+        self.next_offset += job.header.record_count
+        self.inflight_bytes += job.size
+        self._unanswered += 1
+        segment.entries += 1
+        segment.added_bytes += job.size
+        self._pending.append(job)
+
+    def _added(self, job: _Job, _entry_id: int, error: OctavoError | None) -> None:
+        self._unanswered -= 1
+        waiter = self._all_answered
+        if not self._unanswered and waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        if error is not None:
+            self.fail(error)
+        elif self.failed is None:
+            job.stored = True
+            self._settle()
+
+    def _settle(self) -> None:
+        """Answer what is durable, in order, as far as the partition's record vouches for it."""
+        pending = self._pending
+        entries = size = 0
+        while pending and pending[0].stored:
+            segment = pending[0].segment
+            assert segment is not None
+            if not segment.released:
+                break
+            job = pending.popleft()
+            self._confirm(job, segment)
+            entries += 1
+            size += job.size
+        if not entries:
+            return
+        if self._until_confirmed:
+            self._wake()
+        if self._waiting:
+            self._pump()
+        self._on_confirmed(size, entries)
+
+    def _confirm(self, job: _Job, segment: Segment) -> None:
+        header, first = job.header, job.first_offset
+        assert first == self.confirmed_offset, "confirmations come in the order of the offsets"
+        self.confirmed_offset = first + header.record_count
+        self.inflight_bytes -= job.size
+        segment.contents = segment.contents.plus(header, job.size)
+        segment.last_entry = job.entry_id
+        ledger_id = segment.writer.ledger_id
+        if job.sequence is not None:
+            self.stored_producers.accept(*job.sequence, first)
+        self._index.note(ledger_id, first - segment.base_offset, job.entry_id)
+        self._tail.append(CachedBatch(first, ledger_id, job.entry_id, header, job.batch))
+        if not job.future.done():
+            last = self.confirmed_offset - 1
+            job.future.set_result(
+                Published(first, last, ledger_id, job.entry_id, header.record_count, False)
+            )
+
+    def _wake(self) -> None:
+        still = []
+        for offset, done in self._until_confirmed:
+            if offset > self.confirmed_offset:
+                still.append((offset, done))
+            elif not done.done():
+                done.set_result(None)
+        self._until_confirmed = still
+
+    def _pump(self) -> None:
+        while self._waiting and self._draining is None and self._has_room(self._waiting[0]):
+            job = self._waiting.popleft()
+            self._waiting_bytes -= job.size
+            if not job.future.done():
+                self._admit(job)
+
+    def _drain(self) -> None:
+        """The ledger writer holds all it may for a slow bookie: wait for it."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
+
+    async def _drained(self) -> None:
+        try:
+            await self.segment.writer.drain()
+        except OctavoError as error:
+            self.fail(error)
+        except Exception as error:  # a bug must not keep publishers waiting in silence
+            self.fail(
+                PartitionUnavailable(f"{self._name}: its ledger cannot be drained: {error!r}")
+            )
+            raise
+        finally:
+            self._draining = None
+        self._pump()

@@ -1,0 +1,218 @@
+"""From one ledger of a partition to the next, without stopping those who publish.
+
+    1. make a new ledger                    publishes go to the old one meanwhile
+    2. switch                               publishes go to the new one; their answers wait
+    3. all of the old one is confirmed      so there can be no gap before the new one
+    4. close the old one
+    5. the partition's record names both    from here a successor would find the new one
+    6. answers of the new one may go out
+
+A splice is the same with closed ledgers between the old one and the new, which step 5 names as well
+(bulkload/rules.py); the old one may then be empty, and leaves the chain.
+
+A crash after 2 leaves a ledger that no record names (log/leftover.py): nothing in it was answered.
+If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails, and the new
+ledger is deleted unless a record may name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from octavo.broker.errors import NotOwner, PartitionUnavailable
+from octavo.broker.log.cache import PartitionTail
+from octavo.broker.log.chain import RolloverPolicy
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_chain
+from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.broker.state.log import create_ledger, delete_quietly, discard
+from octavo.broker.types import PartitionName, TopicSettings
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerFenced
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.topics import PartitionRecord
+from octavo.metadata.transactions import PrivateLedger
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_RETRY_S = 5.0
+
+
+class Insertion(NamedTuple):
+    """What comes between the old ledger and the new one, and what the record says of it then."""
+
+    ledgers: tuple[PrivateLedger, ...]
+    marks: Callable[[Mapping[str, int]], Mapping[str, int]]
+
+
+_NOTHING = Insertion((), lambda marks: marks)
+
+
+class Rollover:
+    """Watches one publisher's ledger and replaces it when it is due. One at a time."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        publisher: Publisher,
+        record: PartitionRecordKeeper,
+        ledgers: LedgerClient,
+        settings: Callable[[], TopicSettings],
+        clock: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        renew_tail: Callable[[], PartitionTail],
+    ) -> None:
+        self._name = name
+        self._publisher = publisher
+        self._record = record
+        self._ledgers = ledgers
+        self._settings = settings
+        self._clock = clock
+        self._spawn = spawn
+        self._renew_tail = renew_tail
+        self._task: asyncio.Task[None] | None = None
+        self._not_before_s = 0.0
+        self._closed = False
+
+    def look(self) -> None:
+        """Begin if it is time; called after each publish and now and then."""
+        if self._task is not None or self._closed or self._publisher.failed is not None:
+            return
+        settings = self._settings()
+        policy = RolloverPolicy(
+            settings.rollover_bytes, settings.rollover_entries, settings.rollover_age_ms
+        )
+        now_s = asyncio.get_running_loop().time()
+        if self._publisher.segment.roll_due(policy, self._clock()) and now_s >= self._not_before_s:
+            self._task = asyncio.create_task(self._run(), name=f"roll over {self._name}")
+
+    async def close(self) -> None:
+        """Wait for a roll-over under way; cancelling one would leave its outcome unknown."""
+        self._closed = True
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def cancel(self) -> None:
+        """Stop at once: the publisher has failed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def splice(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
+        """Roll over with ledgers in between that were written beforehand; one CAS for all.
+
+        `plan` says which, once it is our turn; None: nothing is to be done any more. Raises what
+        it raises, and `NotOwner` or `PartitionUnavailable` when the publisher ended: the outcome
+        is unknown then, and asking again finds out.
+        """
+        while self._task is not None:
+            await asyncio.wait((self._task,))
+        if self._closed:
+            raise NotOwner(f"{self._name} is being handed over; ask again")
+        if self._publisher.failed is not None:
+            raise PartitionUnavailable(f"{self._name}: {self._publisher.failed}")
+        work = asyncio.create_task(self._splice(plan), name=f"splice {self._name}")
+        work.add_done_callback(_look_at_error)
+        self._task = work
+        # Who asked may go away; a splice under way is finished all the same.
+        await asyncio.wait((work,))
+        if work.cancelled():
+            raise PartitionUnavailable(f"{self._name}: a splice was broken off; ask again")
+        await work
+
+    async def _splice(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
+        try:
+            insertion = await plan()
+            if insertion is None:
+                return
+            new = await self._create()
+            if self._publisher.failed is None:
+                await self._replace(new, insertion)
+            else:
+                self._spawn(discard(self._ledgers, new))
+        finally:
+            self._task = None
+        if (failed := self._publisher.failed) is not None:
+            why = f"{self._name}: not spliced, or not known to be: {failed}"
+            lost = isinstance(failed, NotOwner | LedgerFenced | OwnershipLost)
+            raise NotOwner(why) if lost else PartitionUnavailable(why)
+        self.look()
+
+    async def _run(self) -> None:
+        try:
+            new = await self._create()
+        except Exception as error:
+            self._not_before_s = asyncio.get_running_loop().time() + _RETRY_S
+            _log.warning(
+                "rollover_delayed",
+                partition=str(self._name),
+                reason=str(error),
+                exc_info=None if isinstance(error, OctavoError) else error,
+            )
+            self._task = None
+            return
+        try:
+            if self._publisher.failed is None:
+                await self._replace(new, _NOTHING)
+            else:
+                self._spawn(discard(self._ledgers, new))
+        finally:
+            self._task = None
+        if self._publisher.failed is None:
+            self.look()
+
+    async def _create(self) -> LedgerWriter:
+        return await create_ledger(
+            self._ledgers, self._settings(), self._name, "data", self._record.value
+        )
+
+    async def _replace(self, new: LedgerWriter, insertion: Insertion) -> None:
+        """Steps 2 to 6. What goes wrong is the end of the publisher, who tells."""
+        publisher, old = self._publisher, self._publisher.segment
+        old_end = publisher.next_offset
+        base = old_end + sum(one.count for one in insertion.ledgers)
+        segment = Segment(new, base, self._clock(), released=False)
+        publisher.switch_to(segment)
+        may_be_named = False
+        try:
+            await publisher.confirmed_up_to(old_end)
+            await old.writer.close()
+            may_be_named = True
+            await self._record.change(lambda record: self._joined(record, old, new, insertion))
+        except OctavoError as error:
+            if not may_be_named or (isinstance(error, OwnershipLost) and error.refused):
+                self._spawn(delete_quietly(self._ledgers, new.ledger_id))
+            publisher.fail(error)
+            publisher.let_go()
+            return
+        except Exception as error:  # a bug must not keep the answers back for ever
+            _log.exception("rollover_failed", partition=str(self._name))
+            publisher.fail(PartitionUnavailable(f"{self._name}: its roll-over failed: {error!r}"))
+            publisher.let_go()
+            return
+        if publisher.failed is not None:
+            publisher.let_go()
+            return
+        if not old.contents.messages:
+            self._spawn(delete_quietly(self._ledgers, old.writer.ledger_id))
+        publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
+
+    def _joined(
+        self, record: PartitionRecord, old: Segment, new: LedgerWriter, insertion: Insertion
+    ) -> PartitionRecord:
+        now_ms = self._clock()
+        chain = self._record.chain.closing_last(old.contents, now_ms)
+        if insertion.ledgers:
+            chain = chain.splicing(insertion.ledgers, now_ms)
+        joined = with_chain(record, chain.appending(new.ledger_id))
+        return replace(joined, transactions={**insertion.marks(record.transactions)})
+
+
+def _look_at_error(task: asyncio.Task[None]) -> None:
+    """Whoever asked has it, or went away; asking again finds out."""
+    if not task.cancelled():
+        task.exception()

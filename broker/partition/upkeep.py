@@ -1,0 +1,171 @@
+"""What an owned partition does now and then: checkpoint its producers, trim by retention."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from octavo.broker.log.chain import RetentionPolicy
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_chain
+from octavo.broker.partition.log import PartitionLog
+from octavo.broker.partition.publisher import Publisher
+from octavo.broker.partition.surroundings import Surroundings
+from octavo.broker.state.format import Op, producers_op
+from octavo.broker.state.log import delete_quietly
+from octavo.broker.subscriptions.subscriptions import SubscriptionSet
+from octavo.broker.types import PartitionName, TopicSettings
+from octavo.metadata.offloads import is_only_copy
+from octavo.metadata.topics import PartitionLedger, PartitionRecord
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_CHECKPOINT_ENTRIES = 5_000
+"""A take-over scans no more batch headers than about this many."""
+
+
+class Upkeep:
+    """The chores of one partition."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        around: Surroundings,
+        record: PartitionRecordKeeper,
+        settings: Callable[[], TopicSettings],
+        log: PartitionLog,
+        subscriptions: SubscriptionSet,
+        persist: Callable[[Op], Awaitable[None]],
+        on_lost: Callable[[OctavoError], None],
+    ) -> None:
+        self._name = name
+        self._around = around
+        self._record = record
+        self._settings = settings
+        self._log = log
+        self._subscriptions = subscriptions
+        self._persist = persist
+        self._on_lost = on_lost
+        self._unscanned_bytes = self._unscanned_entries = 0
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """The partition is no longer served here."""
+        for task in (self._checkpoint, self._measuring):
+            if task is not None:
+                task.cancel()
+
+    def confirmed(self, publisher: Publisher, payload_bytes: int, entries: int) -> None:
+        """More was confirmed: from time to time the producers become durable."""
+        self._unscanned_bytes += payload_bytes
+        self._unscanned_entries += entries
+        long = self._unscanned_bytes >= self._around.config.producer_checkpoint_bytes
+        if (long or self._unscanned_entries >= _CHECKPOINT_ENTRIES) and self._checkpoint is None:
+            self._unscanned_bytes = self._unscanned_entries = 0
+            self._checkpoint = asyncio.create_task(
+                self._write_checkpoint(publisher), name=f"checkpoint {self._name}"
+            )
+
+    async def _write_checkpoint(self, publisher: Publisher) -> None:
+        """After this a take-over scans only the batches from here on."""
+        changed = publisher.stored_producers.take_changed()
+        try:
+            await self._persist(producers_op(publisher.confirmed_offset, changed))
+        except Exception as error:
+            # What was taken is not lost: the next write begins with a snapshot of all producers.
+            bug = None if isinstance(error, OctavoError) else error
+            _log.warning(
+                "checkpoint_failed", partition=str(self._name), reason=str(error), exc_info=bug
+            )
+        finally:
+            self._checkpoint = None
+
+    async def trim(self, publisher: Publisher) -> None:
+        """Remove the ledgers that retention no longer covers and no subscription still needs.
+
+        Raises what the metadata store does: begin again later.
+        """
+        try:
+            await self._trim(publisher)
+        except OwnershipLost as error:
+            self._on_lost(error)
+
+    async def _date(self, now_ms: int) -> None:
+        """Have ledgers age whose messages do not say how old they are."""
+        if self._record.chain.dating(now_ms) is not self._record.chain:
+            await self._record.change(
+                lambda record: with_chain(record, self._record.chain.dating(now_ms))
+            )
+
+    async def _measure(self, link: PartitionLedger) -> None:
+        """Have the record say how new a ledger's messages are; the next trim goes by that."""
+        try:
+            contents = await self._log.times.of(link)
+            await self._record.change(
+                lambda record: with_chain(
+                    record, self._record.chain.measuring(link.ledger_id, contents)
+                )
+            )
+        except OwnershipLost as error:
+            self._on_lost(error)
+        except Exception as error:
+            # It stays until it can be read: what nobody knows the age of is kept.
+            bug = None if isinstance(error, OctavoError) else error
+            _log.warning(
+                "ledger_not_measured", ledger_id=link.ledger_id, reason=str(error), exc_info=bug
+            )
+        finally:
+            self._measuring = None
+
+    async def _trim(self, publisher: Publisher) -> None:
+        settings = self._settings()
+        open_bytes = publisher.segment.contents.payload_bytes
+        time = self._around.deletion_time()
+        now_ms = 0 if time is None else time.now_ms
+        age_ms = None if time is None else settings.retention_ms
+        policy = RetentionPolicy(age_ms, settings.retention_bytes)
+        if age_ms is not None and time is not None and not time.doubt:
+            await self._date(time.date_ms)
+        before = self._record.chain
+        unknown = before.to_measure(policy, now_ms, open_bytes)
+        if unknown is not None and self._measuring is None:
+            # It takes as long as reading the ledger: others are not kept waiting for that.
+            self._measuring = asyncio.create_task(
+                self._measure(unknown), name=f"measure ledger {unknown.ledger_id}"
+            )
+        if before.trimming(policy, now_ms, open_bytes) is before:
+            return
+        names = await self._around.topics.list_subscriptions(*self._name.topic_name)
+        await self._subscriptions.follow(names)
+        limit = self._subscriptions.oldest_unacked()
+        if before.trimming(policy, now_ms, open_bytes, limit) is before:
+            return
+        scanned_from: int | None = None
+        if len(publisher.stored_producers):
+            # A take-over scans what was published since the producers became durable last: of what
+            # is gone it would know nothing, and store a repeated batch twice.
+            scanned_from = publisher.confirmed_offset
+            await self._persist(
+                producers_op(scanned_from, publisher.stored_producers.take_changed())
+            )
+
+        def trimmed(record: PartitionRecord) -> PartitionRecord:
+            # The limit of this moment: a subscription may have gone back while we waited. While
+            # the record is being written none may.
+            limits = [self._subscriptions.oldest_unacked(), scanned_from]
+            limit = min((offset for offset in limits if offset is not None), default=None)
+            chain = self._record.chain.trimming(policy, now_ms, open_bytes, limit)
+            self._log.leave(chain.earliest_offset)
+            return with_chain(record, chain)
+
+        await self._record.change(trimmed)
+        # Only now that no record names them may they go.
+        for ledger_id in before.dropped_in(self._record.chain):
+            _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
+            self._log.forget(ledger_id)
+            link = before.link_of(ledger_id)
+            if link is not None and is_only_copy(link.offload):
+                continue  # the next offload removes an object that no record names
+            await delete_quietly(self._around.ledgers, ledger_id)

@@ -1,0 +1,290 @@
+"""The driver of a partition's state ledger: group commit of cursor and producer changes.
+
+Promises: `append` returns when the operation is durable on an ack quorum, so no ack that was
+answered is lost on a restart. Whoever appends has applied the operation to the state in memory
+first: a snapshot taken at any later moment therefore contains it, and a ledger that fails or has
+grown long is simply replaced by a snapshot in a new one. The ledger is made at the first need.
+On a crash the next owner recovers the ledger and replays it (format.py). Whoever takes the
+partition or deletes it fences this ledger too: what was added here came before that (`prove`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import structlog
+
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import AckOutcomeUnknown, NotOwner, Overloaded, PublishOutcomeUnknown
+from octavo.broker.log.leftover import custom_of
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
+from octavo.broker.state.format import Op, State, encode
+from octavo.broker.types import PartitionName, TopicSettings
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.errors import LedgerClosed, LedgerFenced, OutcomeUnknown
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.topics import PartitionRecord
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_WAITING_MAX = 100_000
+"""Operations not yet written; more are refused."""
+
+
+async def create_ledger(
+    ledgers: LedgerClient,
+    settings: TopicSettings,
+    name: PartitionName,
+    kind: str,
+    record: PartitionRecord,
+) -> LedgerWriter:
+    """A ledger as the topic's settings want it, labelled with what it belongs to (log/leftover.py).
+
+    Only a change of a partition's record at the epoch of `record` may name it.
+    """
+    return await ledgers.create(
+        ensemble_size=settings.ensemble_size,
+        write_quorum=settings.write_quorum,
+        ack_quorum=settings.ack_quorum,
+        custom=custom_of(name, kind, record),
+    )
+
+
+async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
+    """Delete a ledger that nothing refers to any more. A failure costs space, not safety."""
+    try:
+        await ledgers.delete(ledger_id)
+    except OctavoError as error:
+        _log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
+
+
+def let_go(writer: LedgerWriter) -> None:
+    """Nothing more is written to this ledger here; if it is open, its recovery closes it.
+
+    Every writer ends so, or closed. Otherwise it would listen to its bookies for ever.
+    """
+    writer.abandon(LedgerClosed(f"ledger {writer.ledger_id} is no longer written here"))
+
+
+async def discard(ledgers: LedgerClient, writer: LedgerWriter) -> None:
+    """Let go of a ledger that no record names, and delete it."""
+    let_go(writer)
+    await delete_quietly(ledgers, writer.ledger_id)
+
+
+async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
+    """Begin a new state ledger with these entries."""
+    # All of them now, before anything is awaited: a snapshot is of one moment.
+    await asyncio.gather(*[writer.append(payload) for payload in entries])
+
+
+async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
+    """Close a state ledger, if its owner did not, and return all that it says."""
+    state = State()
+    reader = await ledgers.open(ledger_id, recover=True)
+    try:
+        if reader.last_add_confirmed >= 0:
+            async for entry in reader.entries(0, reader.last_add_confirmed):
+                state.apply(bytes(entry.payload))
+    finally:
+        await reader.close()
+    return state
+
+
+_Waiting = tuple[list[Op], asyncio.Future[None]]
+"""What is to be written, and who waits for it."""
+
+
+class _OpenedAnew(Exception):
+    """The record's epoch is no longer the one that a ledger was made at."""
+
+
+class StateLog:
+    """The state ledger of one owned partition."""
+
+    def __init__(
+        self,
+        ledgers: LedgerClient,
+        record: PartitionRecordKeeper,
+        name: PartitionName,
+        config: BrokerConfig,
+        settings: Callable[[], TopicSettings],
+        snapshot: Callable[[], Iterable[bytes]],
+        on_lost: Callable[[OctavoError], None],
+        writer: LedgerWriter | None = None,
+    ) -> None:
+        self._ledgers = ledgers
+        self._record = record
+        self._name = name
+        self._config = config
+        self._settings = settings
+        self._snapshot = snapshot
+        self._on_lost = on_lost
+        self._writer = writer
+        self._waiting: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._behind = False
+        """The state in memory has a change that was refused here: only a snapshot tells it."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there has been need of a state ledger."""
+        return self._record.value.state_ledger is not None
+
+    async def append(self, op: Op) -> None:
+        """Return when `op`, which the state in memory already contains, is durable.
+
+        Raises `AckOutcomeUnknown`, `Overloaded`, `NotOwner`.
+        """
+        await self._written([op])
+
+    async def prove(self) -> None:
+        """Return when it is certain that the partition was ours when this was called.
+
+        For an answer that adds nothing to a ledger: an owner whose session is over without its
+        knowing, and who was fenced, finds out by an entry that says nothing, and nothing else
+        tells it. Raises `PublishOutcomeUnknown`, `Overloaded`, `NotOwner`.
+        """
+        try:
+            async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
+                await self._written([])
+        except (AckOutcomeUnknown, TimeoutError) as error:
+            raise PublishOutcomeUnknown(
+                f"{self._name}: it is not known whether this broker still owns the partition: "
+                f"{error or 'no ack quorum in time'}; repeat it with the same producer sequence"
+            ) from error
+
+    async def _written(self, ops: list[Op]) -> None:
+        if self._closed:
+            raise NotOwner(f"{self._name} is not served here any more")
+        if len(self._waiting) >= _WAITING_MAX:
+            self._behind = True
+            raise Overloaded(f"{self._name}: {_WAITING_MAX} acks are waiting to be written")
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ops, done))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_groups(), name=f"state {self._name}")
+        await done
+
+    async def close(self, *, drain: bool) -> None:
+        """Stop. `drain` writes what waits first; otherwise it fails with `NotOwner`."""
+        self._closed = True
+        task, self._writing = self._writing, None
+        if task is not None:
+            if not drain:
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self._fail(self._waiting, NotOwner(f"{self._name} is not served here any more"))
+        self._waiting = []
+        if self._writer is not None:
+            if drain:
+                with contextlib.suppress(OctavoError):
+                    await self._writer.close()
+            let_go(self._writer)
+
+    async def _write_groups(self) -> None:
+        # While one group is under way the next one gathers: acks that come together share one
+        # entry and one sync on each bookie.
+        group: list[_Waiting] = []
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                await self._write([op for ops, _ in group for op in ops])
+                for _, done in group:
+                    if not done.done():
+                        done.set_result(None)
+        except (LedgerFenced, OwnershipLost) as error:
+            self._closed = True
+            self._fail(group + self._waiting, NotOwner(f"{self._name} has a new owner: {error}"))
+            self._on_lost(error)
+        except OctavoError as error:
+            why = f"{self._name}: the acks may or may not be durable: {error}"
+            self._fail(group + self._waiting, AckOutcomeUnknown(why))
+            _log.warning("state_write_failed", partition=str(self._name), reason=str(error))
+        except Exception as error:  # a bug
+            why = f"{self._name}: the acks may or may not be durable: {error!r}"
+            self._fail(group + self._waiting, AckOutcomeUnknown(why))
+            _log.error(
+                "state_write_failed",
+                partition=str(self._name),
+                reason=repr(error),
+                exc_info=error,
+            )
+        except BaseException:
+            self._fail(group + self._waiting, NotOwner(f"{self._name} is being closed here"))
+            raise
+        finally:
+            self._waiting = []
+            self._writing = None
+
+    async def _write(self, ops: list[Op]) -> None:
+        writer = self._writer
+        if writer is not None and not self._behind and not self._is_long(writer):
+            try:
+                async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
+                    await writer.append(encode(ops))
+                return
+            except (OctavoError, TimeoutError) as error:
+                cause = error.cause if isinstance(error, OutcomeUnknown) else error
+                if isinstance(cause, LedgerFenced):
+                    raise cause from error
+                _log.warning("state_ledger_replaced", partition=str(self._name), reason=str(error))
+        await self._roll()
+
+    def _is_long(self, writer: LedgerWriter) -> bool:
+        return (
+            writer.last_add_confirmed >= self._config.state_ledger_entries_max
+            or writer.length >= self._config.state_ledger_bytes_max
+        )
+
+    async def _roll(self) -> None:
+        """A snapshot, which contains what was to be written, in a new ledger takes over."""
+        old, old_id = self._writer, self._record.value.state_ledger
+        self._writer = None
+        try:
+            while not await self._renew():
+                pass
+            if old is not None:
+                with contextlib.suppress(OctavoError):
+                    await old.close()
+        finally:
+            if old is not None:
+                let_go(old)
+        if old_id is not None:
+            await delete_quietly(self._ledgers, old_id)
+
+    async def _renew(self) -> bool:
+        """Make a state ledger; False when the partition was opened anew meanwhile
+        (log/leftover.py)."""
+        before = self._record.value
+        new = await create_ledger(self._ledgers, self._settings(), self._name, "state", before)
+
+        def naming(record: PartitionRecord) -> PartitionRecord:
+            if record.epoch != before.epoch:
+                raise _OpenedAnew
+            return replace(record, state_ledger=new.ledger_id)
+
+        try:
+            self._behind = False
+            await write_snapshot(new, self._snapshot())
+            await self._record.change(naming)
+        except _OpenedAnew:
+            await discard(self._ledgers, new)
+            return False
+        except BaseException as error:
+            let_go(new)
+            if isinstance(error, OwnershipLost) and error.refused:
+                await delete_quietly(self._ledgers, new.ledger_id)
+            raise
+        self._writer = new
+        return True
+
+    @staticmethod
+    def _fail(group: list[_Waiting], error: OctavoError) -> None:
+        for _, done in group:
+            if not done.done():
+                done.set_exception(error)

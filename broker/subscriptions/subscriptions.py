@@ -1,0 +1,127 @@
+"""All subscriptions of one owned partition: their cursors, and the state ledger they live in.
+
+The topic's record of a subscription says that it exists and how it works; the cursor in each
+partition is made at its first use there, or by `subscribe`. A cursor belongs to one incarnation of
+the subscription (its `created_ms`): a namesake made later starts afresh. Cursors in memory are
+never behind the state ledger; an ack is answered when it is in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection
+
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import NotOwner, SubscriptionNotFound
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.state.format import CursorState, Op, cursor_op, delete_op
+from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
+from octavo.broker.types import SubscriptionInfo, SubscriptionStats
+
+
+class SubscriptionSet:
+    """The subscriptions of one partition while it is owned."""
+
+    def __init__(
+        self,
+        log: SubscribedLog,
+        config: BrokerConfig,
+        lookup: Callable[[str], Awaitable[SubscriptionInfo]],
+        persist: Callable[[Op], Awaitable[None]],
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._lookup = lookup
+        self._persist = persist
+        self._cursors: dict[str, CursorState] = {}
+        self._unsaved: dict[str, None] = {}
+        """Cursors that were made here, and whose making is not known to be durable."""
+        self._open: dict[str, Subscription] = {}
+        self._making = asyncio.Lock()
+
+    def restore(self, cursors: dict[str, CursorState]) -> None:
+        """The cursors that the last owner left."""
+        self._cursors = cursors
+
+    def cursors(self) -> list[tuple[str, int, Cursor]]:
+        """For a snapshot: name, incarnation, cursor."""
+        return [(name, held.created_ms, held.cursor) for name, held in self._cursors.items()]
+
+    async def get(self, name: str) -> Subscription:
+        """The subscription. Raises `SubscriptionNotFound`."""
+        try:
+            info = await self._lookup(name)
+        except SubscriptionNotFound:
+            await self._forget(name)
+            raise
+        found = self._open.get(name)
+        if found is not None and found.info == info:
+            return found
+        return await self.make(info)
+
+    async def make(self, info: SubscriptionInfo) -> Subscription:
+        """The subscription, its cursor durable."""
+        async with self._making:
+            found = self._open.get(info.name)
+            if found is not None:
+                if found.info == info:
+                    return found
+                found.close(NotOwner(f"subscription {info.name!r} was changed; call again"))
+            held = self._cursors.get(info.name)
+            if held is None or held.created_ms != info.created_ms:
+                held = CursorState(info.created_ms, Cursor(self._start_of(info)))
+                self._cursors[info.name] = held
+                self._unsaved[info.name] = None
+            if info.name in self._unsaved:
+                mark_delete = held.cursor.mark_delete
+                await self._persist(cursor_op(info.name, info.created_ms, mark_delete))
+                del self._unsaved[info.name]
+            found = Subscription(self._log, info, held.cursor, self._config)
+            self._open[info.name] = found
+            return found
+
+    async def follow(self, names: Collection[str]) -> None:
+        """These are all the subscriptions there are: make the cursors that are missing here.
+
+        Those of subscriptions that are no more are forgotten.
+        """
+        for name in [name for name in self._cursors if name not in names]:
+            await self._forget(name)
+        for name in names:
+            if name not in self._cursors:
+                with contextlib.suppress(SubscriptionNotFound):  # deleted meanwhile
+                    await self.get(name)
+
+    def oldest_unacked(self) -> int | None:
+        """The first offset that some subscription has not acked; None without subscriptions."""
+        return min((held.cursor.mark_delete for held in self._cursors.values()), default=None)
+
+    def wake(self) -> None:
+        """New messages are there."""
+        for subscription in tuple(self._open.values()):
+            subscription.wake()
+
+    def close(self, error: NotOwner) -> None:
+        """The partition is served elsewhere from now on."""
+        for subscription in tuple(self._open.values()):
+            subscription.close(error)
+
+    def stats(self) -> dict[str, SubscriptionStats]:
+        """Of those in use since the partition was opened."""
+        return {name: subscription.stats() for name, subscription in self._open.items()}
+
+    def _start_of(self, info: SubscriptionInfo) -> int:
+        # A partition that is younger than the subscription has nothing that is older than it.
+        later = 0 < info.partitions <= self._log.name.partition
+        if info.settings.start == "earliest" or later:
+            return self._log.kept_from
+        return self._log.next_offset
+
+    async def _forget(self, name: str) -> None:
+        subscription = self._open.pop(name, None)
+        if subscription is not None:
+            subscription.close(NotOwner(f"subscription {name!r} was deleted"))
+        self._unsaved.pop(name, None)
+        if self._cursors.pop(name, None) is not None:
+            await self._persist(delete_op(name))

@@ -1,0 +1,421 @@
+"""Every bookie that this process talks to: where it lives, its connection, whether it is well.
+
+Ensembles name bookies by id; the registry says where an id lives now, and a watch keeps that
+current. A `Bookie` outlives its sockets: who listens to it is told when a connection breaks (all
+that was under way has failed by then) and when a new one stands. While anybody listens it
+reconnects by itself, with growing pauses; a new connection first asks who answers, lest a port that
+changed hands pass for the bookie that made the promises (BookKeeper #4812).
+
+Lanes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds must
+never be confused with a writer's adds or a reader's plain reads of the same entries, so they have
+connections of their own.
+
+Bookies go for good, one by one over a long life. What is kept of one that is not registered goes
+once nobody listens to it or talks to it; whoever turns to it again gets a new object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from octavo.ledger.bookies.connection import BookieConnection
+from octavo.ledger.errors import BookieUnavailable
+from octavo.ledger.options import LedgerOptions
+from octavo.metadata.bookies import BookieInfo, BookieRegistry
+from octavo.metadata.store import MetadataError, Watch
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.extension import Op
+
+log = structlog.get_logger()
+
+CLOSING = "this client is closing"
+
+
+class Lane(enum.Enum):
+    """What a connection is used for."""
+
+    NORMAL = "normal"
+    RECOVERY = "recovery"
+
+
+class BookieListener(Protocol):
+    """Who wants to know how a bookie fares."""
+
+    def bookie_up(self, bookie_id: str) -> None:
+        """A new connection stands."""
+
+    def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
+        """The connection broke, or none could be made."""
+
+    def bookie_writable(self, bookie_id: str) -> None:
+        """It takes adds again."""
+
+
+class Bookie:
+    """One bookie in one lane."""
+
+    def __init__(self, bookie_id: str, pool: Bookies, lane: Lane) -> None:
+        self.bookie_id = bookie_id
+        self.lane = lane
+        self.connection: BookieConnection | None = None
+        self._pool = pool
+        self._options = pool.options
+        self._listeners: dict[BookieListener, None] = {}  # a set in order of arrival
+        self._connecting: asyncio.Task[BookieConnection] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._error: BookieUnavailable | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a connection stands."""
+        return self.connection is not None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it understands our extension; an Apache bookie would close the connection."""
+        info = self._pool.info(self.bookie_id)
+        return info is not None and bool(info.incarnation)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is known not to understand our extension."""
+        info = self._pool.info(self.bookie_id)
+        return info is not None and not info.incarnation
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is known here that a new object would not know."""
+        return not (self.connection or self._listeners or self._connecting or self._reconnecting)
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a connection is being made."""
+        return self._connecting is not None
+
+    def listen(self, listener: BookieListener) -> None:
+        """Tell `listener` from now on; connect if need be."""
+        assert self._pool.get(self.bookie_id, self.lane) is self, "to be had anew for each listener"
+        self._listeners[listener] = None
+        if self.connection is None and self._reconnecting is None:
+            self._reconnecting = self._pool.spawn(self._keep_connected())
+        elif self._error is not None and self.connection is None:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(listener.bookie_down, self.bookie_id, self._error)
+
+    def unlisten(self, listener: BookieListener) -> None:
+        """Tell it no more."""
+        self._listeners.pop(listener, None)
+        self._pool.let_go(self)
+
+    async def connected(self) -> BookieConnection:
+        """The connection, made if need be. Raises `BookieUnavailable`."""
+        if self.connection is not None:
+            return self.connection
+        if self._pool.closed:
+            raise BookieUnavailable(self.bookie_id, CLOSING)
+        if (current := self._pool.get(self.bookie_id, self.lane)) is not self:
+            return await current.connected()  # we were let go while somebody paused
+        if self._connecting is None:
+            self._connecting = self._pool.spawn(self._connect())
+            self._connecting.add_done_callback(self._connect_done)
+        return await asyncio.shield(self._connecting)
+
+    def drop(self, reason: str) -> None:
+        """Give the connection up, as if it had broken."""
+        if self.connection is not None:
+            self.connection.close(reason)
+
+    def _connect_done(self, task: asyncio.Task[BookieConnection]) -> None:
+        self._connecting = None
+        if not task.cancelled():
+            task.exception()  # retrieved: whoever awaited it has it
+        self._pool.let_go(self)
+
+    async def _connect(self) -> BookieConnection:
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_s):
+                connection = await self._open()
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            # The last two: what is registered is no host name, or no port.
+            reason = str(error) or f"no connection in {self._options.connect_timeout_s:g} s"
+            self._error = BookieUnavailable(self.bookie_id, reason)
+            raise self._error from error
+        except BookieUnavailable as error:
+            self._error = error
+            raise
+        self._error = None
+        self.connection = connection
+        self._pool.clear(self.bookie_id)
+        for listener in tuple(self._listeners):
+            listener.bookie_up(self.bookie_id)
+        return connection
+
+    async def _open(self) -> BookieConnection:
+        host, port = await self._pool.address(self.bookie_id)
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: BookieConnection(
+                self.bookie_id,
+                self,
+                self._pool.scratch,
+                timeout_s=self._options.read_timeout_s,
+                buffer_bytes_max=self._options.connection_buffer_bytes_max,
+            ),
+            host,
+            port,
+        )
+        try:
+            if self.is_ours:
+                await self._check_identity(connection)
+        except BaseException:
+            connection.close("not used")
+            raise
+        return connection
+
+    async def _check_identity(self, connection: BookieConnection) -> None:
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        connection.request(Op.NODE_INFO, {}, settle(answer))
+        try:
+            found = (await answer).get("bookie_id")
+        except OctavoError as error:
+            raise BookieUnavailable(self.bookie_id, f"does not say who it is: {error}") from error
+        if found != self.bookie_id:
+            raise BookieUnavailable(self.bookie_id, f"bookie {found} answers at its address")
+
+    async def _keep_connected(self) -> None:
+        """Until a connection stands, or nobody listens."""
+        pause_ms = self._options.reconnect_ms_min
+        told = False
+        try:
+            while self.connection is None and self._listeners and not self._pool.closed:
+                try:
+                    await self.connected()
+                except Exception as error:  # a bug must not end the trying in silence
+                    if not isinstance(error, BookieUnavailable):
+                        log.error(
+                            "bookie_lost",
+                            bookie=self.bookie_id,
+                            reason=repr(error),
+                            exc_info=error,
+                        )
+                        error = BookieUnavailable(self.bookie_id, repr(error))
+                    if not told:
+                        self._tell_down(error)
+                        told = True
+                    self._pool.refresh()
+                    await asyncio.sleep(pause_ms / 1000)
+                    pause_ms = min(pause_ms * 2, self._options.reconnect_ms_max)
+        finally:
+            self._reconnecting = None
+            self._pool.let_go(self)
+
+    def _tell_down(self, error: BookieUnavailable) -> None:
+        for listener in tuple(self._listeners):
+            listener.bookie_down(self.bookie_id, error)
+
+    # what the connection calls
+
+    def connection_writable(self) -> None:
+        """Pass it on."""
+        for listener in tuple(self._listeners):
+            listener.bookie_writable(self.bookie_id)
+
+    def connection_lost(self, error: BookieUnavailable) -> None:
+        """Pass it on, and connect again if anybody listens."""
+        if self.connection is None:
+            return  # it never was handed out
+        self.connection = None
+        self._error = error
+        log.info("bookie_lost", bookie=self.bookie_id, lane=self.lane.value, reason=error.reason)
+        self._tell_down(error)
+        if self._listeners and self._reconnecting is None and not self._pool.closed:
+            self._reconnecting = self._pool.spawn(self._keep_connected())
+        self._pool.let_go(self)
+
+
+class Bookies:
+    """All bookies of the cluster, as this process sees them."""
+
+    def __init__(self, registry: BookieRegistry, options: LedgerOptions) -> None:
+        self.options = options
+        self.scratch = bytearray(options.scratch_bytes)
+        self.closed = False
+        self._registry = registry
+        self._bookies: dict[tuple[str, Lane], Bookie] = {}
+        self._infos: dict[str, BookieInfo] = {}
+        self._known: dict[str, BookieInfo] = {}
+        self._watch: Watch | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._again = False
+        self._suspects: dict[str, float] = {}
+        self._on_change: dict[Callable[[], None], None] = {}
+
+    async def start(self) -> None:
+        """Learn who is there. Raises `MetadataUnavailable`."""
+        if self._watch is None:
+            self._watch = self._registry.watch(self.refresh)
+        self._take(await self._registry.available())
+
+    async def close(self) -> None:
+        """Close every connection; whoever waits gets `BookieUnavailable`."""
+        self.closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for bookie in tuple(self._bookies.values()):  # who is told may turn to yet another
+            bookie.drop(CLOSING)
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spawn(self, work: Any) -> asyncio.Task[Any]:
+        """A background task of this pool, cancelled when it closes."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def get(self, bookie_id: str, lane: Lane = Lane.NORMAL) -> Bookie:
+        """The one object for this bookie and lane."""
+        bookie = self._bookies.get((bookie_id, lane))
+        if bookie is None:
+            bookie = self._bookies[bookie_id, lane] = Bookie(bookie_id, self, lane)
+        return bookie
+
+    def let_go(self, bookie: Bookie) -> None:
+        """Keep it no longer, if it is not registered and nobody has to do with it."""
+        key = (bookie.bookie_id, bookie.lane)
+        gone = bookie.bookie_id not in self._infos and bookie.is_idle and not self.closed
+        if gone and self._bookies.get(key) is bookie:
+            del self._bookies[key]
+
+    # ------------------------------------------------------------------ who is there
+
+    @property
+    def available(self) -> dict[str, BookieInfo]:
+        """The registered bookies, as last seen."""
+        return self._infos
+
+    def info(self, bookie_id: str) -> BookieInfo | None:
+        """What was last known of it, also when it is not registered now."""
+        return self._known.get(bookie_id)
+
+    async def address(self, bookie_id: str) -> tuple[str, int]:
+        """Where to connect. Raises `BookieUnavailable`."""
+        info = self._infos.get(bookie_id)
+        if info is None:
+            try:
+                self._take(await self._registry.available())
+            except MetadataError as error:
+                log.info("bookies_not_read", reason=str(error))
+            info = self._known.get(bookie_id)
+        if info is not None:
+            return info.host, info.port
+        host, colon, port = bookie_id.rpartition(":")
+        if colon and port.isascii() and port.isdigit():
+            return host, int(
+                port
+            )  # BookKeeper's ids are addresses; it may only have lost its session
+        raise BookieUnavailable(bookie_id, "is not registered and its id is no host:port")
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after bookies came or went; returns how to stop it."""
+        self._on_change[listener] = None
+        return lambda: self._on_change.pop(listener, None)
+
+    async def all_known(self, enough: int) -> set[str]:
+        """Every bookie of the cluster, also if down; those that are up, if they are `enough`.
+
+        What was forgotten by its operator is no longer known here either.
+        """
+        if len(self._infos) < enough:
+            known = await self._registry.known() | self._infos.keys()
+            self._known = {one: info for one, info in self._known.items() if one in known}
+            return known
+        return set(self._known)
+
+    async def reload(self) -> None:
+        """Read the registrations now. Raises `MetadataUnavailable`."""
+        self._take(await self._registry.available())
+
+    def refresh(self) -> None:
+        """Read the registrations again, soon."""
+        self._again = True
+        if self._refreshing is None and not self.closed:
+            self._refreshing = self.spawn(self._refresh())
+
+    async def _refresh(self) -> None:
+        pause_ms = self.options.reconnect_ms_min
+        try:
+            while self._again:
+                self._again = False
+                try:
+                    self._take(await self._registry.available())
+                except Exception as error:  # a bug must not end the trying in silence
+                    bug = None if isinstance(error, MetadataError) else error
+                    log.warning("bookies_not_read", reason=str(error), exc_info=bug)
+                    self._again = True
+                    await asyncio.sleep(pause_ms / 1000)
+                    pause_ms = min(pause_ms * 2, self.options.reconnect_ms_max)
+        finally:
+            self._refreshing = None
+
+    def _take(self, infos: dict[str, BookieInfo]) -> None:
+        changed = infos != self._infos
+        self._infos = infos
+        self._known.update(infos)
+        if changed:
+            for bookie in tuple(self._bookies.values()):
+                self.let_go(bookie)
+            for listener in tuple(self._on_change):
+                listener()
+
+    # ------------------------------------------------------------------ who is well
+
+    def suspect(self, bookie_id: str) -> None:
+        """It failed: prefer others for a while."""
+        now = asyncio.get_running_loop().time()
+        self._suspects[bookie_id] = now + self.options.suspect_ms / 1000
+
+    def clear(self, bookie_id: str) -> None:
+        """It is well again: it took a new connection and said who it is."""
+        self._suspects.pop(bookie_id, None)
+
+    def probe(self) -> None:
+        """Try to connect to those that failed; one that can be reached is no suspect any more."""
+        for bookie_id in sorted(self.suspects() & self._infos.keys()):
+            bookie = self.get(bookie_id)
+            if not bookie.is_up and not bookie.is_connecting:
+                self.spawn(_ignore_unavailable(bookie))
+
+    def suspects(self) -> set[str]:
+        """Those that failed lately."""
+        now = asyncio.get_running_loop().time()
+        self._suspects = {b: until for b, until in self._suspects.items() if until > now}
+        return set(self._suspects)
+
+
+def settle(future: asyncio.Future[Any]) -> Callable[[OctavoError | None, Any], None]:
+    """A completion callback that sets `future`."""
+
+    def done(error: OctavoError | None, found: Any) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(found)
+
+    return done
+
+
+async def _ignore_unavailable(bookie: Bookie) -> None:
+    with contextlib.suppress(BookieUnavailable):
+        await bookie.connected()

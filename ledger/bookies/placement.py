@@ -1,0 +1,96 @@
+"""Which bookies make an ensemble. Pure: candidates and a seeded random generator in, ids out.
+
+Random, within preferences, strongest first: the Qw neighbours that share a write set stand in
+different racks, as far as racks are known; on different hosts; and bookies that failed lately are
+left out. All are preferences, none a rule: on one machine every bookie shares the host, and a
+ledger on suspects is better than none. What cannot be had at all is `NotEnoughBookies`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+
+from octavo.ledger.errors import NotEnoughBookies
+from octavo.metadata.bookies import BookieInfo
+
+RACK = "rack"
+
+
+def choose_ensemble(
+    candidates: Mapping[str, BookieInfo],
+    ensemble_size: int,
+    write_quorum: int,
+    *,
+    rng: random.Random,
+    suspects: Collection[str] = (),
+) -> tuple[str, ...]:
+    """`ensemble_size` distinct writable bookies. Raises `NotEnoughBookies` naming who is up."""
+    usable = {b: info for b, info in candidates.items() if not info.read_only}
+    if len(usable) < ensemble_size:
+        raise NotEnoughBookies("a new ensemble", ensemble_size, usable)
+    ensemble: list[str | None] = [None] * ensemble_size
+    for position in range(ensemble_size):
+        free = {b: info for b, info in usable.items() if b not in ensemble}
+        ensemble[position] = _best(
+            free, position, ensemble, usable, write_quorum, rng=rng, suspects=suspects
+        )
+    return tuple(bookie for bookie in ensemble if bookie is not None)
+
+
+def choose_replacements(
+    candidates: Mapping[str, BookieInfo],
+    ensemble: Sequence[str],
+    positions: Collection[int],
+    write_quorum: int,
+    *,
+    rng: random.Random,
+    suspects: Collection[str] = (),
+) -> dict[int, str]:
+    """A spare for each of `positions` for which there is one; suspects are not tried again."""
+    spares: dict[int, str] = {}
+    filled: list[str | None] = [None if p in positions else b for p, b in enumerate(ensemble)]
+    for position in sorted(positions):
+        free = {
+            b: info
+            for b, info in candidates.items()
+            if not info.read_only and b not in ensemble and b not in filled and b not in suspects
+        }
+        if not free:
+            break
+        spares[position] = filled[position] = _best(
+            free, position, filled, candidates, write_quorum, rng=rng, suspects=()
+        )
+    return spares
+
+
+def _best(
+    free: Mapping[str, BookieInfo],
+    position: int,
+    ensemble: Sequence[str | None],
+    infos: Mapping[str, BookieInfo],
+    write_quorum: int,
+    *,
+    rng: random.Random,
+    suspects: Collection[str],
+) -> str:
+    """The free bookie that shares rack and host with the fewest of its neighbours."""
+    size = len(ensemble)
+    distances = [d for d in range(-write_quorum + 1, write_quorum) if d % size]
+    places: set[int] = {(position + d) % size for d in distances}
+    near = [infos[b] for p in places if (b := ensemble[p]) is not None and b in infos]
+    racks = [info.properties.get(RACK, "") for info in near]
+    hosts = [info.host for info in near]
+
+    def clashes(bookie_id: str) -> tuple[bool, int, int, float]:
+        info = free[bookie_id]
+        rack = info.properties.get(RACK, "")
+        return (
+            bookie_id in suspects,
+            racks.count(rack) if rack else 0,
+            hosts.count(info.host),
+            rng.random(),
+        )
+
+    # Sorted first: the choice follows from the seed alone, not from the order of registration.
+    return min(sorted(free), key=clashes)

@@ -1,0 +1,348 @@
+"""The ledger client, as a user of this package sees it: create, open, recover, delete, list.
+
+One `LedgerClient` per process: it owns the connections to bookies, the view of who is there, and
+the clock tick of all writers. Everything runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from octavo.ledger.actions import ChooseReplacements
+from octavo.ledger.bookies.bookies import Bookies, settle
+from octavo.ledger.bookies.connection import BookieConnection
+from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements
+from octavo.ledger.context import OpenWriter, Ticking
+from octavo.ledger.errors import (
+    BookieUnavailable,
+    ClientClosed,
+    LedgerError,
+    LedgerNotFound,
+    NotEnoughBookies,
+    ReadFailed,
+    TooFewBookies,
+)
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.read.doubts import Doubts
+from octavo.ledger.read.reader import LedgerReader
+from octavo.ledger.records import check_password, read_record
+from octavo.ledger.recover.events import RecoveryEvent
+from octavo.ledger.recover.recovery import Recovery
+from octavo.ledger.write.taken_ids import TakenIds
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.bookies import BookieRegistry
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.store import MetadataStore, RecordNotFound
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import DigestType
+from octavo.protocol.extension import Op
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+_TICK_S = 0.05
+_ASK_FOR_ID_S = 2.0
+
+
+class LedgerClient:
+    """Ledgers over the bookies that one metadata store knows."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        rng: random.Random,
+        options: LedgerOptions | None = None,
+        clock: Callable[[], int] | None = None,
+        observe_recovery: Callable[[int, RecoveryEvent], None] | None = None,
+    ) -> None:
+        """`clock` gives milliseconds since the epoch, for creation times; without it they are 0.
+
+        `observe_recovery` sees (ledger id, step) of every recovery that has no observer of its own.
+        """
+        self.store = store
+        self.options = options or LedgerOptions()
+        self.rng = rng
+        self.cluster_password = b""
+        """What new ledgers are protected by; known once started."""
+        self.records = LedgerStore(store, rng=rng)
+        self.bookies = Bookies(BookieRegistry(store), self.options)
+        self._clock = clock or (lambda: 0)
+        self._observe_recovery = observe_recovery
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ticking: dict[Ticking, None] = {}  # dicts as sets that keep their order
+        self._ticker: asyncio.Task[None] | None = None
+        self._writers: dict[OpenWriter, None] = {}
+        self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
+        self.doubts = Doubts(self)
+        """Tells bookies which of their copies to compare."""
+        self.taken = TakenIds()
+        """New ledgers' ids that others had taken."""
+
+    async def start(self) -> None:
+        """Learn who is there. The store must be started. Raises `MetadataUnavailable`."""
+        await self.records.initialize()
+        self.cluster_password = (await cluster_secret(self.store, rng=self.rng)).ledger_password
+        await self.bookies.start()
+
+    async def close(self) -> None:
+        """End all that is under way. Ledgers stay open, for their recovery."""
+        reason = ClientClosed("this ledger client was closed")
+        for writer in tuple(self._writers):
+            writer.abandon(reason)
+        await self.bookies.close()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------ ledgers
+
+    async def create(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes | None = None,
+        custom: Mapping[str, bytes] | None = None,
+    ) -> LedgerWriter:
+        """A new ledger; without a `password` of its own it has the cluster's.
+
+        Raises `NotEnoughBookies`, which names who is up; `TooFewBookies` when more of them being
+        up would not help; `MetadataUnavailable`.
+        """
+        if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+            raise LedgerError(
+                f"ensemble size {ensemble_size}, write quorum {write_quorum}, ack quorum "
+                f"{ack_quorum}: wants ensemble size >= write quorum >= ack quorum >= 1"
+            )
+        bookies = await self._choose(ensemble_size, write_quorum)
+        wanted = LedgerMetadata(
+            ledger_id=-1,
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            fragments=(Fragment(0, bookies),),
+            digest_type=digest_type,
+            password=self.cluster_password if password is None else password,
+            created_ms=self._clock(),
+            custom=dict(custom or {}),
+        )
+        await self._leave_taken()
+        is_free = functools.partial(self._is_free, bookies)
+        metadata, version = await self.records.create(wanted, is_free)
+        writer = LedgerWriter(self, metadata, version)
+        self._writers[writer] = None
+        log.info("ledger_created", ledger=metadata.ledger_id, ensemble=bookies)
+        return writer
+
+    async def _is_free(self, bookies: Sequence[str], ledger_id: int) -> bool:
+        """Whether to make a ledger with this id. While others take ids the bookies are asked."""
+        if not self.taken.is_wary(asyncio.get_running_loop().time()):
+            return True
+        asked = [self.spawn(self._knows(bookie, ledger_id)) for bookie in bookies]
+        done, silent = await asyncio.wait(asked, timeout=_ASK_FOR_ID_S)
+        for question in silent:
+            question.cancel()
+        if any(question.result() for question in done):
+            self.id_taken(ledger_id, "bookies have it already")
+            await self._leave_taken()
+            return False
+        return True
+
+    async def _leave_taken(self) -> None:
+        if (ledger_id := self.taken.take_leave()) is not None:
+            stretches = self.rng.randint(1, self.taken.stretches_max)
+            await self.records.leave(ledger_id, stretches)
+
+    async def _knows(self, bookie_id: str, ledger_id: int) -> bool:
+        """Whether a bookie has heard of the ledger. One that cannot tell counts as if not."""
+        if not self.bookies.get(bookie_id).is_ours:
+            return False
+        try:
+            await self.request(bookie_id, Op.READ_LAC, {"ledger": ledger_id})
+        except OctavoError:
+            return False
+        return True
+
+    def id_taken(self, ledger_id: int, reason: str) -> None:
+        """A ledger's id is somebody else's, at a bookie that was to hold it."""
+        log.warning("ledger_id_taken", ledger=ledger_id, reason=reason)
+        self.taken.met(ledger_id, asyncio.get_running_loop().time())
+
+    async def _choose(self, ensemble_size: int, write_quorum: int) -> tuple[str, ...]:
+        for attempt in range(2):
+            try:
+                return choose_ensemble(
+                    self.bookies.available,
+                    ensemble_size,
+                    write_quorum,
+                    rng=self.rng,
+                    suspects=self.bookies.suspects(),
+                )
+            except NotEnoughBookies as error:
+                if attempt:
+                    known = await self.bookies.all_known(ensemble_size)
+                    if len(known) < ensemble_size:
+                        raise TooFewBookies(ensemble_size, known, error.up) from None
+                    raise
+                await self.bookies.reload()  # one may have come this very moment
+        raise AssertionError("the second attempt returns or raises")
+
+    async def open(
+        self, ledger_id: int, *, password: bytes | None = None, recover: bool = False
+    ) -> LedgerReader:
+        """Open for reading; with `recover`, close the ledger first: its writer is fenced.
+
+        Without it an open ledger is followed, undisturbed. A `password` that is given must be the
+        ledger's; otherwise its record, which we can read, is proof enough. Raises `LedgerNotFound`,
+        `Unauthorized`, `RecoveryFailed`.
+        """
+        if recover:
+            await self.recover(ledger_id, password=password)
+        metadata, version = await read_record(
+            self.records, ledger_id, self.options.metadata_timeout_s
+        )
+        check_password(metadata, password)
+        reader = LedgerReader(self, metadata, version)
+        if metadata.state is not LedgerState.CLOSED:
+            with contextlib.suppress(ReadFailed):
+                await reader.refresh()
+        return reader
+
+    async def recover(
+        self,
+        ledger_id: int,
+        *,
+        password: bytes | None = None,
+        observe: Callable[[RecoveryEvent], None] | None = None,
+    ) -> LedgerMetadata:
+        """Fence and close; the `password` counts as in `open`.
+
+        Raises `RecoveryFailed` (nothing guessed: try again), `LedgerNotFound`, `Unauthorized`.
+        Two calls for one ledger in one process are one recovery; the second's `observe` is unused.
+        """
+        task = self._recoveries.get(ledger_id)
+        if task is None:
+            if observe is None and self._observe_recovery is not None:
+                observe = functools.partial(self._observe_recovery, ledger_id)
+            task = self.spawn(Recovery(self, ledger_id, password, observe).run())
+            self._recoveries[ledger_id] = task
+            task.add_done_callback(lambda _: self._recoveries.pop(ledger_id, None))
+        return await asyncio.shield(task)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Remove the record; bookies free the space when they notice. Raises `LedgerNotFound`."""
+        try:
+            await self.records.delete(ledger_id)
+        except RecordNotFound as error:
+            raise LedgerNotFound(f"no ledger {ledger_id}: never made, or deleted") from error
+
+    async def list(self) -> list[int]:
+        """All ledger ids, ascending."""
+        return await self.records.list()
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """The ledger's record. Raises `LedgerNotFound`."""
+        timeout_s = self.options.metadata_timeout_s
+        return (await read_record(self.records, ledger_id, timeout_s))[0]
+
+    # ------------------------------------------------------------------ for this package
+
+    def replacements(self, wish: ChooseReplacements, metadata: LedgerMetadata) -> dict[int, str]:
+        """A spare bookie for each position that can have one."""
+        return choose_replacements(
+            self.bookies.available,
+            wish.ensemble,
+            wish.positions,
+            metadata.write_quorum,
+            rng=self.rng,
+            suspects=self.bookies.suspects(),
+        )
+
+    def with_connection(
+        self,
+        bookie_id: str,
+        use: Callable[[BookieConnection], None],
+        failed: Callable[[BookieUnavailable], None],
+    ) -> None:
+        """Use the bookie's connection, now or when it stands."""
+        bookie = self.bookies.get(bookie_id)
+        if bookie.connection is not None:
+            use(bookie.connection)
+            return
+
+        async def connect() -> None:
+            try:
+                connection = await bookie.connected()
+            except BookieUnavailable as error:
+                failed(error)
+            else:
+                use(connection)
+
+        self.spawn(connect())
+
+    async def request(
+        self, bookie_id: str, op: Op, body: dict[str, Any], *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """One extension request. Raises `BookieUnavailable` and what the bookie answers."""
+        connection = await self.bookies.get(bookie_id).connected()
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        connection.request(op, body, settle(answer), timeout_s=timeout_s)
+        return await answer
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that ends with this client at the latest."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, OctavoError):
+                return  # whoever awaits the task has it
+            log.error("ledger_task_failed", reason=repr(error))
+
+    def forget(self, writer: OpenWriter) -> None:
+        """It ended."""
+        self._writers.pop(writer, None)
+
+    def stop_ticking(self, replication: Ticking) -> None:
+        """It waits for nothing any more."""
+        self._ticking.pop(replication, None)
+
+    def keep_ticking(self, replication: Ticking) -> None:
+        """Call `replication.tick` from time to time, until it returns False."""
+        self._ticking[replication] = None
+        if self._ticker is None:
+            self._ticker = self.spawn(self._tick())
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._ticking:
+                await asyncio.sleep(_TICK_S)
+                now = loop.time()
+                for replication in tuple(self._ticking):
+                    try:
+                        goes_on = replication.tick(now)
+                    except Exception as error:  # a bug in one writer must not stop the others
+                        log.error("ledger_task_failed", reason=repr(error), exc_info=error)
+                        goes_on = False
+                        replication.fail(LedgerError(f"its writer failed: {error!r}"))
+                    if not goes_on:
+                        self._ticking.pop(replication, None)
+        finally:
+            self._ticker = None

@@ -1,0 +1,46 @@
+"""Where objects lie: a URL or an absolute path, opened by pyarrow's file systems. Blocking.
+
+`file:///…` or a path is the local file system (or one mounted there), `s3://`, `gs://`, `abfs://`
+and `hdfs://` are what pyarrow was built with; their credentials come from the environment, as
+theirs do. Every error names the object.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.ledger.errors import OffloadUnavailable
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system and the path in it. Raises `OffloadUnavailable`."""
+    try:
+        from pyarrow import fs
+    except ImportError as error:
+        raise OffloadUnavailable(
+            f"{url}: offloaded ledgers need pyarrow, which is not here: "
+            "pip install 'octavo[offload]'"
+        ) from error
+    try:
+        found: tuple[Any, str] = fs.FileSystem.from_uri(url)
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise OffloadUnavailable(
+            f"{url}: not a place for objects: {error}. Give an absolute path, or a URL such as "
+            "s3://bucket/folder"
+        ) from error
+    return found
+
+
+def joined(folder: str, *names: str) -> str:
+    """The URL of something below a folder. A query (`?region=…`) stays at the end."""
+    base, mark, query = folder.partition("?")
+    return "/".join((base.rstrip("/"), *names)) + mark + query
+
+
+def open_object(url: str) -> Any:
+    """An object, open for reading at random. Raises `OffloadUnavailable`."""
+    files, path = file_system(url)
+    try:
+        return files.open_input_file(path)
+    except OSError as error:
+        raise OffloadUnavailable(f"{url} cannot be read: {error}") from error

@@ -1,0 +1,47 @@
+"""From an entry's bytes to a checked `Entry` whose payload is `bytes`, in as few steps as it takes.
+
+`octavo.protocol.entry.unpack_entry` serves every digest and every buffer. Readers take most of
+their entries from `bytes` under CRC32C, one after another: for those the same checks stand here
+without views, at about half the cost per entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from crc32c import crc32c
+
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.protocol.entry import HEADER_BYTES, DigestType, Entry, digest_for, unpack_entry
+
+Opener = Callable[[int, bytes], Entry]
+"""(entry id or −1 for any, the entry's bytes) → the entry. Raises `DigestMismatch`."""
+
+_FRONT = struct.Struct(">qqqqI")
+_FRONT_BYTES = _FRONT.size
+
+
+def opener_for(metadata: LedgerMetadata) -> Opener:
+    """How this ledger's entries are opened."""
+    digest = digest_for(metadata.digest_type, metadata.password)
+    ledger_id = metadata.ledger_id
+
+    def open_any(entry_id: int, data: bytes) -> Entry:
+        entry = unpack_entry(digest, ledger_id, entry_id, data)
+        return entry._replace(payload=bytes(entry.payload))
+
+    def open_crc32c(entry_id: int, data: bytes) -> Entry:
+        if len(data) < _FRONT_BYTES:
+            return open_any(entry_id, data)  # which says what is wrong
+        found_ledger, found_entry, lac, length, digest_found = _FRONT.unpack_from(data)
+        payload = data[_FRONT_BYTES:]
+        if (
+            found_ledger != ledger_id
+            or found_entry != entry_id
+            or crc32c(payload, crc32c(data[:HEADER_BYTES])) != digest_found
+        ):
+            return open_any(entry_id, data)
+        return Entry(found_ledger, found_entry, lac, length, payload)
+
+    return open_crc32c if metadata.digest_type is DigestType.CRC32C else open_any

@@ -1,0 +1,64 @@
+"""Where in a ledger a time begins: the first record that is as new, in the order of offsets. Pure
+but for what it asks of the source.
+
+Kafka's rule, which holds also where timestamps are out of order. A source finds batches by the
+newest timestamp that their headers name (`EntrySource.as_new_as`); here the record is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from octavo.ledger.read.entry_source import DISORDER_UNKNOWN, EntrySource
+from octavo.ledger.read.open_batch import TURN_WINDOWS, Opening
+from octavo.protocol.batch import InvalidBatch, read_header
+from octavo.protocol.compression import UnsupportedCompression
+from octavo.protocol.entry import Buffer
+
+
+async def offset_as_new_as(
+    source: EntrySource,
+    time_ms: int,
+    last: int,
+    disorder_ms: int,
+    opening: Opening,
+    *,
+    gaps: bool = False,
+    first: int = 0,
+    least: int = 0,
+) -> int | None:
+    """The offset, relative to the ledger, of its first record with this timestamp or a newer one.
+
+    `last` is the last entry that may be read, `disorder_ms` the ledger's (`PartitionLedger`).
+    `gaps`: of a compacted view, whose records say their offsets themselves. `first`: the entry that
+    has offset `least`, before which none is wanted. None: all are older. A batch that cannot be
+    opened counts as its header says. Raises what the source raises.
+    """
+    start = first
+    while (entry := await source.as_new_as(time_ms, start, last, disorder_ms)) is not None:
+        header = read_header(entry.payload)
+        passed = max(0, least - header.base_offset)
+        delta = await _first_delta(entry.payload, time_ms, opening, gaps, passed)
+        if delta is not None:
+            return header.base_offset + delta
+        start = entry.entry_id + 1
+        if not passed:
+            # Its header lied. What is behind it is read in turn, not sought by halving every time.
+            disorder_ms = DISORDER_UNKNOWN
+    return None
+
+
+async def _first_delta(
+    batch: Buffer, time_ms: int, opening: Opening, gaps: bool, passed: int
+) -> int | None:
+    try:
+        async with opening(batch) as windows:
+            for turn, (_, records) in enumerate(windows.following(0, gaps=gaps), 1):
+                for record in records:
+                    if record.timestamp_ms >= time_ms and record.offset_delta >= passed:
+                        return record.offset_delta
+                if not turn % TURN_WINDOWS:
+                    await asyncio.sleep(0)
+    except (InvalidBatch, UnsupportedCompression):
+        return passed
+    return None

@@ -1,0 +1,110 @@
+"""What an observer of a recovery sees, step by step. The fencing demo prints these.
+
+1 the record is read        4 entries are read on, fencing, to find the end
+2 it is marked IN_RECOVERY  5 what was found is written back to an ack quorum
+3 the bookies are fenced    6 the record is closed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from octavo.metadata.ledgers import LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSeen:
+    """The record as it stood, now or again after somebody else changed it."""
+
+    step: ClassVar[int] = 1
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedInRecovery:
+    """The record now says IN_RECOVERY: the old writer can change it no more."""
+
+    step: ClassVar[int] = 2
+    metadata: LedgerMetadata
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAnswered:
+    """One bookie's answer to the fence; its LAC, or None when it is not known to be fenced."""
+
+    step: ClassVar[int] = 3
+    bookie_id: str
+    answer: str
+    last_add_confirmed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FenceHeld:
+    """In every write set enough bookies are fenced: the old writer gets no further ack."""
+
+    step: ClassVar[int] = 3
+    last_add_confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryAnswered:
+    """One bookie's answer to the recovery read of one entry: found, absent, or why unknown."""
+
+    step: ClassVar[int] = 4
+    entry_id: int
+    bookie_id: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastEntryFound:
+    """The ledger ends here: enough bookies deny the entry after it."""
+
+    step: ClassVar[int] = 4
+    last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBack:
+    """A bookie stored these entries once more."""
+
+    step: ClassVar[int] = 5
+    bookie_id: str
+    first_entry: int
+    last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookieReplaced:
+    """A bookie could not be written back to; the new ensemble is published by step 6."""
+
+    step: ClassVar[int] = 5
+    first_entry: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecovered:
+    """The record says CLOSED: by this recovery or (`adopted`) by another closer."""
+
+    step: ClassVar[int] = 6
+    metadata: LedgerMetadata
+    version: int
+    adopted: bool
+
+
+RecoveryEvent = (
+    MetadataSeen
+    | MarkedInRecovery
+    | FenceAnswered
+    | FenceHeld
+    | EntryAnswered
+    | LastEntryFound
+    | WrittenBack
+    | BookieReplaced
+    | LedgerRecovered
+)

@@ -1,0 +1,120 @@
+"""Which entries a bookie is to hold, and which of a lost bookie's fall to whom. Pure.
+
+A *stretch* is the part of a fragment whose holders nobody will change any more: all of a closed
+ledger, and every fragment of an open one but the last. A *hole* is a position of a stretch whose
+bookie is lost. Whoever computes the adopter of a hole from the same view of the cluster finds the
+same one, so nothing needs to be agreed on: two who differ copy the same bytes to two bookies, and
+the compare-and-set of the record lets one of them in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from octavo.ledger.bookies.placement import choose_replacements
+from octavo.ledger.quorum import Quorum
+from octavo.metadata.bookies import BookieInfo
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+
+Range = tuple[int, int]
+"""(first, last), both included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Entries `first` … `last` of one fragment; `last` = `first` − 1 when it has none."""
+
+    fragment: Fragment
+    last: int
+
+    @property
+    def first(self) -> int:
+        """Where the fragment begins."""
+        return self.fragment.first_entry
+
+
+def stretches(metadata: LedgerMetadata) -> list[Stretch]:
+    """What of the ledger can be copied, ascending."""
+    ends = [fragment.first_entry - 1 for fragment in metadata.fragments[1:]]
+    if metadata.state is LedgerState.CLOSED:
+        ends = [min(end, metadata.last_entry) for end in (*ends, metadata.last_entry)]
+    settled = zip(metadata.fragments, ends, strict=False)
+    return [Stretch(found, max(end, found.first_entry - 1)) for found, end in settled]
+
+
+def tail_of(metadata: LedgerMetadata) -> tuple[str, ...]:
+    """Who takes the adds of a ledger that is not closed; empty for a closed one."""
+    closed = metadata.state is LedgerState.CLOSED
+    return () if closed else metadata.fragments[-1].bookies
+
+
+def names(metadata: LedgerMetadata) -> set[str]:
+    """Every bookie that the record names."""
+    return {bookie for fragment in metadata.fragments for bookie in fragment.bookies}
+
+
+def missing(quorum: Quorum, position: int, first: int, last: int, held: list[Range]) -> list[Range]:
+    """The runs of `first` … `last` that `position` is to hold and that are not in `held`.
+
+    `held` is ascending and joined. The runs ascend.
+    """
+    return [
+        run for gap in _gaps(first, last, held) for run in _write_sets_with(quorum, position, *gap)
+    ]
+
+
+def _gaps(first: int, last: int, held: Iterable[Range]) -> Iterator[Range]:
+    for start, end in held:
+        if end < first:
+            continue
+        if start > last:
+            break
+        if start > first:
+            yield first, start - 1
+        first = end + 1
+    if first <= last:
+        yield first, last
+
+
+def _write_sets_with(quorum: Quorum, position: int, first: int, last: int) -> Iterator[Range]:
+    if quorum.everywhere:
+        yield first, last
+        return
+    while (start := quorum.next_held(position, first - 1)) <= last:
+        end = start
+        while end < last and quorum.holds(position, end + 1):
+            end += 1
+        yield start, end
+        first = end + 1
+
+
+def adopters(
+    metadata: LedgerMetadata,
+    bookies: tuple[str, ...],
+    first: int,
+    lost: Collection[str],
+    candidates: Mapping[str, BookieInfo],
+) -> dict[int, str]:
+    """Who takes each position whose bookie is lost; none where no bookie can.
+
+    The same for whoever sees the same `candidates`. `first` tells the ledger's fragments apart, so
+    that the copies of a lost bookie spread over all that are there.
+    """
+    holes = [position for position, bookie in enumerate(bookies) if bookie in lost]
+    rng = random.Random(f"{metadata.ledger_id}/{first}")
+    return choose_replacements(candidates, bookies, holes, metadata.write_quorum, rng=rng)
+
+
+def moved(
+    metadata: LedgerMetadata, fragment: Fragment, position: int, to: str
+) -> LedgerMetadata | None:
+    """The record with `to` at this position; None when the fragment is not as it was."""
+    if fragment not in metadata.fragments or to in fragment.bookies:
+        return None
+    bookies = list(fragment.bookies)
+    bookies[position] = to
+    changed = Fragment(fragment.first_entry, tuple(bookies))
+    fragments = tuple(changed if found == fragment else found for found in metadata.fragments)
+    return replace(metadata, fragments=fragments)

@@ -1,0 +1,240 @@
+"""Copies entries of one ledger to one bookie from the others that hold them, byte for byte.
+
+A copy is read, checked against its digest, written with the recovery flag, and counts once that
+bookie has acknowledged it, which is after its sync. A source that is slow, silent or damaged is
+passed over for the next. An entry that nobody has is never made up: the copying ends there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from octavo.ledger.bookies.bookies import Bookie, Lane
+from octavo.ledger.bookies.connection import BookieConnection
+from octavo.ledger.errors import BookieUnavailable, ReadFailed
+from octavo.ledger.quorum import quorum_of
+from octavo.ledger.read.opened import opener_for
+from octavo.ledger.read.race import AllFailed, Answer, Race
+from octavo.ledger.rereplication.copies import Range
+from octavo.metadata.ledgers import Fragment, LedgerMetadata
+from octavo.protocol.codes import Code, DigestMismatch, OctavoError, ProtocolError, error_for
+from octavo.protocol.entry import DigestType, master_key
+from octavo.protocol.frames import Flag, add_prefix
+
+if TYPE_CHECKING:
+    from octavo.ledger.client import LedgerClient
+
+log = structlog.get_logger()
+
+_SINGLE_READS_MAX = 128
+
+
+class Copying:
+    """To one bookie, of one ledger."""
+
+    def __init__(self, client: LedgerClient, metadata: LedgerMetadata, to: str) -> None:
+        self._client = client
+        self._options = client.options
+        self._metadata = metadata
+        self._to = to
+        self._open = opener_for(metadata)
+        self._key = master_key(metadata.password)
+        self._quorum = quorum_of(metadata)
+        crc32c = metadata.digest_type is DigestType.CRC32C
+        self._flags = int(Flag.RECOVERY_ADD | (Flag.CRC32C if crc32c else Flag.NONE))
+        self.entries = 0
+        """Copied so far, durably."""
+        self.bytes = 0
+
+    @property
+    def _lane(self) -> Bookie:
+        return self._client.bookies.get(self._to, Lane.RECOVERY)
+
+    async def copy(self, fragment: Fragment, run: Range, spread: float) -> None:
+        """Copy the entries of `run`, taking no less than `spread` seconds for each byte.
+
+        Raises `ReadFailed` when an entry cannot be had, and what the bookie answers.
+        """
+        first, last = run
+        loop = asyncio.get_running_loop()
+        while first <= last:
+            since = loop.time()
+            found = await self._read(fragment, first, last)
+            await self._write(first, found)
+            first += len(found)
+            size = sum(map(len, found))
+            self.entries += len(found)
+            self.bytes += size
+            await asyncio.sleep(max(0.0, since + size * spread - loop.time()))
+
+    # ------------------------------------------------------------------ what is held already
+
+    async def copy_at(self, bookie: str, entry_id: int) -> bytes:
+        """A bookie's copy of an entry, whose digest holds. Raises why there is none to be had."""
+        try:
+            return (await self._read_from([bookie], entry_id, entry_id))[0]
+        except AllFailed as failed:
+            raise failed.answers[bookie] from failed
+
+    async def sound(self, run: Range) -> list[Range]:
+        """The parts of `run` that the bookie itself serves, and whose digests hold."""
+        first, last = run
+        found: list[Range] = []
+        while first <= last:
+            try:
+                good = len(await self._read_from([self._to], first, last))
+            except AllFailed as failed:
+                (error,) = failed.answers.values()
+                if isinstance(error, BookieUnavailable):
+                    raise error from failed
+                good = 0
+            if good:
+                if found and found[-1][1] == first - 1:
+                    found[-1] = (found[-1][0], first + good - 1)
+                else:
+                    found.append((first, first + good - 1))
+            first += max(1, good)
+        return found
+
+    # ------------------------------------------------------------------ reading
+
+    async def _read(self, fragment: Fragment, first: int, last: int) -> list[bytes]:
+        """At least the entry `first`, and more after it if one request brings them."""
+        if self._quorum.everywhere:
+            return await self._found(self._sources(fragment, first), first, last)
+        last = min(last, first + _SINGLE_READS_MAX - 1)
+        reads = (
+            self._found(self._sources(fragment, entry_id), entry_id, entry_id)
+            for entry_id in range(first, last + 1)
+        )
+        return [entry for found in await asyncio.gather(*reads) for entry in found]
+
+    def _sources(self, fragment: Fragment, entry_id: int) -> list[str]:
+        holders = [fragment.bookies[p] for p in self._quorum.write_set(entry_id)]
+        there = self._client.bookies.available
+        sources = [bookie for bookie in holders if bookie != self._to]
+        return sorted(sources, key=lambda bookie: bookie not in there)
+
+    async def _found(self, sources: list[str], first: int, last: int) -> list[bytes]:
+        if not sources:
+            raise ReadFailed(self._metadata.ledger_id, first, {"nobody": "Qw is 1"})
+        try:
+            return await self._read_from(sources, first, last)
+        except AllFailed as failed:
+            said = {bookie: str(error) for bookie, error in failed.answers.items()}
+            raise ReadFailed(self._metadata.ledger_id, first, said) from failed
+
+    async def _read_from(self, sources: Sequence[str], first: int, last: int) -> list[bytes]:
+        """Raises `AllFailed`."""
+        ledger_id = self._metadata.ledger_id
+        count = min(last - first + 1, self._options.read_batch_entries_max)
+        bytes_max = self._options.read_batch_bytes_max
+
+        def ask(bookie_id: str, answer: Answer[list[bytes]]) -> None:
+            def done(error: OctavoError | None, found: list[bytes]) -> None:
+                if error is not None:
+                    answer(error, None)
+                else:
+                    self._take(bookie_id, first, found[:count], answer)
+
+            def send(connection: BookieConnection) -> None:
+                connection.batch_read(ledger_id, first, count, bytes_max, done)
+
+            self._client.with_connection(bookie_id, send, lambda error: answer(error, None))
+
+        patience_s = self._options.speculative_read_ms / 1000
+        return (await Race(sources, ask, patience_s).run())[1]
+
+    def _take(
+        self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[bytes]]
+    ) -> None:
+        """The good front of what came."""
+        good = 0
+        try:
+            for entry_id, data in enumerate(found, first):
+                self._open(entry_id, data)
+                good += 1
+        except DigestMismatch as damage:
+            log.warning("replica_damaged", bookie=bookie_id, reason=str(damage))
+            if not good:
+                answer(damage, None)
+                return
+        if good:
+            answer(None, found[:good])
+        else:
+            answer(ProtocolError(f"bookie {bookie_id}: an empty batch"), None)
+
+    # ------------------------------------------------------------------ writing
+
+    async def _write(self, first: int, entries: list[bytes]) -> None:
+        """Add `entries`; return when all are durable. Raises what the bookie answers."""
+        connection = await self._lane.connected()
+        ledger_id = self._metadata.ledger_id
+        answers = _Answers(self._to, first, len(entries), self._options.add_timeout_s)
+        connection.attach(ledger_id, answers)
+        try:
+            while answers.refused or answers.owing:
+                parts: list[bytes] = []
+                for entry_id in answers.to_send():
+                    data = entries[entry_id - first]
+                    parts += (add_prefix(self._key, len(data), self._flags), data)
+                connection.send_adds(parts, sum(map(len, parts)))
+                await answers.settled()
+        finally:
+            connection.detach(ledger_id, answers)
+
+
+class _Answers:
+    """To the adds of one batch."""
+
+    def __init__(self, bookie_id: str, first: int, count: int, timeout_s: float) -> None:
+        self._bookie_id = bookie_id
+        self.owing = set(range(first, first + count))
+        self.refused: set[int] = set()
+        self._timeout_s = timeout_s
+        self._pause_s = 0.0
+        self._changed = asyncio.Event()
+        self._error: OctavoError | None = None
+
+    def to_send(self) -> list[int]:
+        """What is to be sent now."""
+        self.owing |= self.refused
+        self.refused = set()
+        return sorted(self.owing)
+
+    async def settled(self) -> None:
+        """Until each has an answer; after a pause when some are to be sent again."""
+        while self.owing:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._changed.wait()
+            except TimeoutError as error:
+                reason = f"copies unanswered for {self._timeout_s:g} s"
+                raise BookieUnavailable(self._bookie_id, reason) from error
+        if self._error is not None:
+            raise self._error
+        if self.refused:
+            self._pause_s = min(2 * self._pause_s + 0.02, 0.5)
+            await asyncio.sleep(self._pause_s)
+
+    def added(self, bookie_id: str, first: int, last: int) -> None:  # noqa: ARG002
+        """Durable."""
+        self._answered(first, last)
+
+    def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
+        """Not stored."""
+        if code == Code.TOO_MANY_REQUESTS:
+            self.refused.update(self.owing.intersection(range(first, last + 1)))
+        else:
+            what = f"bookie {bookie_id}: copies of entries {first} to {last}"
+            self._error = error_for(code, what)
+        self._answered(first, last)
+
+    def _answered(self, first: int, last: int) -> None:
+        self.owing.difference_update(range(first, last + 1))
+        self._changed.set()

@@ -1,0 +1,214 @@
+"""The adds of one writer that may have to be sent again: encoded once, held until not needed.
+
+Everything that was added in one loop turn becomes a `Chunk` or a few: header and digest are made
+once per entry, in one tight loop, and the frames are joined once for all bookies that get the same
+run. A chunk goes when every live bookie has acked it. Large payloads are never copied: their
+frames stay in two pieces, and the socket gathers them.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from octavo.ledger.quorum import Quorum
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.protocol.entry import HEADER, HEADER_BYTES, Buffer, DigestType, digest_for, master_key
+from octavo.protocol.frames import ADD_HEADER, ADD_PREFIX_BYTES, LENGTH, Flag
+
+CHUNK_BYTES_MAX = 128 * 1024
+"""A longer run becomes several chunks, so that bookies begin before all of it is encoded."""
+JOINED_PAYLOAD_BYTES_MAX = 8 * 1024
+"""Chunks whose mean payload is above it are not joined: copying would cost more than gathering."""
+_FRONT_CRC32C = struct.Struct(">II20s32sI")
+_TRIM_AT = 256
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive entries: for each its front (frame header to digest) and its payload."""
+
+    first_entry: int
+    last_entry: int
+    parts: list[Buffer]
+    size: int
+    length_before: int
+    """The ledger's payload bytes below `first_entry`."""
+
+
+class Pending:
+    """What one ledger's writer has sent, or is to send, and may have to send again."""
+
+    def __init__(self, metadata: LedgerMetadata, quorum: Quorum) -> None:
+        assert metadata.ledger_id >= 0
+        self._ledger_id = metadata.ledger_id
+        self._quorum = quorum
+        self._key = master_key(metadata.password)
+        self._digest = digest_for(metadata.digest_type, metadata.password)
+        self._crc32c = metadata.digest_type is DigestType.CRC32C
+        flags = Flag.CRC32C | Flag.RANGE_ACK if self._crc32c else Flag.NONE
+        self._add_header = ADD_HEADER | flags
+        self._chunks: list[Chunk] = []
+        self._firsts: list[int] = []
+        self._released = 0
+        self.next_entry = 0
+        self.length = 0
+        """The ledger's payload bytes, with all that was ever encoded."""
+        self.held_bytes = 0
+
+    @property
+    def key(self) -> bytes:
+        """The master key that every add carries."""
+        return self._key
+
+    # ------------------------------------------------------------------ encoding
+
+    def encode(self, payloads: Sequence[bytes], start: int, lac: int) -> tuple[Chunk, int]:
+        """One chunk of `payloads[start:]`, as many as fit; returns it and the next start."""
+        first, before = self.next_entry, self.length
+        parts: list[Buffer] = []
+        encode = self._encode_crc32c if self._crc32c else self._encode_any
+        stop, size = encode(payloads, start, lac, parts)
+        self.next_entry = first + stop - start
+        chunk = Chunk(first, self.next_entry - 1, parts, size, before)
+        self._chunks.append(chunk)
+        self._firsts.append(first)
+        self.held_bytes += size
+        return chunk, stop
+
+    def _encode_crc32c(
+        self, payloads: Sequence[bytes], start: int, lac: int, parts: list[Buffer]
+    ) -> tuple[int, int]:
+        # The hot loop of a writer: locals only, one object per entry.
+        pack_header, pack_front, crc, append = HEADER.pack, _FRONT_CRC32C.pack, crc32c, parts.append
+        ledger_id, entry_id, length = self._ledger_id, self.next_entry, self.length
+        key, add_header = self._key, self._add_header
+        front_bytes = _FRONT_CRC32C.size
+        size, stop, end = 0, start, len(payloads)
+        while stop < end and size < CHUNK_BYTES_MAX:
+            payload = payloads[stop]
+            payload_bytes = len(payload)
+            length += payload_bytes
+            header = pack_header(ledger_id, entry_id, lac, length)
+            append(
+                pack_front(
+                    front_bytes - 4 + payload_bytes,
+                    add_header,
+                    key,
+                    header,
+                    crc(payload, crc(header)),
+                )
+            )
+            append(payload)
+            size += front_bytes + payload_bytes
+            entry_id += 1
+            stop += 1
+        self.length = length
+        return stop, size
+
+    def _encode_any(
+        self, payloads: Sequence[bytes], start: int, lac: int, parts: list[Buffer]
+    ) -> tuple[int, int]:
+        digest = self._digest
+        size, stop, entry_id = 0, start, self.next_entry
+        front_bytes = ADD_PREFIX_BYTES + HEADER_BYTES + digest.size
+        while stop < len(payloads) and size < CHUNK_BYTES_MAX:
+            payload = payloads[stop]
+            self.length += len(payload)
+            header = HEADER.pack(self._ledger_id, entry_id, lac, self.length)
+            frame_bytes = front_bytes + len(payload)
+            parts += (
+                b"".join(
+                    (
+                        LENGTH.pack(frame_bytes - LENGTH.size),
+                        LENGTH.pack(self._add_header),
+                        self._key,
+                        header,
+                        digest.compute(header, payload),
+                    )
+                ),
+                payload,
+            )
+            size += frame_bytes
+            entry_id += 1
+            stop += 1
+        return stop, size
+
+    # ------------------------------------------------------------------ sending
+
+    def frames(self, chunk: Chunk) -> tuple[Sequence[Buffer], int]:
+        """The whole chunk, for every bookie when E = Qw."""
+        return _gather(chunk.parts, chunk.size), chunk.size
+
+    def frames_for(self, position: int, first: int, last: int) -> tuple[Sequence[Buffer], int, int]:
+        """What `position` must hold of the chunk that has `first`, from there to `last` at most.
+
+        Returns the frames, their size, and the next entry to send.
+        """
+        chunk = self.chunk_of(first)
+        last = min(last, chunk.last_entry)
+        parts = chunk.parts
+        at, end = 2 * (first - chunk.first_entry), 2 * (last + 1 - chunk.first_entry)
+        if self._quorum.everywhere:
+            chosen = parts[at:end] if end - at < len(parts) else parts
+        else:
+            holds = self._quorum.holds
+            chosen = [
+                part
+                for entry_id in range(first, last + 1)
+                if holds(position, entry_id)
+                for part in parts[
+                    2 * (entry_id - chunk.first_entry) : 2 * (entry_id - chunk.first_entry) + 2
+                ]
+            ]
+        size = chunk.size if chosen is parts else sum(map(len, chosen))
+        return _gather(chosen, size), size, last + 1
+
+    def chunk_of(self, entry_id: int) -> Chunk:
+        """The chunk that has `entry_id`; it must not have been released."""
+        index = bisect_right(self._firsts, entry_id) - 1
+        assert index >= self._released, f"entry {entry_id} was released"
+        chunk = self._chunks[index]
+        assert chunk.first_entry <= entry_id <= chunk.last_entry
+        return chunk
+
+    # ------------------------------------------------------------------ letting go
+
+    def release(self, up_to: int) -> None:
+        """No entry up to `up_to` will be sent again."""
+        chunks, at = self._chunks, self._released
+        while at < len(chunks) and chunks[at].last_entry <= up_to:
+            self.held_bytes -= chunks[at].size
+            chunks[at].parts = []
+            at += 1
+        self._released = at
+        if at >= _TRIM_AT:
+            del chunks[:at]
+            del self._firsts[:at]
+            self._released = 0
+
+    @property
+    def held_from(self) -> int:
+        """The first entry that can still be sent."""
+        if self._released < len(self._chunks):
+            return self._chunks[self._released].first_entry
+        return self.next_entry
+
+    def length_at(self, entry_id: int) -> int:
+        """The ledger's payload bytes up to `entry_id`: all, or those below a held entry."""
+        if entry_id == self.next_entry - 1:
+            return self.length
+        chunk = self.chunk_of(entry_id + 1)
+        count = entry_id + 1 - chunk.first_entry
+        return chunk.length_before + sum(map(len, chunk.parts[1 : 2 * count : 2]))
+
+
+def _gather(parts: list[Buffer], size: int) -> Sequence[Buffer]:
+    """Small frames as one buffer, large ones as they are."""
+    if 2 * size > JOINED_PAYLOAD_BYTES_MAX * len(parts):
+        return parts
+    return (b"".join(parts),) if parts else ()

@@ -1,0 +1,344 @@
+"""Keeps one open ledger's entries on its ensemble: drives `writing.py` over real bookies.
+
+Between `LedgerWriter`, which has callers, and the bookies, which answer: what is flushed goes to
+every live position; acks, refusals, broken connections and the clock become events of the pure
+core; the actions that come back are done here. What concerns callers is passed up to the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from octavo.ledger.actions import (
+    ChangeDelayed,
+    ChooseReplacements,
+    Closed,
+    Confirmed,
+    Ended,
+    EnsembleChanged,
+    Send,
+    Stalled,
+    WriteMetadata,
+    WritingAction,
+)
+from octavo.ledger.bookies.bookies import Lane
+from octavo.ledger.context import LedgerContext
+from octavo.ledger.errors import BookieUnavailable, LedgerFenced
+from octavo.ledger.records import ChangeLost, ChangeWritten, change_record
+from octavo.ledger.write import writing
+from octavo.ledger.write.pending import Pending
+from octavo.ledger.write.sender import Sender
+from octavo.ledger.write.writing import State, Writing
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.protocol.codes import Code, OctavoError, error_for
+from octavo.protocol.extension import Op
+
+_FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
+"""One such answer ends the writer: fenced, a wrong key, deleted."""
+
+_GIVE_UP_PAUSE_S = 0.02
+"""Until a writer whose time is over looks again whether a bookie that it tries once more helps."""
+_ANNOUNCE_PAUSE_S_MAX = 5.0
+"""A bookie that does not confirm the LAC is told again after pauses that grow to this."""
+
+WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Ended | Closed
+
+
+class ReplicationOwner(Protocol):
+    """What the writer wants to know."""
+
+    def confirmed(self, last_entry: int) -> None:
+        """All entries up to this one are durable."""
+
+    def released(self) -> None:
+        """Less is held than before."""
+
+    def tell(self, event: WriterEvent) -> None:
+        """Something that a person, or the end of the writer, depends on."""
+
+
+class Replication:
+    """The ensemble of one open ledger."""
+
+    def __init__(
+        self, client: LedgerContext, metadata: LedgerMetadata, version: int, owner: ReplicationOwner
+    ) -> None:
+        self.core = Writing(metadata, version)
+        self.pending = Pending(metadata, self.core.quorum)
+        self._client = client
+        self._options = client.options
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._ledger_id = metadata.ledger_id
+        self._senders: list[Sender] = []
+        self._by_bookie: dict[str, Sender] = {}
+        self._stall: asyncio.TimerHandle | None = None
+        self._stalled_lac = -1
+        self._announced_lac = -1
+        """Every live bookie knows this one, or an add under way tells it."""
+        self._announcing_lac = -1
+        self._announce_at = self._announce_pause_s = 0.0
+        self._told: dict[str, None] = {}
+        """Bookies that have confirmed the LAC that is being announced."""
+        self._flushed_at = self._loop.time()
+        self._retry_at = 0.0
+        self._stop_watching = client.bookies.on_change(self._spares_changed)
+        self._sync_senders()
+
+    def push(self, payloads: Sequence[bytes]) -> None:
+        """Encode what was added in one loop turn and hand it to the ensemble."""
+        core, pending = self.core, self.pending
+        lac, start = core.lac, 0
+        now = self._flushed_at = self._loop.time()
+        while start < len(payloads):
+            chunk, stop = pending.encode(payloads, start, lac)
+            core.push(stop - start)
+            start = stop
+            frames = pending.frames(chunk) if core.quorum.everywhere else None
+            for sender in self._senders:
+                sender.push(chunk, frames, now)
+        self._announced_lac = max(self._announced_lac, lac)
+        self._client.keep_ticking(self)
+
+    # ------------------------------------------------------------------ what bookies answer
+
+    def added(self, bookie_id: str, first: int, last: int) -> None:
+        """A bookie stored these entries."""
+        sender = self._by_bookie.get(bookie_id)
+        if sender is None:
+            return
+        sender.heard(self._loop.time(), last - first + 1)
+        self.perform(self.core.acked(bookie_id, first, last))
+        self._release()
+
+    def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
+        """A bookie did not store these entries."""
+        sender = self._by_bookie.get(bookie_id)
+        if sender is None:
+            return
+        what = f"bookie {bookie_id}: add of ledger {self._ledger_id} entries {first} to {last}"
+        if code == Code.TOO_MANY_REQUESTS:
+            sender.busy(self._loop.time(), first, last)
+        elif code in _FATAL:
+            error = LedgerFenced(what) if code == Code.FENCED else error_for(code, what)
+            self.perform(self.core.refused(bookie_id, error))
+        else:
+            self._client.bookies.suspect(bookie_id)
+            self.perform(self.core.failed(bookie_id, error_for(code, what)))
+        self._release()
+
+    def bookie_up(self, bookie_id: str) -> None:
+        """A connection stands."""
+        sender = self._by_bookie.get(bookie_id)
+        if sender is not None:
+            sender.attach(self._loop.time())
+            self.perform(self.core.returned(bookie_id))
+            self._release()
+            sender.pump()
+
+    def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
+        """The connection broke, and with it what was under way."""
+        if bookie_id in self._by_bookie:
+            self._client.bookies.suspect(bookie_id)
+            self.perform(self.core.failed(bookie_id, error))
+            self._release()
+
+    def bookie_writable(self, bookie_id: str) -> None:
+        """It takes bytes again."""
+        sender = self._by_bookie.get(bookie_id)
+        if sender is not None:
+            sender.pump()
+
+    # ------------------------------------------------------------------ actions
+
+    def perform(self, actions: list[WritingAction]) -> None:
+        """Do what the core wants, in its order."""
+        if not actions:
+            return
+        todo = deque(actions)
+        while todo:
+            action = todo.popleft()
+            match action:
+                case Confirmed(last_entry):
+                    self._owner.confirmed(last_entry)
+                case ChooseReplacements():
+                    spares = self._client.replacements(action, self.core.metadata)
+                    todo.extend(self.core.chosen(spares))
+                case WriteMetadata(metadata, version):
+                    self._client.spawn(self._change_record(metadata, version))
+                case Send(position, _, first_entry):
+                    self._senders[position].restart(first_entry, self._loop.time())
+                case EnsembleChanged():
+                    self._sync_senders()
+                    self._owner.tell(action)
+                case ChangeDelayed() | Stalled():
+                    self._retry_later()
+                    self._start_stall_timer()
+                    self._owner.tell(action)
+                case Ended() | Closed():
+                    self._owner.tell(action)
+
+    async def _change_record(self, metadata: LedgerMetadata, version: int) -> None:
+        try:
+            outcome = await change_record(
+                self._client.records, metadata, version, self._options.metadata_timeout_s
+            )
+        except OctavoError as error:
+            self.perform(self.core.metadata_lost(error))
+            return
+        match outcome:
+            case ChangeWritten(new_version):
+                self.perform(self.core.written(new_version))
+            case ChangeLost(current, found):
+                self.perform(self.core.conflict(current, found))
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of what no bookie of the ensemble will be sent again."""
+        core = self.core
+        floor = core.lac
+        for position, acked_to in enumerate(core.acks.acked_to):
+            if acked_to < floor and position not in core.down:
+                # What lies before the next entry that it must hold is nothing to wait for.
+                floor = min(floor, core.quorum.next_held(position, acked_to) - 1)
+        self.pending.release(floor)
+        self._owner.released()
+
+    def stop(self) -> None:
+        """Send nothing more, listen no more. May be called twice."""
+        self._cancel_stall_timer()
+        for sender in self._senders:
+            self._detach(sender)
+        self._senders = []
+        self._stop_watching()
+        self._client.stop_ticking(self)
+        self.pending.release(self.pending.next_entry)
+
+    def fail(self, error: OctavoError) -> None:
+        """The end of this writer; its ledger stays open, for its recovery."""
+        self.perform(self.core.abandon(error))
+
+    # ------------------------------------------------------------------ the ensemble
+
+    def _sync_senders(self) -> None:
+        """One sender for each position, with the bookie that stands there now."""
+        for position, bookie_id in enumerate(self.core.ensemble):
+            if position < len(self._senders):
+                if self._senders[position].bookie.bookie_id == bookie_id:
+                    continue
+                self._detach(self._senders[position])
+            bookie = self._client.bookies.get(bookie_id, Lane.NORMAL)
+            sender = Sender(self, self.core, self.pending, position, bookie, self._options)
+            self._senders[position : position + 1] = [sender]
+            self._by_bookie[bookie_id] = sender
+            sender.attach(self._loop.time())
+            bookie.listen(self)
+
+    def _detach(self, sender: Sender) -> None:
+        self._by_bookie.pop(sender.bookie.bookie_id, None)
+        sender.stop()
+        sender.bookie.unlisten(self)
+
+    def _spares_changed(self) -> None:
+        self.perform(self.core.spares_changed())
+        self._release()
+
+    def _retry_later(self) -> None:
+        self._retry_at = self._loop.time() + self._options.retry_failed_bookie_ms / 1000
+        self._client.keep_ticking(self)
+
+    def _start_stall_timer(self) -> None:
+        if self._stall is None and self.core.state is State.STALLED:
+            self._stalled_lac = self.core.lac
+            self._stall = self._loop.call_later(self._options.stall_timeout_s, self._give_up)
+
+    def _cancel_stall_timer(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _give_up(self) -> None:
+        self._stall = None
+        if self.core.state is State.OPEN:  # a failed bookie is just tried again: once more, if ever
+            self._stall = self._loop.call_later(_GIVE_UP_PAUSE_S, self._give_up)
+        else:
+            self.perform(self.core.give_up())
+
+    # ------------------------------------------------------------------ the clock
+
+    def tick(self, now: float) -> bool:
+        """Deadlines and the explicit LAC; False when nothing here waits for time to pass."""
+        core = self.core
+        if core.state not in writing.ADDABLE:
+            return False
+        if core.state is State.OPEN and (core.lac > self._stalled_lac or core.lac == core.lap):
+            self._cancel_stall_timer()  # a bookie that comes back only to refuse ends no stall
+        for sender in tuple(self._senders):
+            if sender.overdue(now):
+                self._time_out(sender, now)
+        if core.down and now >= self._retry_at:
+            self._retry_failed()
+        announcing = self._announce_lac(now)
+        owed = any(sender.owes() for sender in self._senders)
+        return bool(owed or core.down or announcing)
+
+    def _time_out(self, sender: Sender, now: float) -> None:
+        bookie, timeout_s = sender.bookie, self._options.add_timeout_s
+        error = BookieUnavailable(bookie.bookie_id, f"acked no add for {timeout_s:g} s")
+        connection = bookie.connection
+        self._client.bookies.suspect(bookie.bookie_id)
+        self.perform(self.core.failed(bookie.bookie_id, error))
+        self._release()
+        if connection is not None and now - connection.received_at >= timeout_s:
+            bookie.drop(error.reason)
+
+    def _retry_failed(self) -> None:
+        """Failed bookies without a replacement: is one well again, or is there a spare?"""
+        self._retry_later()
+        self._client.bookies.probe()
+        self._spares_changed()
+        for position in sorted(self.core.down):
+            if position < len(self._senders) and self._senders[position].bookie.is_up:
+                self.perform(self.core.returned(self.core.ensemble[position]))
+        self._release()
+
+    def _announce_lac(self, now: float) -> bool:
+        """Tell an idle ledger's LAC to its bookies until all have confirmed; whether some have not.
+
+        Nothing else would: a reader at the end waits for the last entry until the next add.
+        """
+        lac = self.core.lac
+        if lac <= self._announced_lac:
+            return False
+        idle_s = self._options.explicit_lac_interval_ms / 1000
+        if lac != self._announcing_lac:
+            self._announcing_lac, self._told = lac, {}
+            self._announce_at, self._announce_pause_s = now, idle_s
+        if now - self._flushed_at < idle_s or now < self._announce_at:
+            return True
+        live = [self._senders[position].bookie for position in self.core.live]
+        untold = [bookie for bookie in live if bookie.bookie_id not in self._told]
+        if not untold:
+            if not self.core.down:  # one that is down will have to be told
+                self._announced_lac = lac
+            return bool(self.core.down)
+        self._announce_at = now + self._announce_pause_s
+        self._announce_pause_s = min(2 * self._announce_pause_s, _ANNOUNCE_PAUSE_S_MAX)
+        body = {"ledger": self._ledger_id, "key": self.pending.key, "lac": lac}
+        for bookie in untold:
+            if bookie.is_foreign:
+                self._told[bookie.bookie_id] = None
+            elif bookie.connection is not None and bookie.is_ours:
+                done = partial(self._lac_told, bookie.bookie_id, lac)
+                bookie.connection.request(Op.WRITE_LAC, body, done)
+        return True
+
+    def _lac_told(
+        self, bookie_id: str, lac: int, error: OctavoError | None, _body: dict[str, Any]
+    ) -> None:
+        if lac == self._announcing_lac and (error is None or not error.retryable):
+            self._told[bookie_id] = None

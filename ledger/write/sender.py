@@ -1,0 +1,196 @@
+"""What one position of a ledger's ensemble has been sent, and what it is to be sent next.
+
+In the common case a new chunk goes straight to the connection, the same bytes for every bookie.
+A sender falls behind when its connection is not there or takes no more bytes, or its bookie
+answered `TooManyRequests`: then it pumps from what `Pending` holds, at its own pace, and slows
+down rather than fail (the window halves, and grows with every ack).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from octavo.ledger.bookies.bookies import Bookie
+from octavo.ledger.bookies.connection import AddSink, BookieConnection
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.pending import Chunk, Pending
+from octavo.ledger.write.writing import Writing
+from octavo.protocol.entry import Buffer
+
+_WINDOW_MIN = 16
+_WINDOW_MAX = 65_536
+"""A window that has grown so wide bounds nothing: it is taken away."""
+
+
+class Sender:
+    """One bookie of one writer's ensemble."""
+
+    def __init__(
+        self,
+        sink: AddSink,
+        core: Writing,
+        pending: Pending,
+        position: int,
+        bookie: Bookie,
+        options: LedgerOptions,
+    ) -> None:
+        self.bookie = bookie
+        self._sink = sink
+        self._core = core
+        self._acked_to = core.acks.acked_to
+        self._pending = pending
+        self._position = position
+        self._options = options
+        self._next = core.lac + 1
+        self._again: list[tuple[int, int]] = []
+        self._window: int | None = None
+        self._backoff_ms = 0.0
+        self._pause: asyncio.TimerHandle | None = None
+        self._connection: BookieConnection | None = None
+        self._heard_at = 0.0
+
+    @property
+    def down(self) -> bool:
+        """Whether the ledger goes on without this bookie for now; what it misses may be gone.
+
+        Asked of the core each time: it learns of failures while it has nothing to do about them.
+        """
+        return self._position in self._core.down
+
+    def attach(self, now: float) -> None:
+        """Take the bookie's connection, if there is one."""
+        self._heard_at = now
+        self._connection = self.bookie.connection
+        if self._connection is not None:
+            self._connection.attach(self._core.metadata.ledger_id, self._sink)
+
+    def stop(self) -> None:
+        """Send nothing more, listen no more."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if self._connection is not None:
+            self._connection.detach(self._core.metadata.ledger_id, self._sink)
+            self._connection = None
+
+    def restart(self, first_entry: int, now: float) -> None:
+        """Send everything from `first_entry` on, newly or again."""
+        self._next = first_entry
+        self._again.clear()
+        self._heard_at = now
+        self.pump()
+
+    # ------------------------------------------------------------------ sending
+
+    def push(self, chunk: Chunk, frames: tuple[Sequence[Buffer], int] | None, now: float) -> None:
+        """A new chunk; `frames` when it goes whole to every bookie."""
+        if self._owed >= chunk.first_entry:
+            self._heard_at = now  # nothing was owed until now
+        connection = self._connection
+        if (
+            frames is not None
+            and self._next == chunk.first_entry
+            and connection is not None
+            and connection.writable
+            and not self.down
+            and self._pause is None
+            and self._window is None
+            and not self._again
+        ):
+            connection.send_adds(frames[0], frames[1])
+            self._next = chunk.last_entry + 1
+        else:
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what is due, as far as the connection and the window allow."""
+        connection = self._connection
+        if connection is None or self.down or self._pause is not None:
+            return
+        while connection.writable:
+            due = self._due()
+            if due is None:
+                return
+            first, last, again = due
+            frames, size, following = self._pending.frames_for(self._position, first, last)
+            if again:
+                self._again[0] = (following, self._again[0][1])
+                if following > self._again[0][1]:
+                    del self._again[0]
+            else:
+                self._next = following
+            if size:
+                connection.send_adds(frames, size)
+
+    def _due(self) -> tuple[int, int, bool] | None:
+        """The next run to send: (first, last, whether it was refused before)."""
+        owed = self._owed  # what lies before it may have been let go
+        self._next = max(self._next, owed)
+        while self._again and self._again[0][1] < owed:
+            del self._again[0]
+        if self._again:
+            first, last = self._again[0]
+            return max(first, owed), last, True
+        if self._next > self._core.lap:
+            return None
+        room = self._core.lap
+        if self._window is not None:
+            room = self._window - (self._next - owed)
+            if room <= 0:
+                return None
+        return self._next, min(self._core.lap, self._next + room), False
+
+    # ------------------------------------------------------------------ what the bookie says
+
+    def heard(self, now: float, count: int) -> None:
+        """It acked `count` entries."""
+        self._heard_at = now
+        if self._window is None:
+            return
+        self._backoff_ms = 0.0
+        self._window += max(1, count // 4)
+        if self._window > _WINDOW_MAX:
+            self._window = None
+        self.pump()
+
+    def busy(self, now: float, first: int, last: int) -> None:
+        """It has too much to do: a pause, a narrower window, and the same entries again."""
+        self._heard_at = now
+        self._again.append((first, last))
+        self._again = _merged(self._again)
+        if self._pause is not None:
+            return
+        in_flight = self._next - self._owed
+        self._window = max(_WINDOW_MIN, in_flight // 2)
+        lowest, highest = self._options.busy_backoff_ms_min, self._options.busy_backoff_ms_max
+        self._backoff_ms = min(max(self._backoff_ms * 2, lowest), highest)
+        loop = asyncio.get_running_loop()
+        self._pause = loop.call_later(self._backoff_ms / 1000, self._resume)
+
+    def _resume(self) -> None:
+        self._pause = None
+        self.pump()
+
+    def owes(self) -> bool:
+        """Whether the bookie has acks to give."""
+        return not self.down and self._owed <= self._core.lap
+
+    @property
+    def _owed(self) -> int:
+        """The first entry that it must hold and has not acked: sent, due, or yet to come."""
+        return self._core.quorum.next_held(self._position, self._acked_to[self._position])
+
+    def overdue(self, now: float) -> bool:
+        """Whether it owes acks and has given no sign of life for too long."""
+        return self.owes() and now - self._heard_at >= self._options.add_timeout_s
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return merged

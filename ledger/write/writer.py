@@ -1,0 +1,329 @@
+"""The writer of one ledger, as its callers see it: add, wait, close.
+
+The way of an add: `add` notes payload and callback → once per loop turn `_flush` hands them to
+`replication.py`, which encodes them (`pending.py`) and gives the same bytes to every bookie of the
+ensemble → `added` comes back with a run of entries → `writing.acked` says what is confirmed →
+`confirmed` calls the callbacks, in order.
+
+Relies on the event loop alone: no locks, and nothing here blocks. When the process crashes, what
+was acked is durable, and the ledger is closed by whoever recovers it.
+
+Back-pressure. `pending_bytes` counts what any live bookie of the ensemble still owes an ack for;
+above its bound `drain` waits. So the slowest live bookie sets the pace in the long run, a hiccup
+of one is absorbed by the bound, and memory stays bounded (pulsar #14861). A bookie that gives no
+sign of life for `add_timeout_s` is no longer live: it is replaced, or not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from octavo.ledger.actions import ChangeDelayed, Closed, Ended, EnsembleChanged, Stalled
+from octavo.ledger.context import LedgerContext
+from octavo.ledger.errors import (
+    ClientClosed,
+    LedgerClosed,
+    OutcomeUnknown,
+    PayloadTooLong,
+    WriterBusy,
+)
+from octavo.ledger.write import writing
+from octavo.ledger.write.replication import Replication, WriterEvent
+from octavo.ledger.write.writing import State
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.protocol.codes import OctavoError, Unauthorized
+from octavo.protocol.entry import Buffer
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+log = structlog.get_logger()
+
+__all__ = ["AddDone", "LedgerWriter", "WriterEvent"]
+
+AddDone = Callable[[int, OctavoError | None], None]
+"""(entry id, None) when it is durable; (entry id, why) when it is not known to be."""
+_HELD_FACTOR_MAX = 4
+"""`add` itself refuses at so many times the bound: a caller that never drains is a bug."""
+
+
+class LedgerWriter:
+    """One ledger, open for writing by this process. Made by `LedgerClient.create`."""
+
+    def __init__(self, client: LedgerContext, metadata: LedgerMetadata, version: int) -> None:
+        self._client = client
+        self._options = client.options
+        self._loop = asyncio.get_running_loop()
+        self._payloads: list[bytes] = []
+        self._payload_bytes = 0
+        self._dones: deque[AddDone] = deque()
+        self._answered = -1
+        self._next_entry = 0
+        self._flush_scheduled = False
+        self._drained: list[asyncio.Future[None]] = []
+        self._all_answered: asyncio.Future[None] | None = None
+        self._confirming = False
+        self._error: OctavoError | None = None
+        self._closing: asyncio.Task[LedgerMetadata] | None = None
+        self._closed: asyncio.Future[LedgerMetadata] | None = None
+        self._length_at_end: int | None = None
+        self.on_event: list[Callable[[WriterEvent], None]] = []
+        """Called with each event of `WriterEvent`, on the loop."""
+        self._replication = Replication(client, metadata, version, self)
+        self._core = self._replication.core
+        self._pending = self._replication.pending
+
+    # ------------------------------------------------------------------ what a caller sees
+
+    @property
+    def ledger_id(self) -> int:
+        """Its id."""
+        return self._core.metadata.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's record, as this writer last knew it."""
+        return self._core.metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that is durable, with all before it; −1 at first."""
+        return self._core.lac
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was added; −1 at first."""
+        return self._next_entry - 1
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all that was added."""
+        return self._pending.length + self._payload_bytes
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes held because some live bookie has not acked them."""
+        return self._pending.held_bytes + self._payload_bytes
+
+    @property
+    def failed_bookies(self) -> tuple[str, ...]:
+        """Members of the ensemble that are not written to at present."""
+        return tuple(self._core.ensemble[position] for position in sorted(self._core.down))
+
+    @property
+    def error(self) -> OctavoError | None:
+        """Why nothing can be added any more; None while it can."""
+        return self._error
+
+    def add(self, payload: Buffer, done: AddDone) -> int:
+        """Append; `done(entry_id, error)` is called later, in entry order. Returns the entry id.
+
+        A `bytes` payload is not copied. Raises `LedgerFenced`, `LedgerClosed` or whatever ended
+        the writer, `PayloadTooLong`, and `WriterBusy` when far more than `drain` allows is pending.
+        `done` gets `OutcomeUnknown` for what was sent and may be part of the ledger, and the
+        error itself for what certainly is not.
+        """
+        if self._error is not None:
+            raise self._error
+        if type(payload) is not bytes:
+            payload = bytes(payload)
+        size = len(payload)
+        if size > ENTRY_PAYLOAD_BYTES_MAX:
+            raise PayloadTooLong(size, ENTRY_PAYLOAD_BYTES_MAX)
+        if self._overfull():
+            raise WriterBusy(
+                f"ledger {self.ledger_id}: {self.pending_bytes} bytes in {len(self._dones)} "
+                "entries are pending; await drain() before adding more"
+            )
+        self._payloads.append(payload)
+        self._payload_bytes += size
+        self._dones.append(done)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        entry_id = self._next_entry
+        self._next_entry = entry_id + 1
+        return entry_id
+
+    async def append(self, payload: Buffer) -> int:
+        """Append and wait until it is durable; returns the entry id. Raises what `add` tells."""
+        await self.drain()
+        future: asyncio.Future[int] = self._loop.create_future()
+
+        def done(entry_id: int, error: OctavoError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(entry_id)
+            else:
+                future.set_exception(error)
+
+        self.add(payload, done)
+        return await future
+
+    async def drain(self) -> None:
+        """Wait while more is pending than the bound. Returns at once on a writer that ended."""
+        while self._is_full() and self._error is None:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._drained.append(waiter)
+            await waiter
+
+    async def close(self) -> LedgerMetadata:
+        """Refuse new adds, wait for those under way, close the ledger at the last confirmed one.
+
+        Callers at the same time get the same answer. Raises `LedgerFenced` when somebody else
+        closes it, and `MetadataUnavailable`: then call again, or leave it to its recovery.
+        """
+        if self._closing is None or self._close_may_be_repeated(self._closing):
+            if self._error is None:
+                self._error = LedgerClosed(f"ledger {self.ledger_id} was closed by its writer")
+            self._closing = self._client.spawn(self._close())
+        return await asyncio.shield(self._closing)
+
+    def _close_may_be_repeated(self, closing: asyncio.Task[LedgerMetadata]) -> bool:
+        return closing.done() and self._core.state is State.ENDED and not self._core.fenced
+
+    def abandon(self, error: OctavoError) -> None:
+        """The client is closing: no further ack; the ledger stays open, for its recovery.
+
+        Called by a callback of `add`, it waits for those confirmed together with that one.
+        """
+        if self._confirming:
+            self._loop.call_soon(self.abandon, error)
+        else:
+            self._replication.perform(self._core.abandon(error))
+
+    # ------------------------------------------------------------------ adds and their answers
+
+    def _is_full(self) -> bool:
+        options = self._options
+        held = self._next_entry - min(self._pending.held_from, self._answered + 1)
+        return self.pending_bytes > options.pending_bytes_max or held > options.pending_entries_max
+
+    def _overfull(self) -> bool:
+        options = self._options
+        return (
+            self._pending.held_bytes + self._payload_bytes
+            > _HELD_FACTOR_MAX * options.pending_bytes_max
+            or len(self._dones) > _HELD_FACTOR_MAX * options.pending_entries_max
+        )
+
+    def _flush(self) -> None:
+        """Hand on what was added in this loop turn."""
+        self._flush_scheduled = False
+        if self._payloads and self._core.state in writing.ADDABLE:
+            payloads, self._payloads = self._payloads, []
+            self._payload_bytes = 0
+            self._replication.push(payloads)
+
+    def confirmed(self, last_entry: int) -> None:
+        """Answer the callers up to `last_entry`, in order."""
+        popleft = self._dones.popleft
+        self._confirming = True
+        while self._answered < last_entry:
+            try:
+                for entry_id in range(self._answered + 1, last_entry + 1):
+                    self._answered = entry_id
+                    popleft()(entry_id, None)
+            except Exception as error:  # a caller's bug must not cost the others their answers
+                self._report(error)
+        self._confirming = False
+        if self._all_answered is not None and not self._dones:
+            self._answer_closer()
+
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"callback of ledger {self.ledger_id} failed", "exception": error}
+        )
+
+    def released(self) -> None:
+        """Wake whoever waits in `drain`."""
+        if self._drained and not self._is_full():
+            self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._drained = self._drained, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # ------------------------------------------------------------------ the end
+
+    def tell(self, event: WriterEvent) -> None:
+        """Log an event, pass it on, and end with `Ended` and `Closed`."""
+        ledger_id = self.ledger_id
+        match event:
+            case EnsembleChanged(first_entry, old, new):
+                log.info(
+                    "ensemble_changed", ledger=ledger_id, first_entry=first_entry, old=old, new=new
+                )
+            case ChangeDelayed(bookies):
+                log.warning("ensemble_change_delayed", ledger=ledger_id, failed=bookies)
+            case Stalled(bookies):
+                log.warning("writer_stalled", ledger=ledger_id, failed=bookies)
+            case Ended(ClientClosed() as error):
+                log.info("writer_abandoned", ledger=ledger_id)
+                self._end(error)
+            case Ended(error):
+                lost = self._core.fenced and not isinstance(error, Unauthorized)
+                name = "ledger_fenced" if lost else "writer_ended"
+                log.warning(name, ledger=ledger_id, error=error.name, reason=str(error))
+                if isinstance(error, Unauthorized):
+                    self._client.id_taken(ledger_id, str(error))
+                self._end(error)
+            case Closed(metadata):
+                log.info("ledger_closed", ledger=ledger_id, last_entry=metadata.last_entry)
+                self._end(LedgerClosed(f"ledger {ledger_id} was closed by its writer"))
+                if self._closed is not None and not self._closed.done():
+                    self._closed.set_result(metadata)
+        for listener in tuple(self.on_event):
+            listener(event)
+
+    def _end(self, error: OctavoError) -> None:
+        """No further ack: whoever waits gets an error, in order."""
+        self._error = error
+        if self._length_at_end is None:
+            self._length_at_end = self._pending.length_at(self._core.lac)
+        closed = self._core.state is State.CLOSED
+        dones, self._dones = self._dones, deque()
+        self._payloads.clear()
+        self._payload_bytes = 0
+        self._replication.stop()
+        for entry_id, done in enumerate(dones, self._answered + 1):
+            certain = closed or entry_id > self._core.lap
+            try:
+                done(
+                    entry_id, error if certain else OutcomeUnknown(self.ledger_id, entry_id, error)
+                )
+            except Exception as failure:
+                self._report(failure)
+        if self._closed is not None and not self._closed.done() and not closed:
+            self._closed.set_exception(error)
+        self._wake()
+        self._answer_closer()
+        self._client.forget(self)
+
+    def _answer_closer(self) -> None:
+        if self._all_answered is not None and not self._all_answered.done():
+            self._all_answered.set_result(None)
+
+    async def _close(self) -> LedgerMetadata:
+        core = self._core
+        self._flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.metadata_timeout_s):
+                if self._dones and core.state in writing.ADDABLE:
+                    self._all_answered = self._loop.create_future()
+                    await self._all_answered
+        if core.fenced or core.state is State.CLOSED:
+            assert self._error is not None
+            raise self._error
+        self._closed = self._loop.create_future()
+        length = self._length_at_end
+        if length is None:
+            length = self._pending.length_at(core.lac)
+        self._replication.perform(core.close(length))
+        return await self._closed

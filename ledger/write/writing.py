@@ -1,0 +1,380 @@
+"""The writer of one ledger as a pure state machine: what is pending, confirmed, replaced, closed.
+
+Events are method calls, what must be done comes back as a list of actions, in order. No clock, no
+sockets, no asyncio: `writer.py` drives it for a ledger's owner, `recover/recovering.py` reuses it
+for write-backs (`publish=False`: changes of the ensemble then stay in memory, P31).
+
+Promises: entries are confirmed in order (P13), by Qa bookies that the *published* ensemble names
+(P15, BookKeeper #4097), never while a change of the ensemble is unresolved (P14). A fragment
+starts at the last confirmed entry + 1 exactly (P17). After `Ended` nothing is confirmed (P19).
+
+    state       means                                             leaves by
+    OPEN        acks count                                        failed, close, refused
+    CHOOSING    bookies failed; spares are being chosen           chosen
+    PUBLISHING  a new ensemble is being written by CAS            written, conflict, failed
+    STALLED     too few bookies live, no spare: wait for either   returned, spares_changed, give_up
+    CLOSING     the closed record is being written by CAS         written, conflict
+    CLOSED      ended well                                        never
+    ENDED       fenced, or cannot go on; close() may follow       close, unless fenced
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import replace
+
+from octavo.ledger.actions import (
+    ChangeDelayed,
+    ChooseReplacements,
+    Closed,
+    Confirmed,
+    Ended,
+    EnsembleChanged,
+    Send,
+    Stalled,
+    WriteMetadata,
+    WritingAction,
+)
+from octavo.ledger.errors import LedgerFenced, NotEnoughBookies, WriteRefused
+from octavo.ledger.quorum import Acks, quorum_of
+from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
+from octavo.protocol.codes import OctavoError
+
+
+class State(enum.Enum):
+    """See the table above."""
+
+    OPEN = "open"
+    CHOOSING = "choosing"
+    PUBLISHING = "publishing"
+    STALLED = "stalled"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    ENDED = "ended"
+
+
+NEXT_STATES: Mapping[State, frozenset[State]] = {
+    State.OPEN: frozenset({State.CHOOSING, State.CLOSING, State.ENDED}),
+    State.CHOOSING: frozenset(
+        {State.OPEN, State.PUBLISHING, State.STALLED, State.CLOSING, State.ENDED}
+    ),
+    State.PUBLISHING: frozenset({State.OPEN, State.CHOOSING, State.CLOSING, State.ENDED}),
+    State.STALLED: frozenset({State.OPEN, State.CHOOSING, State.CLOSING, State.ENDED}),
+    State.CLOSING: frozenset({State.CLOSED, State.ENDED}),
+    State.CLOSED: frozenset(),
+    State.ENDED: frozenset({State.CLOSING}),
+}
+
+
+ADDABLE = (State.OPEN, State.CHOOSING, State.PUBLISHING, State.STALLED)
+"""Entries may be pushed; they are confirmed once the state is OPEN again."""
+
+
+_NONE: list[WritingAction] = []
+"""Shared and never changed: the hot path answers most acks with nothing to do."""
+
+
+class Writing:
+    """One ledger's pending adds and its ensemble. Not for two threads."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        last_add_confirmed: int = -1,
+        publish: bool = True,
+    ) -> None:
+        self.metadata = metadata
+        self.version = version
+        self.quorum = quorum_of(metadata)
+        self.state = State.OPEN
+        self.lac = last_add_confirmed
+        self.lap = last_add_confirmed
+        self.ensemble = list(metadata.fragments[-1].bookies)
+        self.acks = Acks(self.quorum, last_add_confirmed)
+        self.down: dict[int, OctavoError] = {}
+        """Positions whose bookie failed and has not been replaced, with the reason."""
+        self._publish = publish
+        self._planned: dict[int, str] = {}
+        self._asked: tuple[int, ...] = ()
+        self._fenced = False
+        self._close_length: int | None = None
+        self._lost: Fragment | None = None
+        """A fragment whose compare-and-set was never answered: it may stand there."""
+
+    # ------------------------------------------------------------------ adds and their answers
+
+    def push(self, count: int) -> None:
+        """`count` more entries are pending. Their sending is the driver's: `live` says to whom."""
+        assert self.state in ADDABLE, self.state
+        self.lap += count
+
+    @property
+    def fenced(self) -> bool:
+        """Whether it ended because the ledger is somebody else's now."""
+        return self._fenced
+
+    @property
+    def live(self) -> list[int]:
+        """The positions to send adds to."""
+        return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
+
+    def acked(self, bookie_id: str, first: int, last: int) -> list[WritingAction]:
+        """`bookie_id` stored `first` … `last`. Counts for members of the ensemble alone (P15)."""
+        try:
+            position = self.ensemble.index(bookie_id)
+        except ValueError:
+            return _NONE
+        if last > self.lap:
+            return self.failed(
+                bookie_id, WriteRefused(f"{bookie_id} acked entry {last}, never sent to it")
+            )
+        self.acks.add(position, first, last)
+        return self._confirm() if self.state is State.OPEN else _NONE
+
+    def _confirm(self) -> list[WritingAction]:
+        assert self.state is State.OPEN, "P14: no ack while a change is unresolved"
+        confirmed = self.acks.confirmed(self.lac, self.lap)
+        if confirmed == self.lac:
+            return _NONE
+        assert self.lac < confirmed <= self.lap
+        self.lac = confirmed
+        return [Confirmed(confirmed)]
+
+    def refused(self, bookie_id: str, error: OctavoError) -> list[WritingAction]:
+        """`bookie_id` answered that the ledger may not be written: fenced, or a wrong key.
+
+        One such answer suffices, from any bookie of the ensemble: the fence is durable there.
+        """
+        if bookie_id not in self.ensemble or self.state not in ADDABLE:
+            return []
+        self._fenced = True
+        return self._end(error)
+
+    # ------------------------------------------------------------------ failures and spares
+
+    def failed(self, bookie_id: str, reason: OctavoError) -> list[WritingAction]:
+        """`bookie_id` failed or timed out, be it for an add that was confirmed long ago (P18)."""
+        if bookie_id not in self.ensemble or self.state not in ADDABLE:
+            return []
+        position = self.ensemble.index(bookie_id)
+        if position in self.down:
+            return []
+        self.down[position] = reason
+        if self.state in (State.OPEN, State.STALLED):
+            return self._choose()
+        return []
+
+    def returned(self, bookie_id: str) -> list[WritingAction]:
+        """A bookie that failed answers again: it gets what is unconfirmed, if still a member."""
+        if self.state not in (State.OPEN, State.STALLED) or bookie_id not in self.ensemble:
+            return []
+        position = self.ensemble.index(bookie_id)
+        if position not in self.down:
+            return []
+        del self.down[position]
+        reached = self.acks.acked_to[position]
+        if reached < self.lac:
+            # What it missed is confirmed by others; it counts anew from here on.
+            self.acks.join(position, self.lac)
+            reached = self.lac
+        actions: list[WritingAction] = [Send(position, bookie_id, reached + 1)]
+        return actions + self._go_on()
+
+    def spares_changed(self) -> list[WritingAction]:
+        """Other bookies are available now: a delayed change may become possible."""
+        if self.down and self.state in (State.OPEN, State.STALLED):
+            return self._choose()
+        return []
+
+    def abandon(self, error: OctavoError) -> list[WritingAction]:
+        """The process stops writing without closing the ledger."""
+        return self._end(error) if self.state in (*ADDABLE, State.CLOSING) else []
+
+    def give_up(self) -> list[WritingAction]:
+        """The time allowed by `Stalled` is over."""
+        if self.state is not State.STALLED:
+            return []
+        up = [self.ensemble[p] for p in self.live]
+        return self._end(
+            NotEnoughBookies(
+                f"ledger {self.metadata.ledger_id}: cannot reach its ack quorum",
+                self.quorum.ack_quorum,
+                up,
+            )
+        )
+
+    def _choose(self) -> list[WritingAction]:
+        self._enter(State.CHOOSING)
+        return self._ask()
+
+    def _ask(self) -> list[WritingAction]:
+        self._asked = tuple(sorted(self.down))
+        return [ChooseReplacements(self._asked, tuple(self.ensemble))]
+
+    def chosen(self, spares: Mapping[int, str]) -> list[WritingAction]:
+        """Answers `ChooseReplacements`: a spare for each position that can have one."""
+        if self.state is not State.CHOOSING:
+            return []
+        if set(self.down) - set(self._asked):
+            return self._ask()  # several failed bookies are replaced together
+        if not spares:
+            return self._do_without()
+        assert set(spares) <= set(self.down)
+        assert not set(spares.values()) & set(self.ensemble)
+        assert len(set(spares.values())) == len(spares)
+        self._planned = dict(spares)
+        if not self._publish:
+            return self._apply(self._changed(self.metadata), self.version)
+        self._enter(State.PUBLISHING)
+        return [WriteMetadata(self._changed(self.metadata), self.version)]
+
+    def _do_without(self) -> list[WritingAction]:
+        bookies = tuple(self.ensemble[p] for p in sorted(self.down))
+        if not self.quorum.writable(self.live):
+            self._enter(State.STALLED)
+            return [Stalled(bookies)]
+        self._enter(State.OPEN)
+        return [ChangeDelayed(bookies), *self._confirm()]
+
+    def _go_on(self) -> list[WritingAction]:
+        if self.state is State.STALLED and self.quorum.writable(self.live):
+            self._enter(State.OPEN)
+        return self._confirm() if self.state is State.OPEN else []
+
+    # ------------------------------------------------------------------ the metadata record
+
+    def _changed(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        """`metadata` with the planned bookies in place from the first unconfirmed entry on."""
+        bookies = list(self.ensemble)
+        for position, spare in self._planned.items():
+            bookies[position] = spare
+        newest = Fragment(self.lac + 1, tuple(bookies))
+        kept = metadata.fragments
+        assert kept[-1].first_entry <= newest.first_entry, "P32: never below the newest fragment"
+        if kept[-1].first_entry == newest.first_entry:
+            kept = kept[:-1]
+        return replace(metadata, fragments=(*kept, newest))
+
+    def _apply(self, metadata: LedgerMetadata, version: int) -> list[WritingAction]:
+        """The change holds: forget the acks of the replaced, send anew, count again."""
+        self.metadata, self.version = metadata, version
+        old, first = tuple(self.ensemble), self.lac + 1
+        actions: list[WritingAction] = []
+        for position, spare in sorted(self._planned.items()):
+            self.ensemble[position] = spare
+            self.acks.join(position, self.lac)
+            del self.down[position]
+            actions.append(Send(position, spare, first))
+        self._planned = {}
+        new = tuple(self.ensemble)
+        assert new == metadata.fragments[-1].bookies
+        actions.insert(0, EnsembleChanged(first, old, new))
+        if self._close_length is not None:
+            return [actions[0], *self._begin_close()]
+        if self.down:
+            return actions + self._choose()
+        self._enter(State.OPEN)
+        return actions + self._confirm()
+
+    def written(self, version: int) -> list[WritingAction]:
+        """The compare-and-set that was asked for took place."""
+        if self.state is State.CLOSING:
+            return self._closed(self._closed_record(self.metadata))
+        if self.state is not State.PUBLISHING:
+            return []
+        return self._apply(self._changed(self.metadata), version)
+
+    def conflict(self, current: LedgerMetadata, version: int) -> list[WritingAction]:
+        """The compare-and-set lost, or its answer did; `current` is what stands there now."""
+        if self.state is State.CLOSING:
+            return self._close_conflict(current, version)
+        if self.state is not State.PUBLISHING:
+            return []
+        if current.state is not LedgerState.OPEN:
+            return self._fenced_by(current)
+        wanted = self._changed(self.metadata)
+        if current.fragments[-1] == wanted.fragments[-1]:
+            return self._apply(current, version)  # our own write, whose answer was lost
+        if current.fragments[-1] != self.metadata.fragments[-1]:
+            return self._foreign(current)
+        self.metadata, self.version = current, version  # somebody repaired an older fragment
+        if self._close_length is not None:
+            return self._begin_close()
+        return [WriteMetadata(self._changed(current), version)]
+
+    def metadata_lost(self, error: OctavoError) -> list[WritingAction]:
+        """The metadata store cannot be reached, or the record is gone."""
+        if self.state is State.PUBLISHING:
+            self._lost = self._changed(self.metadata).fragments[-1]
+        elif self.state is not State.CLOSING:
+            return []
+        return self._end(error)
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self, length: int) -> list[WritingAction]:
+        """Stop, and close at the last confirmed entry; `length` is the payload bytes up to it."""
+        assert self.state is not State.CLOSED
+        if self._fenced or self._close_length is not None:
+            return []
+        self._close_length = length
+        return [] if self.state is State.PUBLISHING else self._begin_close()
+
+    def _begin_close(self) -> list[WritingAction]:
+        self._enter(State.CLOSING)
+        return [WriteMetadata(self._closed_record(self.metadata), self.version)]
+
+    def _closed_record(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        assert self._close_length is not None
+        return replace(
+            metadata, state=LedgerState.CLOSED, last_entry=self.lac, length=self._close_length
+        )
+
+    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[WritingAction]:
+        if current.state is LedgerState.CLOSED:
+            same = (current.last_entry, current.length) == (self.lac, self._close_length)
+            return self._closed(current) if same else self._fenced_by(current)
+        if current.state is LedgerState.IN_RECOVERY:
+            return self._fenced_by(current)  # whoever recovers it closes it
+        if current.fragments[-1] not in (self.metadata.fragments[-1], self._lost):
+            return self._foreign(current)
+        self.metadata, self.version = current, version
+        return self._begin_close()
+
+    def _closed(self, metadata: LedgerMetadata) -> list[WritingAction]:
+        self.metadata = metadata
+        self._enter(State.CLOSED)
+        return [Closed(metadata)]
+
+    def _fenced_by(self, current: LedgerMetadata) -> list[WritingAction]:
+        self._fenced = True
+        found = (
+            f"closed by another at entry {current.last_entry}"
+            if current.state is LedgerState.CLOSED
+            else "being recovered by another"
+        )
+        return self._end(LedgerFenced(f"ledger {current.ledger_id} is {found}"))
+
+    def _foreign(self, current: LedgerMetadata) -> list[WritingAction]:
+        self._fenced = True
+        return self._end(
+            LedgerFenced(
+                f"ledger {current.ledger_id}: another process changed its newest fragment to "
+                f"{current.fragments[-1]}"
+            )
+        )
+
+    def _end(self, error: OctavoError) -> list[WritingAction]:
+        self._enter(State.ENDED)
+        self._planned = {}
+        self._close_length = None
+        return [Ended(error)]
+
+    def _enter(self, state: State) -> None:
+        if state is self.state:
+            return
+        assert state in NEXT_STATES[self.state], (self.state, state)
+        self.state = state

@@ -1,0 +1,74 @@
+"""Each room of the house has a door that is true, and nothing happens at a door."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = sorted(
+    path.parent
+    for layer in ("bookie", "broker", "ledger")
+    for path in (ROOT / layer).rglob("*.py")
+    if path.name == "__init__.py"
+)
+LINES_MIN = 7
+BEYOND = {"lint-imports", "metadata", "protocol", "ledger"}
+"""Named at doors, and not below them."""
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def said(room: Path) -> str:
+    return ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+
+
+def names_in(paths: list[Path]) -> set[str]:
+    """What is defined there: classes, functions, methods, constants."""
+    found = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+    return found
+
+
+def test_every_folder_with_modules_is_a_room() -> None:
+    folders = {
+        path.parent
+        for layer in ("bookie", "broker", "ledger")
+        for path in (ROOT / layer).rglob("*.py")
+    }
+    assert folders == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=relative)
+def test_a_door_says_what_one_needs_to_know_and_does_nothing(room: Path) -> None:
+    tree = ast.parse((room / "__init__.py").read_text())
+    assert len(tree.body) == 1, "no code: it would run at every import, and hide who imports what"
+    text = said(room)
+    assert len(text.splitlines()) >= LINES_MIN
+    for word in ("Promises", "Relies on", "crash", "Others use"):
+        assert word.lower() in " ".join(text.split()).lower(), f"says nothing of: {word}"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=relative)
+def test_what_a_door_names_is_there(room: Path) -> None:
+    layer = ROOT / room.relative_to(ROOT).parts[0]
+    inside, offered = " ".join(said(room).split()).split("Others use")
+    for text, place in ((inside, layer), (offered, room)):
+        files = sorted(place.rglob("*.py"))
+        there = {path.stem for path in files} | {path.parent.name for path in files}
+        known = there | names_in(files) | BEYOND
+        for name in re.findall(r"`([^`]+)`", text):
+            if "/" in name:
+                assert (ROOT / name).is_file() or (layer / name).is_file(), name
+            else:
+                assert name in known, name
