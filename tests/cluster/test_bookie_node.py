@@ -389,7 +389,7 @@ async def test_metrics_and_health_over_http(tmp_path: Path) -> None:
         port = bookie.admin.port
         answer = await http(port, "GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
         assert answer.startswith("HTTP/1.1 200 OK\r\n")
-        assert "\nbookie_read_only 0.0\n" in answer
+        assert "\noctavo_bookie_read_only 0.0\n" in answer
         answer = await http(port, "GET /healthz HTTP/1.1\r\n\r\n")
         assert answer.startswith("HTTP/1.1 200 OK\r\n")
         assert json.loads(answer.partition("\r\n\r\n")[2])["bookie_id"] == "bookie-1"
