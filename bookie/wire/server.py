@@ -195,7 +195,7 @@ def why_not_listening(error: OSError, host: str, port: int) -> str:
         )
     if error.errno == errno.EACCES:
         return f"port {port} on {host} is not allowed for this user: use a port above 1023"
-    if error.errno == errno.EADDRNOTAVAIL:
+    if error.errno in (errno.EADDRNOTAVAIL, None):  # None: asyncio of Python 3.13, for this alone
         return f"{host} is not an address of this machine: set `host` to one that is, or 0.0.0.0"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
