@@ -214,7 +214,7 @@ async def test_a_person_has_a_ledger_compared(
             while not (told := await shown())["replaced"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         assert (told["replaced"], told["compared_entries"], told["disagreeing"]) == (1, 5, [])
-        assert b"bookie_replaced_copies_total 1.0" in node.metrics.exposition()
+        assert b"octavo_bookie_replaced_copies_total 1.0" in node.metrics.exposition()
         assert await payload_on(cluster, metadata, "b1", 3) == payload_of(3)
         for name in ("b1", "b2"):
             await forge(cluster, metadata, name, 3, f"by {name}".encode())
@@ -225,7 +225,7 @@ async def test_a_person_has_a_ledger_compared(
         assert told["disagreeing"][0]["entry"] == 3
         plain = await asyncio.to_thread(octavo, "bookie", "copies", "--url", url)
         assert "copies of entry 3: b" in plain.stdout
-        assert b"bookie_copies_disagree 1.0" in node.metrics.exposition()
+        assert b"octavo_bookie_copies_disagree 1.0" in node.metrics.exposition()
 
 
 async def test_anybody_may_ask_and_nobody_can_say_by_what(cluster: Cluster) -> None:
