@@ -74,13 +74,16 @@ class PlacedWatches:
         by_names = key.of_children and not until_created
         send = self._client.get_children_async if by_names else self._client.exists_async
         result = send(full, watch=on_event)
-        result.rawlink(lambda _: self._post(self._on_placed, key, number, result))
+        result.rawlink(lambda _: self._post(self._on_placed, key, number, until_created, result))
 
-    def _on_placed(self, key: WatchKey, number: int, result: Any) -> None:
+    def _on_placed(self, key: WatchKey, number: int, until_created: bool, result: Any) -> None:
         if self._placed.get(key) != number:
             return
         error = result.exception
-        if error is None:
+        if error is None and until_created and result.value is not None:
+            # Made since we looked for its names: what was placed now hears of its value alone.
+            self._place(key)
+        elif error is None:
             # Whatever changed before the watch was in place would not be reported otherwise.
             self._table.notify([key])
         elif isinstance(error, zk.NoNodeError):
