@@ -16,6 +16,7 @@ BROKERS = 3
 SERVERS = 3
 BOOKIE_PORT = 3181
 BROKER_PORT = 8080
+ADMIN_PORT = 9181
 BOOKIE_NAMES = tuple(f"bookie-{n}" for n in range(1, BOOKIES + 1))
 BROKER_NAMES = tuple(f"broker-{n}" for n in range(1, BROKERS + 1))
 ZOOKEEPER_NAMES = tuple(f"zk-{n}" for n in range(1, SERVERS + 1))
@@ -64,5 +65,5 @@ class HostedSupervisor(LaunchedSupervisor):
         child = self.launched[spec.name] = HostedChild(kind, spec, folder, self._hosts)
         return child
 
-    def _port(self, kind: str, number: int, name: str) -> int:
-        return BOOKIE_PORT if kind == "bookie" else BROKER_PORT
+    def _port(self, kind: str, number: int, name: str, former: int) -> int:
+        return {"bookie": BOOKIE_PORT, "broker": BROKER_PORT, "admin": ADMIN_PORT}[kind]
