@@ -20,7 +20,7 @@ from octavo.metadata.opening import open_store
 from octavo.pipeline.audit import audit
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import Run, run_job
-from octavo.pipeline.scrub import ScrubOptions, scrub
+from octavo.pipeline.scrub import ABSENT, ScrubOptions, scrub
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import add_prefix
 from tests.process.cluster import Standalone, standalone
@@ -99,7 +99,8 @@ def test_a_sound_ledger_has_no_findings(
             for number in range(200):
                 producer.send(b"%d" % number)
     outcome = job(lambda run: scrub(run, ScrubOptions(sample=0.5, bytes_per_s=10**8)))
-    bad = {one.where for one in outcome.findings}
+    # A task's process may end when two copies are there, before the third one: it comes later.
+    bad = {one.where for one in outcome.findings if one.kind != ABSENT}
     assert bad <= {f"ledger {spoiled.ledger_id}"}
     assert 0 < outcome.summary["entries_read"] < outcome.summary["entries"]
 
