@@ -206,6 +206,9 @@ class _Ledgers:
     def __init__(self, life: Life) -> None:
         self._life = life
 
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(work)
+
     async def create(self, **how: Any) -> _Writer:
         _, ledger_id = await self._life.ask("ledgers", "create")
         return _Writer(self._life, ledger_id)
