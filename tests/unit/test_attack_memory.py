@@ -29,6 +29,7 @@ def peaks(tmp_path: Path) -> Peaks:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks /proc")
 def test_an_attempt_has_the_peak_of_its_own_time(peaks: Peaks) -> None:
+    peaks.highest["broker-1"].bound = 1 << 50  # it is this process, which has run other tests
     peaks.begin()
     held = b"x" * MORE
     assert peaks.end("the first") == []
