@@ -66,7 +66,7 @@ fmt: install
 docs: install
 	$(BIN)/python -c 'import octavo, pdoc.__main__; [getattr(octavo, name) for name in octavo.__all__]; pdoc.__main__.cli()' \
 	    --no-show-source --output-directory dist/api \
-	    octavo octavo.client protocol metadata ledger bookie broker
+	    octavo octavo.client $(addprefix octavo.,protocol metadata ledger bookie broker)
 
 bench: install
 	$(BIN)/python bench/b1_one_bookie.py

@@ -7,12 +7,10 @@ name it. So every ledger made for a partition is labelled, in its custom metadat
 incarnation and the epoch e that the partition's record had when it was made, and is named only by
 a change of a record of that incarnation that is at epoch e:
 
-    opening (partition/opening.py)     made after the record was read at e, named by the change from
-    e to
-                             e + 1; whoever was quicker has made it e + 1, and the change fails
+    opening                  made after the record was read at e, named by the change from e to
+    (partition/opening.py)   e + 1; whoever was quicker has made it e + 1, and the change fails
     roll-over and splice     made and named by one task of an owner at e. Before the owner opens the
-    (partition/rollover.py)            partition anew that task has ended; before another one does,
-    the
+    (partition/rollover.py)  partition anew that task has ended; before another one does, the
                              change fails. Ledgers that a splice puts in between are a
                              transaction's, without a label
     state ledger             lives through its owner's opening anew, so it looks: made at e, it is

@@ -258,8 +258,7 @@ class StateLog:
             await delete_quietly(self._ledgers, old_id)
 
     async def _renew(self) -> bool:
-        """Make a state ledger; False when the partition was opened anew meanwhile
-        (log/leftover.py)."""
+        """Make a state ledger; False when the partition was opened anew (log/leftover.py)."""
         before = self._record.value
         new = await create_ledger(self._ledgers, self._settings(), self._name, "state", before)
 

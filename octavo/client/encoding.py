@@ -63,8 +63,7 @@ class Encoding(Protocol):
 
 
 class BatchEncoding:
-    """One Kafka RecordBatch v2 a request; `compression` as
-    `octavo.protocol.records.Compression`."""
+    """One Kafka RecordBatch v2 a request; `compression` as `octavo.Compression`."""
 
     whole = True
 

@@ -87,6 +87,8 @@ async def add_until_killed(
             answer = await client.answer()
             assert isinstance(answer, Added)
             # What was stored before a kill, and not acked, is compared: acked after what is new.
+            assert acked < answer.first <= answer.last < sent, "only what was sent, and each once"
+            assert answer.first not in answered
             answered[answer.first] = answer.last
             while acked + 1 in answered:
                 acked = answered.pop(acked + 1)
