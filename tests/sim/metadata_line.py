@@ -212,7 +212,11 @@ class MetadataLine:
             self._do(call)
 
     def _take_turn(self) -> None:
-        self._do(self._held.popleft())
+        call = self._held.popleft()
+        assert self._process is not None
+        if self._process.alive and not (self._closed and call.future.done()):
+            self._do(call)
+        # A writer that waits for the lock of an embedded store takes its write with it when it ends.
 
     def _do(self, call: _Call) -> None:
         server = self._server

@@ -6,6 +6,7 @@ What it promises when all goes well: tests/conformance/test_metadata_store.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -339,3 +340,24 @@ def test_held_writes_are_done_in_turn_and_reads_go_on(world):
     world.run("a", both())
     assert 0.5 <= world.loop.now - began_s < 0.8
     assert done == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("end", ["killed", "closed"])
+def test_a_held_write_ends_with_its_process(world, end):
+    a, b = world.open("a"), world.open("b")
+    world.run("a", a.create("/a", b"1"))
+    world.server.resends_reads = False
+    world.server.hold_writes(0.5)
+
+    async def write():
+        with contextlib.suppress(MetadataUnavailable):
+            await a.put("/a", b"2", 0)
+
+    world.processes["a"].spawn(write(), "write")
+    world.wait(0.1)
+    if end == "killed":
+        world.processes["a"].crash(power=False)
+    else:
+        world.processes["a"].spawn(a.close(), "close")
+    world.wait(1.0)
+    assert world.run("b", b.get("/a")).value == b"1"
