@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ class World:
 
     async def raw(self, data: bytes, *, broker: int = 0, wait_s: float = ANSWER_S) -> Said:
         """These bytes to a broker, and what it says to them."""
-        answer = await exchange(self.brokers[broker], data, wait_s)
+        answer = await exchange(self.brokers[broker], data, wait_s, _whole_length)
         head, _, body = answer.partition(b"\r\n\r\n")
         words = head.split(b" ", 2)
         return Said(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0, body)
@@ -153,16 +154,31 @@ async def open_to(
         return await asyncio.open_connection(*address)
 
 
-async def exchange(address: tuple[str, int], data: bytes, wait_s: float) -> bytes:
-    """Send, and read until the other side ends; what came in time."""
+def _whole_length(answer: bytes) -> int | None:
+    """The bytes of an HTTP answer, head and body, once its head is there and says so."""
+    head, end, _ = answer[:10_000].partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    return len(head) + len(end) + int(length[1]) if end and length else None
+
+
+async def exchange(
+    address: tuple[str, int],
+    data: bytes,
+    wait_s: float,
+    length_of: Callable[[bytes], int | None] = lambda _: None,
+) -> bytes:
+    """Send, and read until the answer is as long as it says or the other side ends."""
     reader, writer = await open_to(address)
-    found = b""
+    found, length = b"", None
     try:
         writer.write(data)
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(wait_s):
                 while more := await reader.read(1 << 16):
                     found += more
+                    length = length or length_of(found)
+                    if length is not None and len(found) >= length:
+                        break
     finally:
         writer.transport.abort()
     return found
