@@ -83,7 +83,7 @@ class Closed:
     metadata: LedgerMetadata
 
 
-WritingAction = (
+WriterAction = (
     Confirmed
     | ChooseReplacements
     | WriteMetadata
@@ -153,7 +153,7 @@ class Failed:
     error: OctavoError
 
 
-RecoveringAction = (
+RecoveryAction = (
     WriteMetadata
     | Fence
     | FenceHolds

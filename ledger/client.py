@@ -319,13 +319,13 @@ class LedgerClient:
         """It ended."""
         self._writers.pop(writer, None)
 
-    def stop_ticking(self, replication: Ticking) -> None:
+    def stop_ticking(self, ticking: Ticking) -> None:
         """It waits for nothing any more."""
-        self._ticking.pop(replication, None)
+        self._ticking.pop(ticking, None)
 
-    def keep_ticking(self, replication: Ticking) -> None:
-        """Call `replication.tick` from time to time, until it returns False."""
-        self._ticking[replication] = None
+    def keep_ticking(self, ticking: Ticking) -> None:
+        """Call `ticking.tick` from time to time, until it returns False."""
+        self._ticking[ticking] = None
         if self._ticker is None:
             self._ticker = self.spawn(self._tick())
 
@@ -335,14 +335,14 @@ class LedgerClient:
             while self._ticking:
                 await asyncio.sleep(_TICK_S)
                 now = loop.time()
-                for replication in tuple(self._ticking):
+                for ticking in tuple(self._ticking):
                     try:
-                        goes_on = replication.tick(now)
+                        goes_on = ticking.tick(now)
                     except Exception as error:  # a bug in one writer must not stop the others
                         log.error("ledger_task_failed", reason=repr(error), exc_info=error)
                         goes_on = False
-                        replication.fail(LedgerError(f"its writer failed: {error!r}"))
+                        ticking.fail(LedgerError(f"its writer failed: {error!r}"))
                     if not goes_on:
-                        self._ticking.pop(replication, None)
+                        self._ticking.pop(ticking, None)
         finally:
             self._ticker = None

@@ -78,10 +78,10 @@ class LedgerContext(Protocol):
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that ends with the client at the latest."""
 
-    def keep_ticking(self, replication: Ticking) -> None:
-        """Call `replication.tick` from time to time, until it returns False."""
+    def keep_ticking(self, ticking: Ticking) -> None:
+        """Call `ticking.tick` from time to time, until it returns False."""
 
-    def stop_ticking(self, replication: Ticking) -> None:
+    def stop_ticking(self, ticking: Ticking) -> None:
         """It waits for nothing any more."""
 
     def id_taken(self, ledger_id: int, reason: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from octavo.ledger import actions as wanted
 from octavo.ledger.errors import BookieUnavailable
-from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.recover.recovery_state import RecoveryState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata
 from octavo.protocol.codes import Unauthorized
 
@@ -103,7 +103,7 @@ class Recoverer(Agent):
     def __init__(self, world: World, name: str = "r", ledger_id: int = 7) -> None:
         super().__init__(world)
         self.name = name
-        self.core = Recovering(ledger_id)
+        self.core = RecoveryState(ledger_id)
         self.result: wanted.Done | wanted.Failed | None = None
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class Recoverer(Agent):
         self.start()
         return self.run()
 
-    def take(self, actions: list[wanted.RecoveringAction]) -> None:
+    def take(self, actions: list[wanted.RecoveryAction]) -> None:
         for action in actions:
             self.log.append(action)
             match action:
@@ -144,12 +144,12 @@ class Recoverer(Agent):
                 case _:
                     pass
 
-    def cas(self, metadata: LedgerMetadata, version: int) -> list[wanted.RecoveringAction]:
+    def cas(self, metadata: LedgerMetadata, version: int) -> list[wanted.RecoveryAction]:
         if self.world.cas(metadata, version):
             return self.core.written(self.world.version)
         return self.core.conflict(self.world.metadata, self.world.version)
 
-    def fence(self, bookie: str) -> list[wanted.RecoveringAction]:
+    def fence(self, bookie: str) -> list[wanted.RecoveryAction]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.fence_failed(bookie, BookieUnavailable(bookie, "down"))
@@ -160,7 +160,7 @@ class Recoverer(Agent):
             return self.core.fence_failed(bookie, BookieUnavailable(bookie, "unknown state"))
         return self.core.fenced(bookie, found.lac)
 
-    def read(self, entry_id: int, bookie: str) -> list[wanted.RecoveringAction]:
+    def read(self, entry_id: int, bookie: str) -> list[wanted.RecoveryAction]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.entry_unknown(entry_id, bookie, "down")
@@ -176,13 +176,13 @@ class Recoverer(Agent):
 
     def write(
         self, bookie: str, held: tuple[tuple[int, bytes], ...]
-    ) -> list[wanted.RecoveringAction]:
+    ) -> list[wanted.RecoveryAction]:
         found = self.world.bookies[bookie]
         if not found.up:
             return self.core.failed(bookie, BookieUnavailable(bookie, "down"))
         if found.squatted:
             return self.core.failed(bookie, Unauthorized("another key"))
-        actions: list[wanted.RecoveringAction] = []
+        actions: list[wanted.RecoveryAction] = []
         for entry_id, data in held:
             found.entries.setdefault(entry_id, (data, entry_id - 1))
             actions += self.core.acked(bookie, entry_id, entry_id)

@@ -233,7 +233,7 @@ class LedgerControl:
         """Return when the key that the ledger has here is durable.
 
         Who fences with another one takes the refusal for good: nothing was or will be stored under
-        theirs (ledger/recover/recovering.py). A key forgotten in a crash would break that.
+        theirs (ledger/recover/recovery_state.py). A key forgotten in a crash would break that.
         """
         if (state := self._states.get(ledger_id)) is not None:
             known = MetaOp.EXPLICIT_LAC, ledger_id, state.key, state.explicit_lac

@@ -6,5 +6,5 @@ socket with its requests in order; `placement` chooses, purely, which make an en
 Promises: every request ends, with an answer or an error, within its deadline. Who is suspected
 comes last and is not shut out. A recovery's requests have connections of their own. Relies on the
 registry in `metadata`. Nothing survives a crash, and nothing has to. Others use `Bookies`,
-`Bookie`, `Lane`, `BookieConnection` and `choose_ensemble`.
+`Bookie`, `RequestClass`, `BookieConnection` and `choose_ensemble`.
 """

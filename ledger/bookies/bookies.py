@@ -37,7 +37,7 @@ log = structlog.get_logger()
 CLOSING = "this client is closing"
 
 
-class Lane(enum.Enum):
+class RequestClass(enum.Enum):
     """What a connection is used for."""
 
     NORMAL = "normal"
@@ -58,11 +58,11 @@ class BookieListener(Protocol):
 
 
 class Bookie:
-    """One bookie in one lane."""
+    """One bookie in one request_class."""
 
-    def __init__(self, bookie_id: str, pool: Bookies, lane: Lane) -> None:
+    def __init__(self, bookie_id: str, pool: Bookies, request_class: RequestClass) -> None:
         self.bookie_id = bookie_id
-        self.lane = lane
+        self.request_class = request_class
         self.connection: BookieConnection | None = None
         self._pool = pool
         self._options = pool.options
@@ -100,7 +100,9 @@ class Bookie:
 
     def listen(self, listener: BookieListener) -> None:
         """Tell `listener` from now on; connect if need be."""
-        assert self._pool.get(self.bookie_id, self.lane) is self, "to be had anew for each listener"
+        assert self._pool.get(self.bookie_id, self.request_class) is self, (
+            "to be had anew for each listener"
+        )
         self._listeners[listener] = None
         if self.connection is None and self._reconnecting is None:
             self._reconnecting = self._pool.spawn(self._keep_connected())
@@ -119,7 +121,7 @@ class Bookie:
             return self.connection
         if self._pool.closed:
             raise BookieUnavailable(self.bookie_id, CLOSING)
-        if (current := self._pool.get(self.bookie_id, self.lane)) is not self:
+        if (current := self._pool.get(self.bookie_id, self.request_class)) is not self:
             return await current.connected()  # we were let go while somebody paused
         if self._connecting is None:
             self._connecting = self._pool.spawn(self._connect())
@@ -232,7 +234,12 @@ class Bookie:
             return  # it never was handed out
         self.connection = None
         self._error = error
-        log.info("bookie_lost", bookie=self.bookie_id, lane=self.lane.value, reason=error.reason)
+        log.info(
+            "bookie_lost",
+            bookie=self.bookie_id,
+            request_class=self.request_class.value,
+            reason=error.reason,
+        )
         self._tell_down(error)
         if self._listeners and self._reconnecting is None and not self._pool.closed:
             self._reconnecting = self._pool.spawn(self._keep_connected())
@@ -247,7 +254,7 @@ class Bookies:
         self.scratch = bytearray(options.scratch_bytes)
         self.closed = False
         self._registry = registry
-        self._bookies: dict[tuple[str, Lane], Bookie] = {}
+        self._bookies: dict[tuple[str, RequestClass], Bookie] = {}
         self._infos: dict[str, BookieInfo] = {}
         self._known: dict[str, BookieInfo] = {}
         self._watch: Watch | None = None
@@ -282,16 +289,18 @@ class Bookies:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def get(self, bookie_id: str, lane: Lane = Lane.NORMAL) -> Bookie:
-        """The one object for this bookie and lane."""
-        bookie = self._bookies.get((bookie_id, lane))
+    def get(self, bookie_id: str, request_class: RequestClass = RequestClass.NORMAL) -> Bookie:
+        """The one object for this bookie and request_class."""
+        bookie = self._bookies.get((bookie_id, request_class))
         if bookie is None:
-            bookie = self._bookies[bookie_id, lane] = Bookie(bookie_id, self, lane)
+            bookie = self._bookies[bookie_id, request_class] = Bookie(
+                bookie_id, self, request_class
+            )
         return bookie
 
     def let_go(self, bookie: Bookie) -> None:
         """Keep it no longer, if it is not registered and nobody has to do with it."""
-        key = (bookie.bookie_id, bookie.lane)
+        key = (bookie.bookie_id, bookie.request_class)
         gone = bookie.bookie_id not in self._infos and bookie.is_idle and not self.closed
         if gone and self._bookies.get(key) is bookie:
             del self._bookies[key]

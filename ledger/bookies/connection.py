@@ -9,7 +9,7 @@ What is written in one loop turn leaves in one write.
 A request without an answer fails with `BookieUnavailable` when its time is over; if nothing at
 all came from the bookie meanwhile, the connection is given up, and with it all that waits on it.
 Fencing and plain reads must not share a connection: v2 does not tell their answers apart, and the
-late answer to a plain read would pass for a fence (see `bookies.py`, lanes).
+late answer to a plain read would pass for a fence (see `bookies.py`, request classes).
 """
 
 from __future__ import annotations

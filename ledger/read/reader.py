@@ -2,8 +2,8 @@
 
 A closed ledger never changes: any replica will do. Runs of entries are read in batches from one
 sticky replica, so that its read-ahead pays; a slow one gets company, a failed or damaged one is
-reported and the next is asked (`race.py`). *Absent* is the answer only when the whole write set
-says so; anything less is `ReadFailed`, which means unknown.
+reported and the next is asked (`speculative_read.py`). *Absent* is the answer only when the whole
+write set says so; anything less is `ReadFailed`, which means unknown.
 
 An open ledger is followed without disturbing its writer: the last confirmed entry (LAC) comes from
 its bookies, by asking (`refresh`) or by long-poll (`wait_for`); changes of the ensemble and the
@@ -22,8 +22,8 @@ from octavo.ledger.context import LedgerContext
 from octavo.ledger.errors import BookieUnavailable, LedgerError, ReadFailed
 from octavo.ledger.quorum import quorum_of
 from octavo.ledger.read.entry_source import EntrySource
-from octavo.ledger.read.opened import opener_for
-from octavo.ledger.read.race import AllFailed, Answer, Race
+from octavo.ledger.read.entry_verifier import verifier_for
+from octavo.ledger.read.speculative_read import AllFailed, Answer, SpeculativeRead
 from octavo.ledger.records import read_record
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataError, Watch
@@ -54,7 +54,7 @@ class LedgerReader(EntrySource):
         self._options = client.options
         self._loop = asyncio.get_running_loop()
         self._quorum = quorum_of(metadata)
-        self._opened = opener_for(metadata)
+        self._opened = verifier_for(metadata)
         self._metadata = metadata
         self._version = version
         self._lac = INVALID_ENTRY_ID
@@ -215,7 +215,7 @@ class LedgerReader(EntrySource):
             )
 
         replicas = self._order(fragment.bookies)
-        winner, entries = await Race(replicas, ask, self._patience_s).run()
+        winner, entries = await SpeculativeRead(replicas, ask, self._patience_s).run()
         self._sticky = fragment.bookies.index(winner)
         return entries
 
@@ -239,7 +239,7 @@ class LedgerReader(EntrySource):
 
         holders = tuple(fragment.bookies[p] for p in self._quorum.write_set(entry_id))
         replicas = self._order(fragment.bookies if self._quorum.everywhere else holders)
-        return (await Race(replicas, ask, self._patience_s).run())[1]
+        return (await SpeculativeRead(replicas, ask, self._patience_s).run())[1]
 
     @property
     def _patience_s(self) -> float:

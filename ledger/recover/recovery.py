@@ -1,6 +1,6 @@
-"""Runs a recovery: drives `recovering.py` over real bookies and the real record.
+"""Runs a recovery: drives `recovery_state.py` over real bookies and the real record.
 
-Fencing reads and recovery adds go over the recovery lane (`bookies/bookies.py`), with the
+Fencing reads and recovery adds go over connections of their own (`bookies/bookies.py`), with the
 high-priority flag: they pass the fence, read-only mode and full queues (P36). Entries are written
 back byte for byte as they were found, so that one entry has one content everywhere, for ever. A
 crash at any point leaves the ledger IN_RECOVERY, to be recovered by whoever comes next.
@@ -24,11 +24,11 @@ from octavo.ledger.actions import (
     Fence,
     FenceHolds,
     Read,
-    RecoveringAction,
+    RecoveryAction,
     WriteBack,
     WriteMetadata,
 )
-from octavo.ledger.bookies.bookies import Bookie, Lane
+from octavo.ledger.bookies.bookies import Bookie, RequestClass
 from octavo.ledger.bookies.connection import BookieConnection
 from octavo.ledger.context import LedgerContext
 from octavo.ledger.errors import BookieUnavailable, RecoveryFailed
@@ -51,7 +51,7 @@ from octavo.ledger.recover.events import (
     RecoveryEvent,
     WrittenBack,
 )
-from octavo.ledger.recover.recovering import Recovering, State
+from octavo.ledger.recover.recovery_state import RecoveryState, State
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.codes import (
     Code,
@@ -91,7 +91,7 @@ class Recovery:
         self._ledger_id = ledger_id
         self._password = password
         self._observe = observe
-        self._core = Recovering(ledger_id)
+        self._core = RecoveryState(ledger_id)
         self._result: asyncio.Future[LedgerMetadata] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: dict[BookieConnection, None] = {}  # dicts as sets that keep their order
@@ -153,7 +153,7 @@ class Recovery:
 
     # ------------------------------------------------------------------ actions
 
-    def _perform(self, actions: list[RecoveringAction]) -> None:
+    def _perform(self, actions: list[RecoveryAction]) -> None:
         # What is answered after the end would have it listen to bookies that nobody lets go of.
         todo = [] if self._ended else list(reversed(actions))
         while todo:
@@ -241,7 +241,7 @@ class Recovery:
 
         An Octavo bookie says so only when that key is durable; of others nobody knows.
         """
-        ours = self._client.bookies.get(bookie_id, Lane.RECOVERY).is_ours
+        ours = self._client.bookies.get(bookie_id, RequestClass.RECOVERY).is_ours
         return ours and isinstance(answer, Unauthorized)
 
     def _read(self, entry_id: int, bookie_id: str) -> None:
@@ -262,7 +262,7 @@ class Recovery:
 
     def _ask(self, bookie_id: str, entry_id: int, done: Callable[[Any], None]) -> None:
         """A fencing read; `done` gets an error, or what `_opened` makes of the entry."""
-        bookie = self._client.bookies.get(bookie_id, Lane.RECOVERY)
+        bookie = self._client.bookies.get(bookie_id, RequestClass.RECOVERY)
         until = self._loop.time() + self._options.read_timeout_s
 
         def send(connection: BookieConnection) -> None:
@@ -316,7 +316,7 @@ class Recovery:
     # ------------------------------------------------------------------ writing back
 
     def _write_back(self, bookie_id: str, first: int, last: int) -> None:
-        bookie = self._client.bookies.get(bookie_id, Lane.RECOVERY)
+        bookie = self._client.bookies.get(bookie_id, RequestClass.RECOVERY)
         if bookie not in self._writing_to:
             self._writing_to[bookie] = None
             bookie.listen(self)

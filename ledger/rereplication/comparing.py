@@ -28,7 +28,7 @@ import structlog
 
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.quorum import quorum_of
-from octavo.ledger.read.opened import opener_for
+from octavo.ledger.read.entry_verifier import verifier_for
 from octavo.ledger.rereplication.copies import Range, names, stretches
 from octavo.ledger.rereplication.copying import Copying
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
@@ -210,7 +210,7 @@ class CopyComparer:
     async def _vote(self, metadata: LedgerMetadata, entry_id: int) -> _Vote:
         bookies = metadata.fragment_of(entry_id).bookies
         holders = [bookies[position] for position in quorum_of(metadata).write_set(entry_id)]
-        copying, opened = Copying(self._client, metadata, self._me), opener_for(metadata)
+        copying, opened = Copying(self._client, metadata, self._me), verifier_for(metadata)
         found = await asyncio.gather(
             *(copying.copy_at(bookie, entry_id) for bookie in holders), return_exceptions=True
         )

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from octavo.ledger.bookies.bookies import Bookie, Lane
+from octavo.ledger.bookies.bookies import Bookie, RequestClass
 from octavo.ledger.bookies.connection import BookieConnection
 from octavo.ledger.errors import BookieUnavailable, ReadFailed
 from octavo.ledger.quorum import quorum_of
-from octavo.ledger.read.opened import opener_for
-from octavo.ledger.read.race import AllFailed, Answer, Race
+from octavo.ledger.read.entry_verifier import verifier_for
+from octavo.ledger.read.speculative_read import AllFailed, Answer, SpeculativeRead
 from octavo.ledger.rereplication.copies import Range
 from octavo.metadata.ledgers import Fragment, LedgerMetadata
 from octavo.protocol.codes import Code, DigestMismatch, OctavoError, ProtocolError, error_for
@@ -41,7 +41,7 @@ class Copying:
         self._options = client.options
         self._metadata = metadata
         self._to = to
-        self._open = opener_for(metadata)
+        self._open = verifier_for(metadata)
         self._key = master_key(metadata.password)
         self._quorum = quorum_of(metadata)
         crc32c = metadata.digest_type is DigestType.CRC32C
@@ -52,7 +52,7 @@ class Copying:
 
     @property
     def _lane(self) -> Bookie:
-        return self._client.bookies.get(self._to, Lane.RECOVERY)
+        return self._client.bookies.get(self._to, RequestClass.RECOVERY)
 
     async def copy(self, fragment: Fragment, run: Range, spread: float) -> None:
         """Copy the entries of `run`, taking no less than `spread` seconds for each byte.
@@ -147,7 +147,7 @@ class Copying:
             self._client.with_connection(bookie_id, send, lambda error: answer(error, None))
 
         patience_s = self._options.speculative_read_ms / 1000
-        return (await Race(sources, ask, patience_s).run())[1]
+        return (await SpeculativeRead(sources, ask, patience_s).run())[1]
 
     def _take(
         self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[bytes]]

@@ -1,9 +1,9 @@
 """The writer of one ledger, as its callers see it: add, wait, close.
 
 The way of an add: `add` notes payload and callback → once per loop turn `_flush` hands them to
-`replication.py`, which encodes them (`pending.py`) and gives the same bytes to every bookie of the
-ensemble → `added` comes back with a run of entries → `writing.acked` says what is confirmed →
-`confirmed` calls the callbacks, in order.
+`ensemble_writer.py`, which encodes them (`pending.py`) and gives the same bytes to every bookie of
+the ensemble → `added` comes back with a run of entries → `WriterState.acked` says what is confirmed
+→ `confirmed` calls the callbacks, in order.
 
 Relies on the event loop alone: no locks, and nothing here blocks. When the process crashes, what
 was acked is durable, and the ledger is closed by whoever recovers it.
@@ -32,9 +32,9 @@ from octavo.ledger.errors import (
     PayloadTooLong,
     WriterBusy,
 )
-from octavo.ledger.write import writing
-from octavo.ledger.write.replication import Replication, WriterEvent
-from octavo.ledger.write.writing import State
+from octavo.ledger.write import writer_state
+from octavo.ledger.write.ensemble_writer import EnsembleWriter, WriterEvent
+from octavo.ledger.write.writer_state import State
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.codes import OctavoError, Unauthorized
 from octavo.protocol.entry import Buffer
@@ -72,9 +72,9 @@ class LedgerWriter:
         self._length_at_end: int | None = None
         self.on_event: list[Callable[[WriterEvent], None]] = []
         """Called with each event of `WriterEvent`, on the loop."""
-        self._replication = Replication(client, metadata, version, self)
-        self._core = self._replication.core
-        self._pending = self._replication.pending
+        self._ensemble_writer = EnsembleWriter(client, metadata, version, self)
+        self._core = self._ensemble_writer.core
+        self._pending = self._ensemble_writer.pending
 
     # ------------------------------------------------------------------ what a caller sees
 
@@ -194,7 +194,7 @@ class LedgerWriter:
         if self._confirming:
             self._loop.call_soon(self.abandon, error)
         else:
-            self._replication.perform(self._core.abandon(error))
+            self._ensemble_writer.perform(self._core.abandon(error))
 
     # ------------------------------------------------------------------ adds and their answers
 
@@ -214,10 +214,10 @@ class LedgerWriter:
     def _flush(self) -> None:
         """Hand on what was added in this loop turn."""
         self._flush_scheduled = False
-        if self._payloads and self._core.state in writing.ADDABLE:
+        if self._payloads and self._core.state in writer_state.ADDABLE:
             payloads, self._payloads = self._payloads, []
             self._payload_bytes = 0
-            self._replication.push(payloads)
+            self._ensemble_writer.push(payloads)
 
     def confirmed(self, last_entry: int) -> None:
         """Answer the callers up to `last_entry`, in order."""
@@ -291,7 +291,7 @@ class LedgerWriter:
         dones, self._dones = self._dones, deque()
         self._payloads.clear()
         self._payload_bytes = 0
-        self._replication.stop()
+        self._ensemble_writer.stop()
         for entry_id, done in enumerate(dones, self._answered + 1):
             certain = closed or entry_id > self._core.lap
             try:
@@ -315,7 +315,7 @@ class LedgerWriter:
         self._flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.metadata_timeout_s):
-                if self._dones and core.state in writing.ADDABLE:
+                if self._dones and core.state in writer_state.ADDABLE:
                     self._all_answered = self._loop.create_future()
                     await self._all_answered
         if core.fenced or core.state is State.CLOSED:
@@ -325,5 +325,5 @@ class LedgerWriter:
         length = self._length_at_end
         if length is None:
             length = self._pending.length_at(core.lac)
-        self._replication.perform(core.close(length))
+        self._ensemble_writer.perform(core.close(length))
         return await self._closed

@@ -16,7 +16,7 @@ from types import TracebackType
 from octavo.client.encoding import BatchEncoding, Encoding
 from octavo.client.errors import InvalidCall, TopicReplaced
 from octavo.client.incarnation import Incarnation
-from octavo.client.lane import Batch, Lane, Stored
+from octavo.client.partition_queue import Batch, PartitionQueue, Stored
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Position, TopicName, Value, header_pairs, key_bytes
 from octavo.protocol.records import partition_for
@@ -125,8 +125,8 @@ class Producer:
         self._room = asyncio.Event()
         self._room.set()
         of = Incarnation(incarnation)
-        self._lanes = [
-            Lane(transport, topic, number, options, self._release, of)
+        self._queues = [
+            PartitionQueue(transport, topic, number, options, self._release, of)
             for number in range(partitions)
         ]
         self._sticky: int | None = None
@@ -174,14 +174,14 @@ class Producer:
             raise self._replaced
         if self._closed:
             raise InvalidCall(f"this producer of {self.topic} is closed: make a new one")
-        lane = self._lane_for(key, partition)
+        queue = self._queue_for(key, partition)
         pairs = header_pairs(headers)
         stamp = self._clock() if timestamp_ms is None else timestamp_ms
         item, size = self.options.encoding.item(key, value, pairs, stamp)
         self._pending_bytes += size
         if self._pending_bytes >= self.options.pending_bytes_max:
             self._room.clear()
-        batch, index = lane.add(item, size)
+        batch, index = queue.add(item, size)
         if key is None and partition is None:
             self._sticky_batch = batch
         if index == 0:
@@ -205,9 +205,9 @@ class Producer:
 
     async def flush(self) -> None:
         """Send all and wait for every answer. Raises the first error since the last flush."""
-        for lane in self._lanes:
-            lane.seal()
-        pending = [future for lane in self._lanes for future in lane.pending()]
+        for queue in self._queues:
+            queue.seal()
+        pending = [future for queue in self._queues for future in queue.pending()]
         await asyncio.gather(*(asyncio.shield(one) for one in pending), return_exceptions=True)
         failed, self._failed = self._failed, None
         if failed is not None:
@@ -220,7 +220,7 @@ class Producer:
             if flush:
                 await self.flush()
         finally:
-            await asyncio.gather(*(lane.close() for lane in self._lanes))
+            await asyncio.gather(*(queue.close() for queue in self._queues))
 
     async def __aenter__(self) -> Producer:
         """Ready for use as it is."""
@@ -235,19 +235,19 @@ class Producer:
         """Flush, unless the block failed."""
         await self.close(flush=kind is None)
 
-    def _lane_for(self, key: str | bytes | None, partition: int | None) -> Lane:
+    def _queue_for(self, key: str | bytes | None, partition: int | None) -> PartitionQueue:
         if partition is not None:
             if not 0 <= partition < self.partitions:
                 raise InvalidCall(
                     f"{self.topic} has partitions 0 to {self.partitions - 1}, not {partition}"
                 )
-            return self._lanes[partition]
+            return self._queues[partition]
         if key is not None:
-            return self._lanes[partition_for(key_bytes(key) or b"", self.partitions)]
-        open_batch = self._lanes[self._sticky].open_batch if self._sticky is not None else None
+            return self._queues[partition_for(key_bytes(key) or b"", self.partitions)]
+        open_batch = self._queues[self._sticky].open_batch if self._sticky is not None else None
         if self._sticky is None or open_batch is None or open_batch is not self._sticky_batch:
             self._sticky = self._rng.randrange(self.partitions)
-        return self._lanes[self._sticky]
+        return self._queues[self._sticky]
 
     def _release(self, size: int, stored: int) -> None:
         """A batch of `size` bytes is over; `stored` of its messages are durable."""

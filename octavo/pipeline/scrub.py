@@ -23,7 +23,7 @@ from octavo.ledger.bookies.bookies import settle
 from octavo.ledger.bookies.connection import BookieConnection
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.quorum import quorum_of
-from octavo.ledger.read.opened import Opener, opener_for
+from octavo.ledger.read.entry_verifier import EntryVerifier, verifier_for
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.runner import BadUsage, Run
@@ -129,7 +129,7 @@ class Copies:
     def __init__(self, cluster: Cluster, metadata: LedgerMetadata) -> None:
         self._ledgers = cluster.ledgers
         self._metadata = metadata
-        self._opened: Opener = opener_for(metadata)
+        self._opened: EntryVerifier = verifier_for(metadata)
         self._quorum = quorum_of(metadata)
         self.bytes = 0
 

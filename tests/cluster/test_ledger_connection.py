@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.ledger.bookies.bookies import Bookies, Lane
+from octavo.ledger.bookies.bookies import Bookies, RequestClass
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
@@ -199,13 +199,13 @@ async def test_an_unknown_bookie(store: MetadataStore) -> None:
             await read(pool, "127.0.0.1:1", 0)
 
 
-async def test_lanes_do_not_share_a_connection(store: MetadataStore) -> None:
+async def test_request_classes_do_not_share_a_connection(store: MetadataStore) -> None:
     def answer(frame: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(read_answer(0, *ids(frame), ENTRY))
 
     async with fake_bookie(store, "f1", answer), pool_of(store) as pool:
-        normal = await pool.get("f1", Lane.NORMAL).connected()
-        recovery = await pool.get("f1", Lane.RECOVERY).connected()
+        normal = await pool.get("f1", RequestClass.NORMAL).connected()
+        recovery = await pool.get("f1", RequestClass.RECOVERY).connected()
         assert normal is not recovery
 
 

@@ -9,7 +9,7 @@ proved that way may lie before an acked entry. Found by reading.
 from __future__ import annotations
 
 from octavo.ledger.actions import EndFound, Fence, Read, WriteMetadata
-from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.recover.recovery_state import RecoveryState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import Unauthorized
 
@@ -18,9 +18,9 @@ def in_recovery(*bookies: str) -> LedgerMetadata:
     return LedgerMetadata(7, 3, 3, 2, (Fragment(0, bookies),), state=LedgerState.IN_RECOVERY)
 
 
-def restarted() -> Recovering:
+def restarted() -> RecoveryState:
     """A recovery that found an empty ledger, and then that its newest fragment had changed."""
-    core = Recovering(7)
+    core = RecoveryState(7)
     assert core.metadata_read(in_recovery("a", "b", "c"), 1) == [Fence("a"), Fence("b"), Fence("c")]
     core.fenced("a", -1)
     core.fenced("b", -1)

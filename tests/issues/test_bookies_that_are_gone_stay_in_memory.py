@@ -1,7 +1,8 @@
 """What a process keeps of a bookie stayed for as long as the process lived.
 
-Bookies come and go for good over a broker's life; each left an object for each lane, and counted
-as one of the cluster: a topic that no longer fits was told to wait instead of to ask for less.
+Bookies come and go for good over a broker's life; each left an object for each request class, and
+counted as one of the cluster: a topic that no longer fits was told to wait instead of to ask for
+less.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.ledger.bookies.bookies import Lane
+from octavo.ledger.bookies.bookies import RequestClass
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import BookieUnavailable, LedgerClosed, NotEnoughBookies, TooFewBookies
 from octavo.metadata.bookies import BookieRegistry
@@ -37,7 +38,7 @@ async def _come_and_go(cluster: Cluster, client: LedgerClient, name: str) -> Non
     await add_many(writer, 3)
     other = await cluster.client(seed=2)
     await other.recover(writer.ledger_id)
-    await client.bookies.get(name, Lane.RECOVERY).connected()
+    await client.bookies.get(name, RequestClass.RECOVERY).connected()
     reader = await client.open(writer.ledger_id)
     assert len(await reader.read(0, 2)) == 3
     await reader.close()

@@ -15,8 +15,8 @@ import pytest
 
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
-from octavo.ledger.write.replication import Replication, WriterEvent
-from octavo.ledger.write.writing import State
+from octavo.ledger.write.ensemble_writer import EnsembleWriter, WriterEvent
+from octavo.ledger.write.writer_state import State
 from tests.ledger_world import new_ledger
 
 
@@ -51,21 +51,21 @@ def _client() -> Any:
     return SimpleNamespace(
         options=LedgerOptions(),
         bookies=SimpleNamespace(
-            get=lambda name, _lane: bookies[name],
+            get=lambda name, _class: bookies[name],
             suspect=lambda _name: None,
             probe=lambda: None,
             on_change=lambda _listener: lambda: None,
         ),
         replacements=lambda _wish, _metadata: {},
-        keep_ticking=lambda _replication: None,
-        stop_ticking=lambda _replication: None,
+        keep_ticking=lambda _ensemble_writer: None,
+        stop_ticking=lambda _ensemble_writer: None,
     )
 
 
 @pytest.mark.parametrize("found_by", ["connection", "retry"])
 async def test_what_a_return_confirms_is_let_go(found_by: str) -> None:
     owner = _Owner()
-    replication = Replication(_client(), new_ledger(3, 2, 2), 0, owner)
+    replication = EnsembleWriter(_client(), new_ledger(3, 2, 2), 0, owner)
     owner.held_bytes = lambda: replication.pending.held_bytes
     replication.push([b"x" * 100])
     assert replication.pending.held_bytes
@@ -86,7 +86,7 @@ async def test_what_a_return_confirms_is_let_go(found_by: str) -> None:
 async def test_nothing_is_held_for_a_bookie_that_is_down() -> None:
     """What it misses it is sent no more: it counts anew from where it comes back."""
     owner = _Owner()
-    replication = Replication(_client(), new_ledger(3, 3, 2), 0, owner)
+    replication = EnsembleWriter(_client(), new_ledger(3, 3, 2), 0, owner)
     replication.bookie_down("c", BookieUnavailable("c", "gone"))
     for entry_id in range(3):
         replication.push([b"x" * 100])

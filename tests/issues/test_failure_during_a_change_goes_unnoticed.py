@@ -1,8 +1,8 @@
 """A bookie that failed while an ensemble change was being written was still sent to.
 
 The writer's core has nothing to do about a second failure until the first change is through, so it
-asked for no action, and only an action told the bookie's sender that it was down. What the bookie
-missed was let go, as of one that is down; when its connection came back, the sender wanted to send
+asked for no action, and only an action told the bookie's channel that it was down. What the bookie
+missed was let go, as of one that is down; when its connection came back, the channel wanted to send
 it: an assertion ended the task that keeps that bookie connected, and it was never tried again.
 Found by the simulator, seed 40174.
 """
@@ -14,9 +14,9 @@ from typing import Any
 from octavo.ledger.actions import ChooseReplacements, WriteMetadata
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
-from octavo.ledger.write.sender import Sender
-from octavo.ledger.write.writing import State, Writing
+from octavo.ledger.write.writer_state import State, WriterState
 from tests.ledger_world import new_ledger
 
 
@@ -41,13 +41,13 @@ class _Bookie:
 
 
 def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
-    core = Writing(new_ledger(3, 3, 2), 0)
+    core = WriterState(new_ledger(3, 3, 2), 0)
     first, second, third = core.ensemble
     pending = Pending(core.metadata, core.quorum)
     sink: Any = None
     bookie: Any = _Bookie(second)
-    sender = Sender(sink, core, pending, 1, bookie, LedgerOptions())
-    sender.attach(0.0)
+    channel = BookieChannel(sink, core, pending, 1, bookie, LedgerOptions())
+    channel.attach(0.0)
     for _ in range(3):
         pending.encode([b"x"], 0, core.lac)
         core.push(1)
@@ -64,8 +64,8 @@ def test_a_bookie_that_failed_meanwhile_is_sent_nothing() -> None:
     pending.release(core.lac)  # nobody that is up misses it
 
     bookie.connection = _Connection()  # it comes back
-    sender.attach(1.0)
+    channel.attach(1.0)
     assert core.returned(second) == []
-    sender.pump()
+    channel.pump()
     assert bookie.connection.sent == 0
-    assert not sender.owes()
+    assert not channel.owes()

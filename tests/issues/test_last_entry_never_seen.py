@@ -52,7 +52,7 @@ async def test_bookies_that_were_away_are_told_when_they_come_back(tmp_path: Pat
         for name in ("b1", "b2", "b3"):
             await cluster.stop_bookie(name)
         async with asyncio.timeout(15):
-            while writer._replication._announcing_lac < 0:  # noqa: ASYNC110
+            while writer._ensemble_writer._announcing_lac < 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         for name in ("b1", "b2", "b3"):
             await cluster.start_bookie(name)

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from octavo.broker.cluster.chores import Chores
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicName
-from octavo.ledger.write.replication import Replication
+from octavo.ledger.write.ensemble_writer import EnsembleWriter
 from octavo.protocol.codes import OctavoError
 from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 
@@ -98,10 +98,10 @@ async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
     ill, well = [
         await one.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2) for _ in range(2)
     ]
-    tick = Replication.tick
+    tick = EnsembleWriter.tick
     ticked = 0
 
-    def broken(replication: Replication, now: float) -> bool:
+    def broken(replication: EnsembleWriter, now: float) -> bool:
         nonlocal ticked
         if replication.core.metadata.ledger_id == ill.ledger_id:
             raise RuntimeError("a bug")
@@ -109,7 +109,7 @@ async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
         tick(replication, now)
         return True
 
-    monkeypatch.setattr(Replication, "tick", broken)
+    monkeypatch.setattr(EnsembleWriter, "tick", broken)
     for bookie in ("b2", "b3"):
         await brokers.cluster.stop_bookie(bookie)  # so that nothing is answered
     asked = [asyncio.create_task(writer.append(b"x")) for writer in (ill, well)]

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from octavo.ledger.actions import ChooseReplacements, WriteBack
 from octavo.ledger.errors import BookieUnavailable
-from octavo.ledger.recover.recovering import Recovering
-from octavo.ledger.write.writing import State
+from octavo.ledger.recover.recovery_state import RecoveryState
+from octavo.ledger.write.writer_state import State
 from tests.ledger_world import new_ledger
 
 DOWN = BookieUnavailable("a", "down")
 
 
-def recovering() -> Recovering:
+def recovering() -> RecoveryState:
     """E = Qw = Qa = 2: b has answered the fence, a has not."""
-    core = Recovering(7)
+    core = RecoveryState(7)
     core.metadata_read(new_ledger(2, 2, 2), 0)
     core.written(1)
     core.fenced("b", -1)

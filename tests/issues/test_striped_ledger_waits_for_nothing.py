@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
-from octavo.ledger.write.sender import Sender
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.write.writer_state import WriterState
 from tests.ledger_cluster import Cluster, running_cluster
 from tests.ledger_world import new_ledger
 
@@ -46,26 +46,26 @@ class _Bookie:
 
 
 def test_a_bookie_is_not_overdue_for_the_time_in_which_it_was_owed_nothing() -> None:
-    core = Writing(new_ledger(3, 2, 2), 0)
+    core = WriterState(new_ledger(3, 2, 2), 0)
     pending = Pending(core.metadata, core.quorum)
     options = LedgerOptions()
     sink: Any = None
     bookie: Any = _Bookie()
-    sender = Sender(sink, core, pending, 0, bookie, options)
-    sender.attach(0.0)
+    channel = BookieChannel(sink, core, pending, 0, bookie, options)
+    channel.attach(0.0)
 
     def push(now: float) -> None:
         chunk, _ = pending.encode([b"x"], 0, core.lac)
         core.push(1)
-        sender.push(chunk, None, now)
+        channel.push(chunk, None, now)
 
     push(0.0)
     push(0.0)
     for position, first, last in ((0, 0, 0), (1, 0, 1), (2, 1, 1)):
         core.acked(core.ensemble[position], first, last)
     assert core.lac == 1
-    assert not sender.owes()  # position 0 does not hold entry 1
+    assert not channel.owes()  # position 0 does not hold entry 1
     push(3_600.0)
-    assert sender.owes()
-    assert not sender.overdue(3_600.1)
-    assert sender.overdue(3_600.0 + options.add_timeout_s)
+    assert channel.owes()
+    assert not channel.overdue(3_600.1)
+    assert channel.overdue(3_600.0 + options.add_timeout_s)

@@ -1,15 +1,15 @@
 """What must hold in every state of a ledger's world, named as in the protocol's page.
 
-S1 … S7 are those of the ledger protocol, P… BookKeeper's properties, and in brackets the
-invariants of the TLA+ specification by J. Vanlightly. What production asserts by itself (P10 and
-OnlyValidFragments in `LedgerMetadata`, P14 and P32 in `Writing`) counts as well: an assertion that
-fails is a violation. Of the transitions, the nodes assert P12, P13, P14 and P17.
+S1 … S7 are those of the ledger protocol, P… BookKeeper's properties, and in brackets the invariants
+of the TLA+ specification by J. Vanlightly. What production asserts by itself (P10 and
+OnlyValidFragments in `LedgerMetadata`, P14 and P32 in `WriterState`) counts as well: an assertion
+that fails is a violation. Of the transitions, the nodes assert P12, P13, P14 and P17.
 """
 
 from __future__ import annotations
 
 from octavo.ledger.quorum import Quorum
-from octavo.ledger.recover.recovering import State
+from octavo.ledger.recover.recovery_state import State
 from octavo.metadata.ledgers import LedgerState
 from tests.model.ledger_clients import Recoverer, Writer
 from tests.model.ledger_nodes import BYTES, RECORD, Bookie, Record

@@ -1,8 +1,8 @@
 """A ledger's writer and its recoverers: the production state machines as nodes of a world.
 
-`Writer` steps ledger/write/writing.py, `Recoverer` ledger/recover/recovering.py with the flags of
-ledger/recover/recovery.py. What is written here is what the drivers do: an action becomes a
-message, an answer a method call.
+`Writer` steps ledger/write/writer_state.py, `Recoverer` ledger/recover/recovery_state.py with the
+flags of ledger/recover/recovery.py. What is written here is what the drivers do: an action becomes
+a message, an answer a method call.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from octavo.ledger import actions as wanted
 from octavo.ledger.errors import LedgerFenced
-from octavo.ledger.recover import recovering, recovery
-from octavo.ledger.recover.recovering import Recovering
-from octavo.ledger.write import writing
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.recover import recovery, recovery_state
+from octavo.ledger.recover.recovery_state import RecoveryState
+from octavo.ledger.write import writer_state
+from octavo.ledger.write.writer_state import WriterState
 from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import Flag
@@ -36,7 +36,7 @@ class Writer(Client):
         loses: bool = False,
     ) -> None:
         super().__init__(WRITER, bookies)
-        self.core: Writing | None = Writing(record.metadata(), 0)
+        self.core: WriterState | None = WriterState(record.metadata(), 0)
         self.entries, self.in_flight, self.closes, self.loses = entries, in_flight, closes, loses
         self.acked = -1
         self.lac_of: tuple[int, ...] = ()
@@ -56,15 +56,15 @@ class Writer(Client):
         if core is None:
             return ()
         found = []
-        if core.state in writing.ADDABLE:
+        if core.state in writer_state.ADDABLE:
             if core.lap + 1 < self.entries and core.lap - core.lac < self.in_flight:
                 found.append(Mood("push"))
             if self.loses:
                 live = [core.ensemble[p] for p in core.live]
                 found += [Mood("lose", (bookie,), 1) for bookie in live]
-            if core.state in (writing.State.OPEN, writing.State.STALLED):
+            if core.state in (writer_state.State.OPEN, writer_state.State.STALLED):
                 found += [Mood("regain", (core.ensemble[p],)) for p in sorted(core.down)]
-            if core.state is writing.State.STALLED:
+            if core.state is writer_state.State.STALLED:
                 found.append(Mood("give_up"))
         if self.closes and core._close_length is None:
             found.append(Mood("close"))
@@ -124,14 +124,16 @@ class Writer(Client):
             entry = (b"e%d" % entry_id, self.lac_of[entry_id])
             self.post(self.core.ensemble[position], "add", self.name, 0, entry_id, entry, False)
 
-    def _take(self, actions: list[wanted.WritingAction]) -> None:
+    def _take(self, actions: list[wanted.WriterAction]) -> None:
         core = self.core
         assert core is not None
         todo = list(actions)
         while todo:
             match todo.pop(0):
                 case wanted.Confirmed(last_entry):
-                    assert core.state is writing.State.OPEN, "P14: acked amid an ensemble change"
+                    assert core.state is writer_state.State.OPEN, (
+                        "P14: acked amid an ensemble change"
+                    )
                     assert last_entry > self.acked, "P13: acks come in order"
                     self.acked = last_entry
                     if self.acked == self.entries - 1 and not self.closes and not self.loses:
@@ -162,7 +164,7 @@ class Recoverer(Client):
     def __init__(self, name: str, bookies: str, *, loses: bool = False) -> None:
         super().__init__(name, bookies)
         self.loses = loses
-        self.core: Recovering | None = None
+        self.core: RecoveryState | None = None
         self.done: Record | None = None
         self.failed = False
         self.post(RECORD, "read", self.name, 0)
@@ -190,12 +192,12 @@ class Recoverer(Client):
         match request.method:
             case "fence":
                 # Late failures count still: they tell the write-back who is down.
-                late = self.loses and core.state is recovering.State.READING
-                return late or core.state is recovering.State.FENCING
+                late = self.loses and core.state is recovery_state.State.READING
+                return late or core.state is recovery_state.State.FENCING
             case "read":
-                return core.state is recovering.State.READING and request.args[2] in core._polls
+                return core.state is recovery_state.State.READING and request.args[2] in core._polls
             case _:
-                return core.state is recovering.State.READING
+                return core.state is recovery_state.State.READING
 
     def ignores(self, message: Message, sender: Node) -> bool:
         core = self.core
@@ -205,12 +207,12 @@ class Recoverer(Client):
             return False
         match message.method:
             case "fenced":
-                return core.state is not recovering.State.FENCING
+                return core.state is not recovery_state.State.FENCING
             case "found" | "absent":
-                reading = core.state is recovering.State.READING
+                reading = core.state is recovery_state.State.READING
                 return not reading or message.args[2] not in core._polls
             case _:
-                return core.state is recovering.State.CLOSING
+                return core.state is recovery_state.State.CLOSING
 
     # What it does by itself
 
@@ -239,11 +241,11 @@ class Recoverer(Client):
     def _owes(self, bookie: str) -> bool:
         core = self.core
         assert core is not None
-        if core.state is recovering.State.FENCING:
+        if core.state is recovery_state.State.FENCING:
             ensemble = core.metadata.fragments[-1].bookies
             answered = {ensemble[p] for p in (*core._fences, *core._fence_failures)}
             return bookie in ensemble and bookie not in answered
-        if core.state is not recovering.State.READING:
+        if core.state is not recovery_state.State.READING:
             return False
         return bool(self._polled(bookie)) or core.is_owing(bookie, core._decided)
 
@@ -251,7 +253,7 @@ class Recoverer(Client):
         """The connection broke: all that was asked there is without an answer."""
         core, error = self.core, self.suspect(bookie)
         assert core is not None
-        if core.state is recovering.State.FENCING:
+        if core.state is recovery_state.State.FENCING:
             self._take(core.fence_failed(bookie, error))
             return
         for entry_id in self._polled(bookie):
@@ -263,7 +265,7 @@ class Recoverer(Client):
     # What it is answered
 
     def metadata(self, attempt: int, record: Record, version: int) -> None:
-        self.core = Recovering(LEDGER)
+        self.core = RecoveryState(LEDGER)
         self._take(self.core.metadata_read(record.metadata(), version))
 
     def written(self, attempt: int, version: int) -> None:
@@ -292,7 +294,7 @@ class Recoverer(Client):
         assert core is not None
         if about:
             self._take(core.entry_unknown(about[0], bookie, "no answer"))
-        elif core.state in (recovering.State.FENCING, recovering.State.READING):
+        elif core.state in (recovery_state.State.FENCING, recovery_state.State.READING):
             self._take(core.fence_failed(bookie, error))
 
     def unwritable(self, attempt: int, bookie: str) -> None:
@@ -309,7 +311,7 @@ class Recoverer(Client):
 
     # What its core wants
 
-    def _take(self, actions: list[wanted.RecoveringAction]) -> None:
+    def _take(self, actions: list[wanted.RecoveryAction]) -> None:
         core = self.core
         assert core is not None
         todo = list(actions)

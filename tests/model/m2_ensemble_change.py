@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
-from octavo.ledger.actions import Confirmed, WritingAction
+from octavo.ledger.actions import Confirmed, WriterAction
 from octavo.ledger.quorum import Acks
-from octavo.ledger.recover.recovering import Recovering
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.recover.recovery_state import RecoveryState
+from octavo.ledger.write.writer_state import WriterState
 from octavo.metadata.ledgers import LedgerMetadata
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
@@ -18,7 +18,7 @@ def keep_the_acks(self: Acks, position: int, base: int) -> None:
     """The new bookie gets the credit of the one that it replaces."""
 
 
-def confirm_at_any_time(self: Writing) -> list[WritingAction]:
+def confirm_at_any_time(self: WriterState) -> list[WriterAction]:
     """Acks count while a change of the ensemble is unresolved (BookKeeper #1591)."""
     confirmed = self.acks.confirmed(self.lac, self.lap)
     if confirmed == self.lac:
@@ -27,17 +27,19 @@ def confirm_at_any_time(self: Writing) -> list[WritingAction]:
     return [Confirmed(confirmed)]
 
 
-def acked_at_any_time(self: Writing, bookie_id: str, first: int, last: int) -> list[WritingAction]:
+def acked_at_any_time(
+    self: WriterState, bookie_id: str, first: int, last: int
+) -> list[WriterAction]:
     if bookie_id not in self.ensemble:
         return []
     self.acks.add(self.ensemble.index(bookie_id), first, last)
     return confirm_at_any_time(self)
 
 
-_closed_record = Recovering._closed_record
+_closed_record = RecoveryState._closed_record
 
 
-def keep_changes_to_oneself(self: Recovering) -> LedgerMetadata:
+def keep_changes_to_oneself(self: RecoveryState) -> LedgerMetadata:
     """The closing record names the bookies of before."""
     return replace(_closed_record(self), fragments=self.metadata.fragments)
 
@@ -62,13 +64,13 @@ MODEL = Model(
             "acks count while a change is unresolved (BookKeeper #1591)",
             "writer: stored: P14",
             depth=6,
-            plant=lambda: patch.object(Writing, "acked", acked_at_any_time),
+            plant=lambda: patch.object(WriterState, "acked", acked_at_any_time),
         ),
         Defect(
             "a recovery keeps its ensemble changes to itself",
             "P5: entry 0",
             depth=20,
-            plant=lambda: patch.object(Recovering, "_closed_record", keep_changes_to_oneself),
+            plant=lambda: patch.object(RecoveryState, "_closed_record", keep_changes_to_oneself),
             slow=True,
         ),
     ),

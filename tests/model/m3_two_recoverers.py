@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
-from octavo.ledger.actions import Done, RecoveringAction
+from octavo.ledger.actions import Done, RecoveryAction
 from octavo.ledger.quorum import Quorum
-from octavo.ledger.recover.recovering import Recovering, State
+from octavo.ledger.recover.recovery_state import RecoveryState, State
 from octavo.metadata.ledgers import LedgerMetadata
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
 from tests.model.world import World
 
-_conflict = Recovering.conflict
+_conflict = RecoveryState.conflict
 
 
 def believe_oneself(
-    self: Recovering, current: LedgerMetadata, version: int
-) -> list[RecoveringAction]:
+    self: RecoveryState, current: LedgerMetadata, version: int
+) -> list[RecoveryAction]:
     """Whoever loses the closing compare-and-set keeps to the end that it found."""
     if self.state is State.CLOSING:
         self.state = State.DONE
@@ -36,7 +36,7 @@ DEFECTS = (
         "whoever loses the closing CAS keeps to its own end",
         "S2: to r",
         depth=21,
-        plant=lambda: patch.object(Recovering, "conflict", believe_oneself),
+        plant=lambda: patch.object(RecoveryState, "conflict", believe_oneself),
         world=small,
     ),
     Defect(

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
-from octavo.ledger.actions import EndFound, RecoveringAction
+from octavo.ledger.actions import EndFound, RecoveryAction
 from octavo.ledger.quorum import Acks
-from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.recover.recovery_state import RecoveryState
 from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
 from tests.model.world import World
 
-_start_reading = Recovering._start_reading
+_start_reading = RecoveryState._start_reading
 
 
-def end_at_the_lac(self: Recovering, start: int) -> list[RecoveringAction]:
+def end_at_the_lac(self: RecoveryState, start: int) -> list[RecoveryAction]:
     """The highest LAC of the fenced bookies is taken for the end: nothing is read beyond it."""
     _start_reading(self, start)
     self._polls.clear()
@@ -37,7 +37,7 @@ DEFECTS = (
         "the LAC of the fenced bookies is taken for the end",
         "S3: entry",
         depth=12,
-        plant=lambda: patch.object(Recovering, "_start_reading", end_at_the_lac),
+        plant=lambda: patch.object(RecoveryState, "_start_reading", end_at_the_lac),
     ),
     Defect(
         "an ack counts for all entries before it",

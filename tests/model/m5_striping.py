@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from octavo.bookie.ledgers import rules as ledger_rules
 from octavo.ledger.quorum import Acks, Quorum
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.write.writer_state import WriterState
 from tests.model.ledger_worlds import ledger_world
 from tests.model.m1_fencing import admit_although_fenced
 from tests.model.m2_ensemble_change import acked_at_any_time, keep_the_acks
@@ -82,7 +82,7 @@ CHANGING = Model(
             "acks count while a change is unresolved (BookKeeper #1591)",
             "writer: stored: P14",
             depth=6,
-            plant=lambda: patch.object(Writing, "acked", acked_at_any_time),
+            plant=lambda: patch.object(WriterState, "acked", acked_at_any_time),
         ),
     ),
 )

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import structlog
 
-from octavo.ledger.recover import recovering
+from octavo.ledger.recover import recovery_state
 from tests.model.explorer import Found, explore
 from tests.model.world import World
 
@@ -69,8 +69,8 @@ def alone() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
     try:
         with (
-            patch.object(recovering, "READ_AHEAD_MIN", 1),
-            patch.object(recovering, "READ_AHEAD_MAX", 1),
+            patch.object(recovery_state, "READ_AHEAD_MIN", 1),
+            patch.object(recovery_state, "READ_AHEAD_MAX", 1),
         ):
             yield
     finally:

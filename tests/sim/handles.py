@@ -7,7 +7,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from octavo.bookie.gc.compaction import Kept
-from octavo.ledger.read.race import AllFailed
+from octavo.ledger.read.speculative_read import AllFailed
 from octavo.protocol.codes import OctavoError
 from tests.sim.process import ProcessCrashed
 

@@ -216,7 +216,7 @@ class MetadataLine:
         assert self._process is not None
         if self._process.alive and not (self._closed and call.future.done()):
             self._do(call)
-        # A writer that waits for the lock of an embedded store takes its write with it when it ends.
+        # Who ends while it waits for the lock of an embedded store takes its write with it.
 
     def _do(self, call: _Call) -> None:
         server = self._server

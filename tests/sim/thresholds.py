@@ -118,12 +118,12 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.ledger.read.reader:_SINGLE_READS_MAX": (1, 3),
     "octavo.ledger.records:_PAUSE_S_MAX": (0.05, 0.2),
     "octavo.ledger.records:_PAUSE_S_MIN": (0.001, 0.01),
-    "octavo.ledger.recover.recovering:READ_AHEAD_BYTES_MAX": (1, 300),
+    "octavo.ledger.recover.recovery_state:READ_AHEAD_BYTES_MAX": (1, 300),
     "octavo.ledger.recover.recovery:_BUSY_PAUSE_S": (0.001, 0.1),
     "octavo.ledger.recover.recovery:_RESTARTS_MAX": (1, 2),
-    "octavo.ledger.write.replication:_ANNOUNCE_PAUSE_S_MAX": (0.1, 1.0),
-    "octavo.ledger.write.sender:_WINDOW_MAX": (2, 8, 64),
-    "octavo.ledger.write.sender:_WINDOW_MIN": (1, 2),
+    "octavo.ledger.write.ensemble_writer:_ANNOUNCE_PAUSE_S_MAX": (0.1, 1.0),
+    "octavo.ledger.write.bookie_channel:_WINDOW_MAX": (2, 8, 64),
+    "octavo.ledger.write.bookie_channel:_WINDOW_MIN": (1, 2),
     "octavo.ledger.write.writer:_HELD_FACTOR_MAX": (1, 2),
     "octavo.metadata.election:_CLAIMS_TRIED_MAX": (1, 2),
     "octavo.metadata.election:_RETRY_DELAY_S": (0.001, 0.5),
@@ -167,8 +167,8 @@ IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
     "octavo.pipeline.offload_rules:OFFLOADS_MAX": ("octavo.pipeline.offload",),
 }
 READ_AHEAD_OF = (
-    ("octavo.ledger.recover.recovering", "READ_AHEAD_MIN"),
-    ("octavo.ledger.recover.recovering", "READ_AHEAD_MAX"),
+    ("octavo.ledger.recover.recovery_state", "READ_AHEAD_MIN"),
+    ("octavo.ledger.recover.recovery_state", "READ_AHEAD_MAX"),
 )
 READ_AHEAD = ((1, 1), (1, 4), (2, 8), (2, 8), (8, 128))
 """Entries that a recovery reads at once, at first and at most: in every seed, ledgers are short."""

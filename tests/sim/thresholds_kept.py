@@ -87,9 +87,9 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.members:_TOPICS_REMEMBERED
     """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
-        octavo.ledger.write.replication:_GIVE_UP_PAUSE_S
+        octavo.ledger.write.ensemble_writer:_GIVE_UP_PAUSE_S
         octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
-        octavo.client.encoding:* octavo.client.handing:* octavo.client.lane:*
+        octavo.client.encoding:* octavo.client.handing:* octavo.client.partition_queue:*
         octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
     """,
     "nobody in the simulator takes the ids of others: issues/test_squatted_ledger_ids does": """

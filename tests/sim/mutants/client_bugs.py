@@ -81,7 +81,7 @@ MUTANTS = (
     Mutant(
         "batch-takes-one-sequence",
         0,
-        "octavo/client/lane.py",
+        "octavo/client/partition_queue.py",
         "a producer counts batches where the broker counts messages",
         """The next batch begins at a sequence that the last one has used: it is taken for a repeat
         of that, its messages are nowhere, and their sender was told that they are stored.""",
@@ -89,7 +89,7 @@ MUTANTS = (
         "producers of the client, with batches of several messages",
         (
             Edit(
-                "octavo.client.lane:Lane.seal",
+                "octavo.client.partition_queue:PartitionQueue.seal",
                 "self._sequence + len(batch.items)",
                 "self._sequence + 1",
             ),

@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "stale-record-after-a-repair",
         0,
-        "writing.py",
+        "writer_state.py",
         "a writer that lost a compare-and-set to a repair writes the old holders back",
         """Somebody re-replicated an older fragment. The change is made again over what stands there
         by now; the edit takes its version only, so that the close takes the repair back.""",
@@ -144,7 +144,7 @@ MUTANTS = (
         "copies adopted of a ledger whose writer changes its ensemble",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing.conflict",
+                "octavo.ledger.write.writer_state:WriterState.conflict",
                 "self.metadata, self.version = current, version",
                 "self.version = version",
             ),
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "sent-from-what-was-let-go",
         0,
-        "sender.py",
+        "bookie_channel.py",
         "a bookie that fell behind is sent what the writer has let go",
         """What it does not owe any more may be gone. The line that passes over it looks redundant:
         whoever was sent everything never needs it.""",
@@ -199,7 +199,7 @@ MUTANTS = (
         "a bookie that is slow, or comes back, in a ledger of several bookies",
         (
             Edit(
-                "octavo.ledger.write.sender:Sender._due",
+                "octavo.ledger.write.bookie_channel:BookieChannel._due",
                 "    self._next = max(self._next, owed)\n",
                 "",
             ),

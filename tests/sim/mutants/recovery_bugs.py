@@ -41,12 +41,12 @@ MUTANTS = (
         "an ensemble change shortly before a recovery",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering.fenced",
+                "octavo.ledger.recover.recovery_state:RecoveryState.fenced",
                 "max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)",
                 "max(self._fences.values())",
             ),
             Edit(
-                "octavo.ledger.write.writing:Writing._changed",
+                "octavo.ledger.write.writer_state:WriterState._changed",
                 'assert kept[-1].first_entry <= newest.first_entry, "P32: never below the newest '
                 'fragment"',
                 "pass",
@@ -65,7 +65,7 @@ MUTANTS = (
         "a bookie that is gone for good, or hangs, at a recovery",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering.fenced",
+                "octavo.ledger.recover.recovery_state:RecoveryState.fenced",
                 "if not self._quorum.covers(self._fences.keys()):",
                 "if len(self._fences) < self._quorum.ensemble_size:",
             ),
@@ -100,18 +100,18 @@ MUTANTS = (
         "writers against recoverers",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering.fenced",
+                "octavo.ledger.recover.recovery_state:RecoveryState.fenced",
                 "if not self._quorum.covers(self._fences.keys()):",
                 "if not self._fences:",
             ),
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._start_reading",
+                "octavo.ledger.recover.recovery_state:RecoveryState._start_reading",
                 "return self._read_on()",
                 "self._end = -1 if start < 0 else None\n"
                 "    return self._read_on() + self._close_if_complete()",
             ),
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._take",
+                "octavo.ledger.recover.recovery_state:RecoveryState._take",
                 "return  # confirmed before: only its length was wanted",
                 "self._end = self._start\n        self._polls.clear()\n        return",
             ),
@@ -130,12 +130,12 @@ MUTANTS = (
         "a recovery while adds are under way",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._start_reading",
-                "self._writing = Writing(\n        self._metadata,",
-                "self._writing = Writing(\n        replace(self._metadata, ack_quorum=1),",
+                "octavo.ledger.recover.recovery_state:RecoveryState._start_reading",
+                "self._writing = WriterState(\n        self._metadata,",
+                "self._writing = WriterState(\n        replace(self._metadata, ack_quorum=1),",
             ),
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._write_back",
+                "octavo.ledger.recover.recovery_state:RecoveryState._write_back",
                 "for p in self._writing.live",
                 "for p in self._writing.live[: 1 if self._quorum.everywhere else None]",
             ),
@@ -170,7 +170,7 @@ MUTANTS = (
         "a recovery while bookies are down or their disks fail",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering.entry_unknown",
+                "octavo.ledger.recover.recovery_state:RecoveryState.entry_unknown",
                 "poll.unknown[bookie_id] = reason",
                 "poll.denied.add(bookie_id)",
             ),
@@ -188,7 +188,7 @@ MUTANTS = (
         "a recovery that replaces a bookie in the middle",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._read_on",
+                "octavo.ledger.recover.recovery_state:RecoveryState._read_on",
                 "bookies = self._metadata.fragment_of(entry_id).bookies",
                 "bookies = self._writing.metadata.fragment_of(entry_id).bookies",
             ),

@@ -17,10 +17,10 @@ BUGS = (
         one. Without that line its acks are ranges that came too early, for ever: with Qa = Qw,
         or when another bookie fails, the writer stands still.""",
         "S8",
-        "unit/ledger/test_writing.py",
+        "unit/ledger/test_writer_state.py",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing.returned",
+                "octavo.ledger.write.writer_state:WriterState.returned",
                 "        self.acks.join(position, self.lac)\n",
                 "",
             ),
@@ -32,10 +32,10 @@ BUGS = (
         """The look at who is down by now seems redundant after a change that went well. The writer
         goes on as if all were live, also where no ack quorum is left.""",
         "S8",
-        "unit/ledger/test_writing.py",
+        "unit/ledger/test_writer_state.py",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing._apply",
+                "octavo.ledger.write.writer_state:WriterState._apply",
                 "    if self.down:\n        return actions + self._choose()\n",
                 "",
             ),
@@ -62,15 +62,15 @@ BUGS = (
         """The confirmed entry is read for nothing but its length, so the early return seems to
         belong first.""",
         "S2 (the record says what the ledger holds)",
-        "unit/ledger/test_recovering.py",
+        "unit/ledger/test_recovery_state.py",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._take",
+                "octavo.ledger.recover.recovery_state:RecoveryState._take",
                 "    self._length = found.length\n    if entry_id <= self._start:\n",
                 "    if entry_id <= self._start:\n",
             ),
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._take",
+                "octavo.ledger.recover.recovery_state:RecoveryState._take",
                 "    assert entry_id == self._decided + 1\n",
                 "    self._length = found.length\n    assert entry_id == self._decided + 1\n",
             ),
@@ -226,8 +226,8 @@ BUGS = (
         """An off-by-one. When it falls silent there, nobody gives up on it: the recovery waits for
         ever, where it had a spare.""",
         "S8 (P35)",
-        "unit/ledger/test_recovering.py",
-        (Edit("octavo.ledger.recover.recovering:Recovering.is_owing", "<= last", "< last"),),
+        "unit/ledger/test_recovery_state.py",
+        (Edit("octavo.ledger.recover.recovery_state:RecoveryState.is_owing", "<= last", "< last"),),
     ),
     TestedBug(
         "patience-with-who-has-failed",
@@ -235,10 +235,10 @@ BUGS = (
         """Who asks the next one starts a patience of its own, which looks as if it replaced the
         other. Behind the last replica none is started, and the old one fires.""",
         "reads (an error that nobody expects)",
-        "unit/ledger/test_race.py",
+        "unit/ledger/test_speculative_read.py",
         (
             Edit(
-                "octavo.ledger.read.race:Race._ask_next",
+                "octavo.ledger.read.speculative_read:SpeculativeRead._ask_next",
                 "    self._cancel_timer()\n    replica",
                 "    replica",
             ),
@@ -253,7 +253,7 @@ BUGS = (
         "issues/test_striped_ledger_waits_for_nothing.py",
         (
             Edit(
-                "octavo.ledger.write.sender:Sender.push",
+                "octavo.ledger.write.bookie_channel:BookieChannel.push",
                 "    if self._owed >= chunk.first_entry:\n"
                 "        self._heard_at = now  # nothing was owed until now\n",
                 "",
@@ -269,7 +269,7 @@ BUGS = (
         "issues/test_last_entry_never_seen.py",
         (
             Edit(
-                "octavo.ledger.write.replication:Replication._announce_lac",
+                "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
                 "self._announcing_lac, self._told = lac, {}",
                 "self._announcing_lac = lac",
             ),
@@ -284,7 +284,7 @@ BUGS = (
         "issues/test_last_entry_never_seen.py",
         (
             Edit(
-                "octavo.ledger.write.replication:Replication._announce_lac",
+                "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
                 "        if not self.core.down:  # one that is down will have to be told\n"
                 "            self._announced_lac = lac\n"
                 "        return bool(self.core.down)\n",
@@ -341,10 +341,10 @@ BUGS = (
         """A copy was found, and one copy is enough everywhere else. It was never acked, and has no
         ack quorum to be written back to: the ledger cannot be closed, nor its topic opened.""",
         "S8",
-        "unit/ledger/test_recovering.py",
+        "unit/ledger/test_recovery_state.py",
         (
             Edit(
-                "octavo.ledger.recover.recovering:Recovering._decide",
+                "octavo.ledger.recover.recovery_state:RecoveryState._decide",
                 "if poll.found is not None and not barred:",
                 "if poll.found is not None:",
             ),
@@ -448,10 +448,10 @@ BUGS = (
         """A pause under way looks like a reason to return first. What was refused is kept by
         nobody then: the bookie counts as silent, and is replaced.""",
         "S8, copies",
-        "unit/ledger/test_sender.py",
+        "unit/ledger/test_bookie_channel.py",
         (
             Edit(
-                "octavo.ledger.write.sender:Sender.busy",
+                "octavo.ledger.write.bookie_channel:BookieChannel.busy",
                 "    self._again.append((first, last))\n"
                 "    self._again = _merged(self._again)\n"
                 "    if self._pause is not None:\n        return\n",
@@ -470,7 +470,7 @@ BUGS = (
         "issues/test_drain_waits_for_ever_after_a_return.py",
         (
             Edit(
-                "octavo.ledger.write.replication:Replication._release",
+                "octavo.ledger.write.ensemble_writer:EnsembleWriter._release",
                 "if acked_to < floor and position not in core.down:",
                 "if acked_to < floor:",
             ),

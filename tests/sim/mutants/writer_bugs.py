@@ -18,7 +18,7 @@ MUTANTS = (
         "a bookie that fails while its writer is idle, then a crash of the writer",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing.chosen",
+                "octavo.ledger.write.writer_state:WriterState.chosen",
                 "if not self._publish:",
                 "if not self._publish or self.lap == self.lac:",
             ),
@@ -37,7 +37,7 @@ MUTANTS = (
         "an ensemble change of a ledger with E > Qw",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing._apply",
+                "octavo.ledger.write.writer_state:WriterState._apply",
                 "    self.acks.join(position, self.lac)",
                 "    if self.quorum.holds(position, first):\n"
                 "            self.acks.join(position, self.lac)",
@@ -56,7 +56,7 @@ MUTANTS = (
         "two bookies failing within one round trip to the metadata store",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing.failed",
+                "octavo.ledger.write.writer_state:WriterState.failed",
                 "if self.state in (State.OPEN, State.STALLED):",
                 "if self.state in (State.OPEN, State.STALLED, State.PUBLISHING):",
             ),
@@ -74,7 +74,7 @@ MUTANTS = (
         "a close while a bookie is down and no spare is there",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing._closed_record",
+                "octavo.ledger.write.writer_state:WriterState._closed_record",
                 "last_entry=self.lac,",
                 "last_entry=self.metadata.fragments[-1].first_entry - 1\n"
                 "        if self.down\n"
@@ -115,7 +115,7 @@ MUTANTS = (
         "an ensemble change with adds under way",
         (
             Edit(
-                "octavo.ledger.write.writing:Writing._apply",
+                "octavo.ledger.write.writer_state:WriterState._apply",
                 "    self.acks.join(position, self.lac)\n",
                 "    pass\n",
             ),

@@ -14,8 +14,8 @@ import pytest
 from octavo.ledger.errors import BookieUnavailable, ReadFailed
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.quorum import quorum_of
-from octavo.ledger.read.race import AllFailed
 from octavo.ledger.read.reader import LedgerReader
+from octavo.ledger.read.speculative_read import AllFailed
 from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from octavo.protocol.entry import digest_for, pack_entry

@@ -11,8 +11,8 @@ import pytest
 
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
-from octavo.ledger.recover.recovering import WriteBack
 from octavo.ledger.recover.recovery import _BUSY_PAUSE_S, Recovery
+from octavo.ledger.recover.recovery_state import WriteBack
 from octavo.protocol.codes import (
     BookieIOError,
     Code,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from octavo.client import lane, sync
+from octavo.client import partition_queue, sync
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, ProducerFailed
 from octavo.client.subscription import WAIT_S_MAX, Subscription
@@ -26,7 +26,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 async def test_messages_of_one_batch(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "MESSAGES_PER_BATCH_MAX", 3)
+    monkeypatch.setattr(partition_queue, "MESSAGES_PER_BATCH_MAX", 3)
     async with AsyncClient(broker.url) as client:
         producer = await client.producer("t", linger_ms=60_000)
         for number in range(7):
@@ -39,7 +39,7 @@ async def test_messages_of_one_batch(broker: FakeBroker, monkeypatch: pytest.Mon
 async def test_a_producer_that_has_used_its_last_epoch_ends(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lane, "EPOCH_MAX", 1)
+    monkeypatch.setattr(partition_queue, "EPOCH_MAX", 1)
     faults = iter(["422", None, "422"])
     broker.fault = lambda: next(faults)
     async with AsyncClient(broker.url) as client:

@@ -44,7 +44,7 @@ def partition(number: int) -> Any:
 def broker(numbers: list[int]) -> Any:
     """Serves these partitions, with a writer for each that listens to one bookie."""
     writers = {SimpleWriter(): None for _ in numbers}
-    listeners = {writer._replication: None for writer in writers}
+    listeners = {writer._ensemble_writer: None for writer in writers}
     return SimpleNamespace(
         broker=SimpleNamespace(partitions=lambda: [partition(n) for n in numbers]),
         ledgers=SimpleNamespace(
@@ -61,7 +61,7 @@ class SimpleWriter:
     """One that is registered."""
 
     def __init__(self) -> None:
-        self._replication = object()
+        self._ensemble_writer = object()
 
 
 def as_it_should_be() -> dict[str, list[int]]:

@@ -17,8 +17,8 @@ from octavo.broker.errors import StaleProducerEpoch
 from octavo.broker.state.dedup import ProducerTable
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.quorum import Acks, Quorum
-from octavo.ledger.recover.recovering import Recovering
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.recover.recovery_state import RecoveryState
+from octavo.ledger.write.writer_state import WriterState
 from octavo.metadata.cookie import Cookie
 from octavo.metadata.ledgers import Fragment, LedgerMetadata
 from octavo.protocol.codes import OctavoError
@@ -126,7 +126,7 @@ def _down(bookie: str) -> BookieUnavailable:
 
 def _fence_answers(*bookies: str) -> str:
     """What a recovery does when these answer the fence, knowing nothing of the ledger."""
-    core = Recovering(7)
+    core = RecoveryState(7)
     fragments = (Fragment(0, ("x", "y", "z")), Fragment(5, ("a", "b", "c")))
     core.metadata_read(LedgerMetadata(7, 3, 3, 2, fragments), 0)
     core.written(1)
@@ -135,14 +135,14 @@ def _fence_answers(*bookies: str) -> str:
 
 def _late_failure() -> str:
     """A bookie fails while nothing is pending."""
-    core = Writing(_metadata(), 0)
+    core = WriterState(_metadata(), 0)
     core.failed("a", _down("a"))
     return str(core.chosen({0: "s"}))
 
 
 def _acks_after_a_change(e: int, qw: int, replaced: str, stays: tuple[str, ...]) -> int:
     """The LAC after a change, when the bookie that was replaced had acked what others had not."""
-    core = Writing(_metadata(e, qw, 2), 0)
+    core = WriterState(_metadata(e, qw, 2), 0)
     core.push(2)
     for bookie in (replaced, *stays):
         core.acked(bookie, 1, 1)
@@ -156,7 +156,7 @@ def _acks_after_a_change(e: int, qw: int, replaced: str, stays: tuple[str, ...])
 
 
 def _close_after_a_failure() -> str:
-    core = Writing(_metadata(), 0)
+    core = WriterState(_metadata(), 0)
     core.push(2)
     core.acked("a", 0, 1)
     core.acked("b", 0, 1)
@@ -205,7 +205,7 @@ def _older_epoch() -> object:
 
 
 def _two_failures() -> str:
-    core = Writing(_metadata(), 0)
+    core = WriterState(_metadata(), 0)
     core.failed("a", _down("a"))
     core.chosen({0: "s"})
     return str(core.failed("b", _down("b")))

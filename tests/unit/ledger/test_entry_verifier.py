@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.ledger.read.opened import opener_for
+from octavo.ledger.read.entry_verifier import verifier_for
 from octavo.protocol.codes import DigestMismatch
 from octavo.protocol.entry import DigestType, digest_for, pack_entry, unpack_entry
 from tests.ledger_world import new_ledger
@@ -18,7 +18,7 @@ def test_same_as_the_general_way(digest_type: DigestType, payload: bytes) -> Non
     metadata = replace(new_ledger(), digest_type=digest_type, password=b"pw")
     digest = digest_for(digest_type, b"pw")
     data = pack_entry(digest, 7, 3, 2, 999, payload)
-    opened = opener_for(metadata)
+    opened = verifier_for(metadata)
     assert opened(3, data) == unpack_entry(digest, 7, 3, data)
     assert opened(-1, data) == opened(3, data), "the last-entry read takes any"
     assert type(opened(3, data).payload) is bytes

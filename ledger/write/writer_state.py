@@ -1,8 +1,8 @@
 """The writer of one ledger as a pure state machine: what is pending, confirmed, replaced, closed.
 
 Events are method calls, what must be done comes back as a list of actions, in order. No clock, no
-sockets, no asyncio: `writer.py` drives it for a ledger's owner, `recover/recovering.py` reuses it
-for write-backs (`publish=False`: changes of the ensemble then stay in memory, P31).
+sockets, no asyncio: `writer.py` drives it for a ledger's owner, `recover/recovery_state.py` reuses
+it for write-backs (`publish=False`: changes of the ensemble then stay in memory, P31).
 
 Promises: entries are confirmed in order (P13), by Qa bookies that the *published* ensemble names
 (P15, BookKeeper #4097), never while a change of the ensemble is unresolved (P14). A fragment
@@ -34,7 +34,7 @@ from octavo.ledger.actions import (
     Send,
     Stalled,
     WriteMetadata,
-    WritingAction,
+    WriterAction,
 )
 from octavo.ledger.errors import LedgerFenced, NotEnoughBookies, WriteRefused
 from octavo.ledger.quorum import Acks, quorum_of
@@ -71,11 +71,11 @@ ADDABLE = (State.OPEN, State.CHOOSING, State.PUBLISHING, State.STALLED)
 """Entries may be pushed; they are confirmed once the state is OPEN again."""
 
 
-_NONE: list[WritingAction] = []
+_NONE: list[WriterAction] = []
 """Shared and never changed: the hot path answers most acks with nothing to do."""
 
 
-class Writing:
+class WriterState:
     """One ledger's pending adds and its ensemble. Not for two threads."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Writing:
         """The positions to send adds to."""
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
-    def acked(self, bookie_id: str, first: int, last: int) -> list[WritingAction]:
+    def acked(self, bookie_id: str, first: int, last: int) -> list[WriterAction]:
         """`bookie_id` stored `first` … `last`. Counts for members of the ensemble alone (P15)."""
         try:
             position = self.ensemble.index(bookie_id)
@@ -134,7 +134,7 @@ class Writing:
         self.acks.add(position, first, last)
         return self._confirm() if self.state is State.OPEN else _NONE
 
-    def _confirm(self) -> list[WritingAction]:
+    def _confirm(self) -> list[WriterAction]:
         assert self.state is State.OPEN, "P14: no ack while a change is unresolved"
         confirmed = self.acks.confirmed(self.lac, self.lap)
         if confirmed == self.lac:
@@ -143,7 +143,7 @@ class Writing:
         self.lac = confirmed
         return [Confirmed(confirmed)]
 
-    def refused(self, bookie_id: str, error: OctavoError) -> list[WritingAction]:
+    def refused(self, bookie_id: str, error: OctavoError) -> list[WriterAction]:
         """`bookie_id` answered that the ledger may not be written: fenced, or a wrong key.
 
         One such answer suffices, from any bookie of the ensemble: the fence is durable there.
@@ -155,7 +155,7 @@ class Writing:
 
     # ------------------------------------------------------------------ failures and spares
 
-    def failed(self, bookie_id: str, reason: OctavoError) -> list[WritingAction]:
+    def failed(self, bookie_id: str, reason: OctavoError) -> list[WriterAction]:
         """`bookie_id` failed or timed out, be it for an add that was confirmed long ago (P18)."""
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
@@ -167,7 +167,7 @@ class Writing:
             return self._choose()
         return []
 
-    def returned(self, bookie_id: str) -> list[WritingAction]:
+    def returned(self, bookie_id: str) -> list[WriterAction]:
         """A bookie that failed answers again: it gets what is unconfirmed, if still a member."""
         if self.state not in (State.OPEN, State.STALLED) or bookie_id not in self.ensemble:
             return []
@@ -180,20 +180,20 @@ class Writing:
             # What it missed is confirmed by others; it counts anew from here on.
             self.acks.join(position, self.lac)
             reached = self.lac
-        actions: list[WritingAction] = [Send(position, bookie_id, reached + 1)]
+        actions: list[WriterAction] = [Send(position, bookie_id, reached + 1)]
         return actions + self._go_on()
 
-    def spares_changed(self) -> list[WritingAction]:
+    def spares_changed(self) -> list[WriterAction]:
         """Other bookies are available now: a delayed change may become possible."""
         if self.down and self.state in (State.OPEN, State.STALLED):
             return self._choose()
         return []
 
-    def abandon(self, error: OctavoError) -> list[WritingAction]:
+    def abandon(self, error: OctavoError) -> list[WriterAction]:
         """The process stops writing without closing the ledger."""
         return self._end(error) if self.state in (*ADDABLE, State.CLOSING) else []
 
-    def give_up(self) -> list[WritingAction]:
+    def give_up(self) -> list[WriterAction]:
         """The time allowed by `Stalled` is over."""
         if self.state is not State.STALLED:
             return []
@@ -206,15 +206,15 @@ class Writing:
             )
         )
 
-    def _choose(self) -> list[WritingAction]:
+    def _choose(self) -> list[WriterAction]:
         self._enter(State.CHOOSING)
         return self._ask()
 
-    def _ask(self) -> list[WritingAction]:
+    def _ask(self) -> list[WriterAction]:
         self._asked = tuple(sorted(self.down))
         return [ChooseReplacements(self._asked, tuple(self.ensemble))]
 
-    def chosen(self, spares: Mapping[int, str]) -> list[WritingAction]:
+    def chosen(self, spares: Mapping[int, str]) -> list[WriterAction]:
         """Answers `ChooseReplacements`: a spare for each position that can have one."""
         if self.state is not State.CHOOSING:
             return []
@@ -231,7 +231,7 @@ class Writing:
         self._enter(State.PUBLISHING)
         return [WriteMetadata(self._changed(self.metadata), self.version)]
 
-    def _do_without(self) -> list[WritingAction]:
+    def _do_without(self) -> list[WriterAction]:
         bookies = tuple(self.ensemble[p] for p in sorted(self.down))
         if not self.quorum.writable(self.live):
             self._enter(State.STALLED)
@@ -239,7 +239,7 @@ class Writing:
         self._enter(State.OPEN)
         return [ChangeDelayed(bookies), *self._confirm()]
 
-    def _go_on(self) -> list[WritingAction]:
+    def _go_on(self) -> list[WriterAction]:
         if self.state is State.STALLED and self.quorum.writable(self.live):
             self._enter(State.OPEN)
         return self._confirm() if self.state is State.OPEN else []
@@ -258,11 +258,11 @@ class Writing:
             kept = kept[:-1]
         return replace(metadata, fragments=(*kept, newest))
 
-    def _apply(self, metadata: LedgerMetadata, version: int) -> list[WritingAction]:
+    def _apply(self, metadata: LedgerMetadata, version: int) -> list[WriterAction]:
         """The change holds: forget the acks of the replaced, send anew, count again."""
         self.metadata, self.version = metadata, version
         old, first = tuple(self.ensemble), self.lac + 1
-        actions: list[WritingAction] = []
+        actions: list[WriterAction] = []
         for position, spare in sorted(self._planned.items()):
             self.ensemble[position] = spare
             self.acks.join(position, self.lac)
@@ -279,7 +279,7 @@ class Writing:
         self._enter(State.OPEN)
         return actions + self._confirm()
 
-    def written(self, version: int) -> list[WritingAction]:
+    def written(self, version: int) -> list[WriterAction]:
         """The compare-and-set that was asked for took place."""
         if self.state is State.CLOSING:
             return self._closed(self._closed_record(self.metadata))
@@ -287,7 +287,7 @@ class Writing:
             return []
         return self._apply(self._changed(self.metadata), version)
 
-    def conflict(self, current: LedgerMetadata, version: int) -> list[WritingAction]:
+    def conflict(self, current: LedgerMetadata, version: int) -> list[WriterAction]:
         """The compare-and-set lost, or its answer did; `current` is what stands there now."""
         if self.state is State.CLOSING:
             return self._close_conflict(current, version)
@@ -305,7 +305,7 @@ class Writing:
             return self._begin_close()
         return [WriteMetadata(self._changed(current), version)]
 
-    def metadata_lost(self, error: OctavoError) -> list[WritingAction]:
+    def metadata_lost(self, error: OctavoError) -> list[WriterAction]:
         """The metadata store cannot be reached, or the record is gone."""
         if self.state is State.PUBLISHING:
             self._lost = self._changed(self.metadata).fragments[-1]
@@ -315,7 +315,7 @@ class Writing:
 
     # ------------------------------------------------------------------ the end
 
-    def close(self, length: int) -> list[WritingAction]:
+    def close(self, length: int) -> list[WriterAction]:
         """Stop, and close at the last confirmed entry; `length` is the payload bytes up to it."""
         assert self.state is not State.CLOSED
         if self._fenced or self._close_length is not None:
@@ -323,7 +323,7 @@ class Writing:
         self._close_length = length
         return [] if self.state is State.PUBLISHING else self._begin_close()
 
-    def _begin_close(self) -> list[WritingAction]:
+    def _begin_close(self) -> list[WriterAction]:
         self._enter(State.CLOSING)
         return [WriteMetadata(self._closed_record(self.metadata), self.version)]
 
@@ -333,7 +333,7 @@ class Writing:
             metadata, state=LedgerState.CLOSED, last_entry=self.lac, length=self._close_length
         )
 
-    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[WritingAction]:
+    def _close_conflict(self, current: LedgerMetadata, version: int) -> list[WriterAction]:
         if current.state is LedgerState.CLOSED:
             same = (current.last_entry, current.length) == (self.lac, self._close_length)
             return self._closed(current) if same else self._fenced_by(current)
@@ -344,12 +344,12 @@ class Writing:
         self.metadata, self.version = current, version
         return self._begin_close()
 
-    def _closed(self, metadata: LedgerMetadata) -> list[WritingAction]:
+    def _closed(self, metadata: LedgerMetadata) -> list[WriterAction]:
         self.metadata = metadata
         self._enter(State.CLOSED)
         return [Closed(metadata)]
 
-    def _fenced_by(self, current: LedgerMetadata) -> list[WritingAction]:
+    def _fenced_by(self, current: LedgerMetadata) -> list[WriterAction]:
         self._fenced = True
         found = (
             f"closed by another at entry {current.last_entry}"
@@ -358,7 +358,7 @@ class Writing:
         )
         return self._end(LedgerFenced(f"ledger {current.ledger_id} is {found}"))
 
-    def _foreign(self, current: LedgerMetadata) -> list[WritingAction]:
+    def _foreign(self, current: LedgerMetadata) -> list[WriterAction]:
         self._fenced = True
         return self._end(
             LedgerFenced(
@@ -367,7 +367,7 @@ class Writing:
             )
         )
 
-    def _end(self, error: OctavoError) -> list[WritingAction]:
+    def _end(self, error: OctavoError) -> list[WriterAction]:
         self._enter(State.ENDED)
         self._planned = {}
         self._close_length = None

@@ -33,17 +33,17 @@ from octavo.ledger.actions import (
     Fence,
     FenceHolds,
     Read,
-    RecoveringAction,
+    RecoveryAction,
     Send,
     Stalled,
     WriteBack,
     WriteMetadata,
-    WritingAction,
+    WriterAction,
 )
 from octavo.ledger.errors import BookieUnavailable, RecoveryFailed
 from octavo.ledger.quorum import quorum_of
-from octavo.ledger.write import writing
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.write import writer_state
+from octavo.ledger.write.writer_state import WriterState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import OctavoError, Unauthorized
 
@@ -83,7 +83,7 @@ class _Poll:
     unknown: dict[str, str] = field(default_factory=dict)
 
 
-class Recovering:
+class RecoveryState:
     """One recovery of one ledger."""
 
     def __init__(self, ledger_id: int) -> None:
@@ -104,7 +104,7 @@ class Recovering:
         self._read_ahead = READ_AHEAD_MIN
         self._end: int | None = None
         self._length = 0
-        self._writing: Writing | None = None
+        self._writing: WriterState | None = None
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -127,7 +127,7 @@ class Recovering:
 
     # ------------------------------------------------------------------ steps 1 and 2
 
-    def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[RecoveringAction]:
+    def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[RecoveryAction]:
         """Step 1. Also starts over when the record changed under a recovery."""
         assert metadata.ledger_id == self.ledger_id
         self._reset()
@@ -141,7 +141,7 @@ class Recovering:
         self.state = State.MARKING
         return [WriteMetadata(replace(metadata, state=LedgerState.IN_RECOVERY), version)]
 
-    def written(self, version: int) -> list[RecoveringAction]:
+    def written(self, version: int) -> list[RecoveryAction]:
         """The compare-and-set that was asked for took place."""
         if self.state is State.MARKING:
             self._metadata = replace(self._metadata, state=LedgerState.IN_RECOVERY)
@@ -151,7 +151,7 @@ class Recovering:
         self.state = State.DONE
         return [Done(self._closed_record(), version, adopted=False)]
 
-    def conflict(self, current: LedgerMetadata, version: int) -> list[RecoveringAction]:
+    def conflict(self, current: LedgerMetadata, version: int) -> list[RecoveryAction]:
         """The compare-and-set lost; `current` is what stands there now."""
         if (
             self.state is State.CLOSING
@@ -165,13 +165,13 @@ class Recovering:
 
     # ------------------------------------------------------------------ step 3
 
-    def _fence(self) -> list[RecoveringAction]:
+    def _fence(self) -> list[RecoveryAction]:
         self.state = State.FENCING
         ensemble = self._metadata.fragments[-1].bookies
         self._fences.update(dict.fromkeys(self._squatted, -1))
         return [Fence(bookie) for bookie in ensemble]
 
-    def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveringAction]:
+    def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveryAction]:
         """The bookie is fenced, durably; −1 also when it never heard of the ledger.
 
         Answers count by who gave them: one that was asked before the recovery started over says
@@ -187,7 +187,7 @@ class Recovering:
         start = max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)
         return [FenceHolds(start), *self._start_reading(start)]
 
-    def squatted(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+    def squatted(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
         """The bookie has the ledger's id under the key of somebody else, durably.
 
         It has never stored an entry for us and never will, which is all that a fence is for; what
@@ -208,7 +208,7 @@ class Recovering:
         self._squatted = known
         return self._fence()
 
-    def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+    def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
         """No answer, or an error: this bookie is not known to be fenced."""
         down = isinstance(error, BookieUnavailable)  # one that answers may still store entries
         if down and self.state is State.READING:
@@ -220,7 +220,7 @@ class Recovering:
             return self._fail(error)
         return self._not_counted(bookie_id, error)
 
-    def _takes_nothing(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+    def _takes_nothing(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
         """Too late to matter for the fence. What is being written back needs another bookie now;
         when nothing is, this one is known to be down once something will be."""
         back = self._writing
@@ -231,7 +231,7 @@ class Recovering:
         back.down.setdefault(back.ensemble.index(bookie_id), error)
         return []
 
-    def fence_unknown(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+    def fence_unknown(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
         """The bookie is fenced, but has lost data: what it knows of the LAC says nothing (#2612).
 
         It is not one of those that must answer; it takes what is written back.
@@ -242,7 +242,7 @@ class Recovering:
         self._unsure[ensemble.index(bookie_id)] = None
         return self._not_counted(bookie_id, error)
 
-    def _not_counted(self, bookie_id: str, error: OctavoError) -> list[RecoveringAction]:
+    def _not_counted(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
         """Fail when the bookies that may still answer cannot cover the ensemble."""
         ensemble = self._metadata.fragments[-1].bookies
         self._fence_failures[ensemble.index(bookie_id)] = error
@@ -259,10 +259,10 @@ class Recovering:
 
     # ------------------------------------------------------------------ steps 4 and 5
 
-    def _start_reading(self, start: int) -> list[RecoveringAction]:
+    def _start_reading(self, start: int) -> list[RecoveryAction]:
         self.state = State.READING
         self._start = self._decided = start
-        self._writing = Writing(
+        self._writing = WriterState(
             self._metadata, self._version, last_add_confirmed=start, publish=False
         )
         for position, error in (self._fence_failures | self._squatted).items():
@@ -272,11 +272,11 @@ class Recovering:
         self._next_read = max(start, 0)
         return self._read_on()
 
-    def _read_on(self) -> list[RecoveringAction]:
+    def _read_on(self) -> list[RecoveryAction]:
         assert self._writing is not None
         if self.state is not State.READING:
             return []
-        actions: list[RecoveringAction] = []
+        actions: list[RecoveryAction] = []
         limit = min(self._decided, self._writing.lac + READ_AHEAD_MAX) + self._read_ahead
         while self._end is None and self._next_read <= limit:
             entry_id = self._next_read
@@ -287,7 +287,7 @@ class Recovering:
             self._next_read += 1
         return actions
 
-    def entry_found(self, entry_id: int, data: bytes, length: int) -> list[RecoveringAction]:
+    def entry_found(self, entry_id: int, data: bytes, length: int) -> list[RecoveryAction]:
         """One replica gave the entry, whole and with a good digest: it exists."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or poll.found is not None:
@@ -295,7 +295,7 @@ class Recovering:
         poll.found = Found(data, length)
         return self._decide()
 
-    def entry_absent(self, entry_id: int, bookie_id: str) -> list[RecoveringAction]:
+    def entry_absent(self, entry_id: int, bookie_id: str) -> list[RecoveryAction]:
         """One replica, fenced and with its disk intact, denies the entry."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
@@ -303,7 +303,7 @@ class Recovering:
         poll.denied.add(bookie_id)
         return self._decide()
 
-    def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[RecoveringAction]:
+    def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[RecoveryAction]:
         """No answer, a damaged copy, a disk error: never a denial (P29)."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
@@ -311,9 +311,9 @@ class Recovering:
         poll.unknown[bookie_id] = reason
         return self._decide()
 
-    def _decide(self) -> list[RecoveringAction]:
+    def _decide(self) -> list[RecoveryAction]:
         """Take the polled entries in order as far as each is certain."""
-        actions: list[RecoveringAction] = []
+        actions: list[RecoveryAction] = []
         first = self._decided + 1
         while self._end is None:
             entry_id = min(self._polls, default=-1)
@@ -357,37 +357,37 @@ class Recovering:
             f"{self._quorum.denials} denials or one good copy needed ({'; '.join(said)})"
         )
 
-    def _write_back(self, first: int) -> list[RecoveringAction]:
+    def _write_back(self, first: int) -> list[RecoveryAction]:
         assert self._writing is not None
         if self._decided < first:
             return []
         self._writing.push(self._decided - first + 1)
-        actions: list[RecoveringAction] = [
+        actions: list[RecoveryAction] = [
             WriteBack(p, self._writing.ensemble[p], first, self._decided)
             for p in self._writing.live
         ]
         # Bookies that did not answer the fence are replaced now that there is need of them.
         return actions + self._translate(self._writing.spares_changed())
 
-    def acked(self, bookie_id: str, first: int, last: int) -> list[RecoveringAction]:
+    def acked(self, bookie_id: str, first: int, last: int) -> list[RecoveryAction]:
         """A bookie stored what was written back."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.acked(bookie_id, first, last))
 
-    def failed(self, bookie_id: str, reason: OctavoError) -> list[RecoveringAction]:
+    def failed(self, bookie_id: str, reason: OctavoError) -> list[RecoveryAction]:
         """A bookie could not be written back to."""
         if self._writing is None or self.state is not State.READING:
             return []
         return self._written_back(self._writing.failed(bookie_id, reason))
 
-    def chosen(self, spares: Mapping[int, str]) -> list[RecoveringAction]:
+    def chosen(self, spares: Mapping[int, str]) -> list[RecoveryAction]:
         """Answers `ChooseReplacements`."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.chosen(spares))
 
-    def _written_back(self, done: list[WritingAction]) -> list[RecoveringAction]:
+    def _written_back(self, done: list[WriterAction]) -> list[RecoveryAction]:
         if self.state is not State.READING:
             return []
         actions = self._translate(done)
@@ -395,10 +395,10 @@ class Recovering:
             return actions
         return actions + self._read_on() + self._close_if_complete()
 
-    def _translate(self, done: list[WritingAction]) -> list[RecoveringAction]:
+    def _translate(self, done: list[WriterAction]) -> list[RecoveryAction]:
         """What the write-back's own machine wants, in terms of a recovery."""
         assert self._writing is not None
-        actions: list[RecoveringAction] = []
+        actions: list[RecoveryAction] = []
         for action in done:
             match action:
                 case Confirmed(last_entry):
@@ -421,10 +421,10 @@ class Recovering:
 
     # ------------------------------------------------------------------ step 6
 
-    def _close_if_complete(self) -> list[RecoveringAction]:
+    def _close_if_complete(self) -> list[RecoveryAction]:
         assert self._writing is not None
         complete = self.state is State.READING and self._end == self._writing.lac
-        if not complete or self._writing.state is not writing.State.OPEN or self._polls:
+        if not complete or self._writing.state is not writer_state.State.OPEN or self._polls:
             return []
         self.state = State.CLOSING
         return [WriteMetadata(self._closed_record(), self._version)]
@@ -444,6 +444,6 @@ class Recovering:
             length=self._length,
         )
 
-    def _fail(self, error: OctavoError) -> list[RecoveringAction]:
+    def _fail(self, error: OctavoError) -> list[RecoveryAction]:
         self.state = State.FAILED
         return [Failed(error)]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from octavo.ledger.errors import BookieUnavailable
-from octavo.ledger.read.race import AllFailed, Answer, Race
+from octavo.ledger.read.speculative_read import AllFailed, Answer, SpeculativeRead
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 
@@ -36,7 +36,7 @@ class Replicas:
         self.answers[replica](None, f"of {replica}")
 
     async def race(self, names: str) -> asyncio.Task[tuple[str, str]]:
-        race = asyncio.create_task(Race([*names], self.ask, PATIENCE_S).run())
+        race = asyncio.create_task(SpeculativeRead([*names], self.ask, PATIENCE_S).run())
         await asyncio.sleep(0.0)
         return race
 

@@ -1,7 +1,7 @@
 """What one position of a ledger's ensemble has been sent, and what it is to be sent next.
 
 In the common case a new chunk goes straight to the connection, the same bytes for every bookie.
-A sender falls behind when its connection is not there or takes no more bytes, or its bookie
+A channel falls behind when its connection is not there or takes no more bytes, or its bookie
 answered `TooManyRequests`: then it pumps from what `Pending` holds, at its own pace, and slows
 down rather than fail (the window halves, and grows with every ack).
 """
@@ -15,7 +15,7 @@ from octavo.ledger.bookies.bookies import Bookie
 from octavo.ledger.bookies.connection import AddSink, BookieConnection
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.pending import Chunk, Pending
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.write.writer_state import WriterState
 from octavo.protocol.entry import Buffer
 
 _WINDOW_MIN = 16
@@ -23,13 +23,13 @@ _WINDOW_MAX = 65_536
 """A window that has grown so wide bounds nothing: it is taken away."""
 
 
-class Sender:
+class BookieChannel:
     """One bookie of one writer's ensemble."""
 
     def __init__(
         self,
         sink: AddSink,
-        core: Writing,
+        core: WriterState,
         pending: Pending,
         position: int,
         bookie: Bookie,

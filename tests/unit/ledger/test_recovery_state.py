@@ -8,7 +8,7 @@ import pytest
 
 from octavo.ledger.actions import Done, EndFound, Failed, FenceHolds, Read, WriteMetadata
 from octavo.ledger.errors import RecoveryFailed
-from octavo.ledger.recover.recovering import Recovering
+from octavo.ledger.recover.recovery_state import RecoveryState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import Unauthorized
 from tests.ledger_world import Recoverer, World, content, new_ledger
@@ -193,7 +193,7 @@ def test_42_no_such_ledger_counts_but_a_failure_beside_it_does_not() -> None:
 
 def test_a_wrong_key_ends_the_recovery_at_once() -> None:
     """P49, no. 26."""
-    core = Recovering(7)
+    core = RecoveryState(7)
     core.metadata_read(new_ledger(state=LedgerState.IN_RECOVERY), 1)
     (result,) = core.fence_failed("a", Unauthorized("wrong key"))
     assert isinstance(result, Failed)
@@ -429,7 +429,7 @@ def test_a_recovery_that_failed_can_be_tried_again() -> None:
 
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
 def test_the_mark_is_written_once(state: LedgerState) -> None:
-    core = Recovering(7)
+    core = RecoveryState(7)
     actions = core.metadata_read(new_ledger(state=state), 4)
     marks = [a for a in actions if isinstance(a, WriteMetadata)]
     assert len(marks) == (state is LedgerState.OPEN)
@@ -437,7 +437,7 @@ def test_the_mark_is_written_once(state: LedgerState) -> None:
 
 def test_who_acked_all_but_the_last_still_owes() -> None:
     """Else nobody tells that it is silent, and a recovery that wrote one entry back never ends."""
-    core = Recovering(7)
+    core = RecoveryState(7)
     core.metadata_read(replace(new_ledger(), state=LedgerState.IN_RECOVERY), 1)
     for bookie in "abc":
         core.fenced(bookie, -1)

@@ -1,4 +1,4 @@
-"""Keeps one open ledger's entries on its ensemble: drives `writing.py` over real bookies.
+"""Keeps one open ledger's entries on its ensemble: drives `writer_state.py` over real bookies.
 
 Between `LedgerWriter`, which has callers, and the bookies, which answer: what is flushed goes to
 every live position; acks, refusals, broken connections and the clock become events of the pure
@@ -23,16 +23,16 @@ from octavo.ledger.actions import (
     Send,
     Stalled,
     WriteMetadata,
-    WritingAction,
+    WriterAction,
 )
-from octavo.ledger.bookies.bookies import Lane
+from octavo.ledger.bookies.bookies import RequestClass
 from octavo.ledger.context import LedgerContext
 from octavo.ledger.errors import BookieUnavailable, LedgerFenced
 from octavo.ledger.records import ChangeLost, ChangeWritten, change_record
-from octavo.ledger.write import writing
+from octavo.ledger.write import writer_state
+from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
-from octavo.ledger.write.sender import Sender
-from octavo.ledger.write.writing import State, Writing
+from octavo.ledger.write.writer_state import State, WriterState
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.codes import Code, OctavoError, error_for
 from octavo.protocol.extension import Op
@@ -61,21 +61,21 @@ class ReplicationOwner(Protocol):
         """Something that a person, or the end of the writer, depends on."""
 
 
-class Replication:
+class EnsembleWriter:
     """The ensemble of one open ledger."""
 
     def __init__(
         self, client: LedgerContext, metadata: LedgerMetadata, version: int, owner: ReplicationOwner
     ) -> None:
-        self.core = Writing(metadata, version)
+        self.core = WriterState(metadata, version)
         self.pending = Pending(metadata, self.core.quorum)
         self._client = client
         self._options = client.options
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._ledger_id = metadata.ledger_id
-        self._senders: list[Sender] = []
-        self._by_bookie: dict[str, Sender] = {}
+        self._channels: list[BookieChannel] = []
+        self._by_bookie: dict[str, BookieChannel] = {}
         self._stall: asyncio.TimerHandle | None = None
         self._stalled_lac = -1
         self._announced_lac = -1
@@ -99,8 +99,8 @@ class Replication:
             core.push(stop - start)
             start = stop
             frames = pending.frames(chunk) if core.quorum.everywhere else None
-            for sender in self._senders:
-                sender.push(chunk, frames, now)
+            for channel in self._channels:
+                channel.push(chunk, frames, now)
         self._announced_lac = max(self._announced_lac, lac)
         self._client.keep_ticking(self)
 
@@ -108,21 +108,21 @@ class Replication:
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
         """A bookie stored these entries."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is None:
+        channel = self._by_bookie.get(bookie_id)
+        if channel is None:
             return
-        sender.heard(self._loop.time(), last - first + 1)
+        channel.heard(self._loop.time(), last - first + 1)
         self.perform(self.core.acked(bookie_id, first, last))
         self._release()
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
         """A bookie did not store these entries."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is None:
+        channel = self._by_bookie.get(bookie_id)
+        if channel is None:
             return
         what = f"bookie {bookie_id}: add of ledger {self._ledger_id} entries {first} to {last}"
         if code == Code.TOO_MANY_REQUESTS:
-            sender.busy(self._loop.time(), first, last)
+            channel.busy(self._loop.time(), first, last)
         elif code in _FATAL:
             error = LedgerFenced(what) if code == Code.FENCED else error_for(code, what)
             self.perform(self.core.refused(bookie_id, error))
@@ -133,12 +133,12 @@ class Replication:
 
     def bookie_up(self, bookie_id: str) -> None:
         """A connection stands."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is not None:
-            sender.attach(self._loop.time())
+        channel = self._by_bookie.get(bookie_id)
+        if channel is not None:
+            channel.attach(self._loop.time())
             self.perform(self.core.returned(bookie_id))
             self._release()
-            sender.pump()
+            channel.pump()
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
         """The connection broke, and with it what was under way."""
@@ -149,13 +149,13 @@ class Replication:
 
     def bookie_writable(self, bookie_id: str) -> None:
         """It takes bytes again."""
-        sender = self._by_bookie.get(bookie_id)
-        if sender is not None:
-            sender.pump()
+        channel = self._by_bookie.get(bookie_id)
+        if channel is not None:
+            channel.pump()
 
     # ------------------------------------------------------------------ actions
 
-    def perform(self, actions: list[WritingAction]) -> None:
+    def perform(self, actions: list[WriterAction]) -> None:
         """Do what the core wants, in its order."""
         if not actions:
             return
@@ -171,7 +171,7 @@ class Replication:
                 case WriteMetadata(metadata, version):
                     self._client.spawn(self._change_record(metadata, version))
                 case Send(position, _, first_entry):
-                    self._senders[position].restart(first_entry, self._loop.time())
+                    self._channels[position].restart(first_entry, self._loop.time())
                 case EnsembleChanged():
                     self._sync_senders()
                     self._owner.tell(action)
@@ -211,9 +211,9 @@ class Replication:
     def stop(self) -> None:
         """Send nothing more, listen no more. May be called twice."""
         self._cancel_stall_timer()
-        for sender in self._senders:
-            self._detach(sender)
-        self._senders = []
+        for channel in self._channels:
+            self._detach(channel)
+        self._channels = []
         self._stop_watching()
         self._client.stop_ticking(self)
         self.pending.release(self.pending.next_entry)
@@ -225,23 +225,23 @@ class Replication:
     # ------------------------------------------------------------------ the ensemble
 
     def _sync_senders(self) -> None:
-        """One sender for each position, with the bookie that stands there now."""
+        """One channel for each position, with the bookie that stands there now."""
         for position, bookie_id in enumerate(self.core.ensemble):
-            if position < len(self._senders):
-                if self._senders[position].bookie.bookie_id == bookie_id:
+            if position < len(self._channels):
+                if self._channels[position].bookie.bookie_id == bookie_id:
                     continue
-                self._detach(self._senders[position])
-            bookie = self._client.bookies.get(bookie_id, Lane.NORMAL)
-            sender = Sender(self, self.core, self.pending, position, bookie, self._options)
-            self._senders[position : position + 1] = [sender]
-            self._by_bookie[bookie_id] = sender
-            sender.attach(self._loop.time())
+                self._detach(self._channels[position])
+            bookie = self._client.bookies.get(bookie_id, RequestClass.NORMAL)
+            channel = BookieChannel(self, self.core, self.pending, position, bookie, self._options)
+            self._channels[position : position + 1] = [channel]
+            self._by_bookie[bookie_id] = channel
+            channel.attach(self._loop.time())
             bookie.listen(self)
 
-    def _detach(self, sender: Sender) -> None:
-        self._by_bookie.pop(sender.bookie.bookie_id, None)
-        sender.stop()
-        sender.bookie.unlisten(self)
+    def _detach(self, channel: BookieChannel) -> None:
+        self._by_bookie.pop(channel.bookie.bookie_id, None)
+        channel.stop()
+        channel.bookie.unlisten(self)
 
     def _spares_changed(self) -> None:
         self.perform(self.core.spares_changed())
@@ -273,21 +273,21 @@ class Replication:
     def tick(self, now: float) -> bool:
         """Deadlines and the explicit LAC; False when nothing here waits for time to pass."""
         core = self.core
-        if core.state not in writing.ADDABLE:
+        if core.state not in writer_state.ADDABLE:
             return False
         if core.state is State.OPEN and (core.lac > self._stalled_lac or core.lac == core.lap):
             self._cancel_stall_timer()  # a bookie that comes back only to refuse ends no stall
-        for sender in tuple(self._senders):
-            if sender.overdue(now):
-                self._time_out(sender, now)
+        for channel in tuple(self._channels):
+            if channel.overdue(now):
+                self._time_out(channel, now)
         if core.down and now >= self._retry_at:
             self._retry_failed()
         announcing = self._announce_lac(now)
-        owed = any(sender.owes() for sender in self._senders)
+        owed = any(channel.owes() for channel in self._channels)
         return bool(owed or core.down or announcing)
 
-    def _time_out(self, sender: Sender, now: float) -> None:
-        bookie, timeout_s = sender.bookie, self._options.add_timeout_s
+    def _time_out(self, channel: BookieChannel, now: float) -> None:
+        bookie, timeout_s = channel.bookie, self._options.add_timeout_s
         error = BookieUnavailable(bookie.bookie_id, f"acked no add for {timeout_s:g} s")
         connection = bookie.connection
         self._client.bookies.suspect(bookie.bookie_id)
@@ -302,7 +302,7 @@ class Replication:
         self._client.bookies.probe()
         self._spares_changed()
         for position in sorted(self.core.down):
-            if position < len(self._senders) and self._senders[position].bookie.is_up:
+            if position < len(self._channels) and self._channels[position].bookie.is_up:
                 self.perform(self.core.returned(self.core.ensemble[position]))
         self._release()
 
@@ -320,7 +320,7 @@ class Replication:
             self._announce_at, self._announce_pause_s = now, idle_s
         if now - self._flushed_at < idle_s or now < self._announce_at:
             return True
-        live = [self._senders[position].bookie for position in self.core.live]
+        live = [self._channels[position].bookie for position in self.core.live]
         untold = [bookie for bookie in live if bookie.bookie_id not in self._told]
         if not untold:
             if not self.core.down:  # one that is down will have to be told

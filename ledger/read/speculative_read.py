@@ -2,7 +2,7 @@
 
 The first good answer wins. A replica that fails hands over to the next at once; one that is slow
 gets company after a latency bound (a speculative request), and may still win. Only when all have
-failed has the race failed, with what each of them said.
+failed has the read failed, with what each of them said.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AllFailed(Exception):
         self.answers = answers
 
 
-class Race(Generic[T]):
+class SpeculativeRead(Generic[T]):
     """One question to a row of replicas."""
 
     def __init__(self, replicas: Sequence[str], ask: Ask[T], patience_s: float) -> None:

@@ -15,14 +15,14 @@ from crc32c import crc32c
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.entry import HEADER_BYTES, DigestType, Entry, digest_for, unpack_entry
 
-Opener = Callable[[int, bytes], Entry]
+EntryVerifier = Callable[[int, bytes], Entry]
 """(entry id or −1 for any, the entry's bytes) → the entry. Raises `DigestMismatch`."""
 
 _FRONT = struct.Struct(">qqqqI")
 _FRONT_BYTES = _FRONT.size
 
 
-def opener_for(metadata: LedgerMetadata) -> Opener:
+def verifier_for(metadata: LedgerMetadata) -> EntryVerifier:
     """How this ledger's entries are opened."""
     digest = digest_for(metadata.digest_type, metadata.password)
     ledger_id = metadata.ledger_id

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
-from octavo.ledger.write.sender import Sender
-from octavo.ledger.write.writing import Writing
+from octavo.ledger.write.writer_state import WriterState
 from octavo.protocol.entry import HEADER, Buffer
 from octavo.protocol.frames import ADD_PREFIX_BYTES
 from tests.ledger_world import new_ledger
@@ -50,22 +50,22 @@ def test_what_is_refused_during_a_pause_is_sent_again_as_well() -> None:
     """Nobody else sends it: the bookie would count as silent, and be replaced."""
 
     async def story() -> None:
-        core = Writing(new_ledger(), 0)
+        core = WriterState(new_ledger(), 0)
         pending = Pending(core.metadata, core.quorum)
         bookie, sink = Bookie(), Any
-        sender = Sender(sink, core, pending, 0, bookie, LedgerOptions())  # type: ignore[arg-type]
-        sender.attach(0.0)
+        channel = BookieChannel(sink, core, pending, 0, bookie, LedgerOptions())  # type: ignore[arg-type]
+        channel.attach(0.0)
         start = 0
         payloads = [PAYLOAD] * 6
         while start < len(payloads):
             chunk, stop = pending.encode(payloads, start, core.lac)
             core.push(stop - start)
             start = stop
-            sender.push(chunk, pending.frames(chunk), 0.0)
+            channel.push(chunk, pending.frames(chunk), 0.0)
         sent = bookie.connection.sent
         assert sent == [0, 1, 2, 3, 4, 5]
-        sender.busy(0.0, 1, 2)
-        sender.busy(0.0, 4, 4)
+        channel.busy(0.0, 1, 2)
+        channel.busy(0.0, 4, 4)
         assert sent == [0, 1, 2, 3, 4, 5], "not before a pause"
         await asyncio.sleep(60.0)
         assert sent == [0, 1, 2, 3, 4, 5, 1, 2, 4]

@@ -86,7 +86,7 @@ class Stored:
         return Position(self.partition, self.first_offset + index, message_id, self.duplicate)
 
 
-class Lane:
+class PartitionQueue:
     """One partition of a producer. Used by `Producer` only."""
 
     def __init__(

@@ -17,9 +17,9 @@ from octavo.ledger.actions import (
     Stalled,
     WriteMetadata,
 )
-from octavo.ledger.actions import WritingAction as Action
+from octavo.ledger.actions import WriterAction as Action
 from octavo.ledger.errors import BookieUnavailable, LedgerFenced, NotEnoughBookies
-from octavo.ledger.write.writing import State, Writing
+from octavo.ledger.write.writer_state import State, WriterState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import OctavoError, Unauthorized
 
@@ -33,8 +33,8 @@ def ledger(e: int = 3, qw: int = 3, qa: int = 2) -> LedgerMetadata:
     return LedgerMetadata(7, e, qw, qa, (Fragment(0, bookies),))
 
 
-def writing(e: int = 3, qw: int = 3, qa: int = 2) -> Writing:
-    return Writing(ledger(e, qw, qa), 0)
+def writing(e: int = 3, qw: int = 3, qa: int = 2) -> WriterState:
+    return WriterState(ledger(e, qw, qa), 0)
 
 
 def only(actions: list[Action], kind: type) -> list[Action]:
@@ -183,7 +183,7 @@ def test_6_somebody_repaired_an_older_fragment_meanwhile() -> None:
     start = replace(
         ledger(), fragments=(Fragment(0, ("x", "b", "c")), Fragment(5, ("a", "b", "c")))
     )
-    core = Writing(start, 3, last_add_confirmed=9)
+    core = WriterState(start, 3, last_add_confirmed=9)
     core.push(1)
     core.failed("a", down("a"))
     core.chosen({0: "d"})
