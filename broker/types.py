@@ -304,7 +304,7 @@ class SubscriptionStats:
 
     name: str
     type: str
-    mark_delete_offset: int
+    committed_offset: int
     next_offset: int
     backlog: int
     unacked_ranges: int

@@ -245,7 +245,15 @@ SCHEMAS: dict[str, Any] = {
     ),
     "SubscriptionFigures": _object(
         {
-            "mark_delete_offset": {"type": "integer"},
+            "committed_offset": {
+                "type": "integer",
+                "description": "the first offset that is not acked: all before it are",
+            },
+            "mark_delete_offset": {
+                "type": "integer",
+                "deprecated": True,
+                "description": "committed_offset by its former name, until 0.3",
+            },
             "next_offset": OFFSET,
             "backlog": COUNT,
             "unacked_ranges": COUNT,

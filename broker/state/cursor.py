@@ -1,7 +1,7 @@
 """A subscription's cursor: the first unacked offset, and what is acked beyond it. Pure.
 
 Acks are per message and come in any order; how many holes they leave is not limited. What lies
-beyond the mark-delete offset is a sparse bitmap of 4,096-bit chunks, so a million holes are some
+beyond the committed offset is a sparse bitmap of 4,096-bit chunks, so a million holes are some
 hundred kilobytes, and one more ack costs the same as the first (Pulsar silently keeps only 10,000
 ranges durable: #25540). Promise: an offset, once acked, stays acked until `reset`.
 """
@@ -19,30 +19,30 @@ Range = tuple[int, int]
 
 
 class Cursor:
-    """`mark_delete` is the first unacked offset: all before it are acked."""
+    """`committed_offset` is the first unacked offset: all before it are acked."""
 
     __slots__ = ("_beyond", "_chunks", "_floor")
 
-    def __init__(self, mark_delete: int = 0) -> None:
-        assert mark_delete >= 0
-        self._floor = mark_delete
+    def __init__(self, committed_offset: int = 0) -> None:
+        assert committed_offset >= 0
+        self._floor = committed_offset
         self._chunks: dict[int, int] = {}
         self._beyond = 0
 
     @property
-    def mark_delete(self) -> int:
+    def committed_offset(self) -> int:
         """The first offset that is not acked."""
         return self._floor
 
     @property
     def acked_beyond(self) -> int:
-        """How many offsets behind the mark-delete offset are acked."""
+        """How many offsets behind the committed offset are acked."""
         return self._beyond
 
-    def reset(self, mark_delete: int) -> None:
-        """Seek: all before `mark_delete` is acked, nothing from it on."""
-        assert mark_delete >= 0
-        self._floor = mark_delete
+    def reset(self, committed_offset: int) -> None:
+        """Seek: all before `committed_offset` is acked, nothing from it on."""
+        assert committed_offset >= 0
+        self._floor = committed_offset
         self._chunks.clear()
         self._beyond = 0
 
@@ -96,7 +96,7 @@ class Cursor:
         return limit
 
     def ranges(self) -> Iterator[Range]:
-        """The acked ranges behind the mark-delete offset, ascending, none touching the next."""
+        """The acked ranges behind the committed offset, ascending, none touching the next."""
         start = end = -1
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT

@@ -4,7 +4,7 @@ Each entry is a msgpack array of operations, each an array that begins with its 
 (docs/formats/state_ledger.md):
 
     ["v", 1]                                             format version, first of every ledger
-    ["c", name, created_ms, mark_delete]                 a cursor is made, or set by a seek
+    ["c", name, created_ms, committed_offset]                 a cursor is made, or set by a seek
     ["b", name, [[chunk number, bits], …]]               acked beyond it, as a bitmap (snapshot)
     ["a", name, [gap, length, gap, length, …]]           acked ranges
     ["d", name]                                          a cursor is deleted
@@ -71,8 +71,8 @@ class State:
                     raise BadStateLedger(
                         f"state ledger has format {version}; this Octavo reads {FORMAT_VERSION}"
                     )
-            case ["c", str(name), int(created_ms), int(mark_delete)]:
-                self.cursors[name] = CursorState(created_ms, Cursor(mark_delete))
+            case ["c", str(name), int(created_ms), int(committed_offset)]:
+                self.cursors[name] = CursorState(created_ms, Cursor(committed_offset))
             case ["b", str(name), list(chunks)]:
                 self.cursors[name].cursor.load((index, bits) for index, bits in chunks)
             case ["a", str(name), list(packed)]:
@@ -101,9 +101,9 @@ def encode(ops: Iterable[Op]) -> bytes:
     return packed
 
 
-def cursor_op(name: str, created_ms: int, mark_delete: int) -> Op:
+def cursor_op(name: str, created_ms: int, committed_offset: int) -> Op:
     """A cursor is made, or set anew: forget what was acked beyond."""
-    return ["c", name, created_ms, mark_delete]
+    return ["c", name, created_ms, committed_offset]
 
 
 def ack_op(name: str, ranges: Iterable[Range]) -> Op:
@@ -146,7 +146,7 @@ def _snapshot_ops(
 ) -> Iterator[tuple[Op, int]]:
     """Small operations with their approximate sizes in bytes."""
     for name, created_ms, cursor in cursors:
-        yield cursor_op(name, created_ms, cursor.mark_delete), 32 + len(name)
+        yield cursor_op(name, created_ms, cursor.committed_offset), 32 + len(name)
         for chunk in cursor.dump():
             yield ["b", name, [list(chunk)]], 16 + len(name) + len(chunk[1])
     for state in producers:

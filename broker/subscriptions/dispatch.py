@@ -83,7 +83,7 @@ class Dispatcher:
         self._ack_timeout_ms = ack_timeout_ms
         self._leased_max = leased_max
         self._delayed_max = delayed_max
-        self._fresh = cursor.mark_delete
+        self._fresh = cursor.committed_offset
         self._lease_of: dict[int, _Lease] = {}
         self._deadlines: list[tuple[int, int, _Lease]] = []
         self._pushed = 0
@@ -284,7 +284,7 @@ class Dispatcher:
 
     def reset(self) -> None:
         """After a seek: every lease is void, all that is unacked is fresh."""
-        self._fresh = self.cursor.mark_delete
+        self._fresh = self.cursor.committed_offset
         for consumer in self.consumers.values():
             consumer.leased = 0
         self._lease_of.clear()

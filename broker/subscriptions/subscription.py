@@ -209,7 +209,7 @@ class Subscription:
         return SubscriptionStats(
             name=self.info.name,
             type=self.info.settings.type,
-            mark_delete_offset=cursor.mark_delete,
+            committed_offset=cursor.committed_offset,
             next_offset=end,
             backlog=cursor.backlog(end),
             unacked_ranges=cursor.hole_count(),
@@ -283,7 +283,7 @@ class Subscription:
 
     def _skip_trimmed(self) -> None:
         earliest = self._log.earliest_offset
-        if self._cursor.mark_delete < earliest:
+        if self._cursor.committed_offset < earliest:
             self._cursor.ack(0, earliest)
             self._dispatcher.acked_up_to(earliest - 1)
 
@@ -368,7 +368,7 @@ class Subscription:
         ranges = ranges_of(sorted(set(acked)))
         new = 0
         if up_to is not None:
-            floor = min(self._cursor.mark_delete, up_to)
+            floor = min(self._cursor.committed_offset, up_to)
             new += self._cursor.ack(0, up_to + 1)
             self._dispatcher.acked_up_to(up_to)
             ranges = [

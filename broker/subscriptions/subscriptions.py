@@ -74,8 +74,8 @@ class SubscriptionSet:
                 self._cursors[info.name] = held
                 self._unsaved[info.name] = None
             if info.name in self._unsaved:
-                mark_delete = held.cursor.mark_delete
-                await self._persist(cursor_op(info.name, info.created_ms, mark_delete))
+                committed_offset = held.cursor.committed_offset
+                await self._persist(cursor_op(info.name, info.created_ms, committed_offset))
                 del self._unsaved[info.name]
             found = Subscription(self._log, info, held.cursor, self._config)
             self._open[info.name] = found
@@ -95,7 +95,7 @@ class SubscriptionSet:
 
     def oldest_unacked(self) -> int | None:
         """The first offset that some subscription has not acked; None without subscriptions."""
-        return min((held.cursor.mark_delete for held in self._cursors.values()), default=None)
+        return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
 
     def wake(self) -> None:
         """New messages are there."""

@@ -54,7 +54,7 @@ class LedgerReader(EntrySource):
         self._options = client.options
         self._loop = asyncio.get_running_loop()
         self._quorum = quorum_of(metadata)
-        self._opened = verifier_for(metadata)
+        self._verified = verifier_for(metadata)
         self._metadata = metadata
         self._version = version
         self._lac = INVALID_ENTRY_ID
@@ -226,7 +226,7 @@ class LedgerReader(EntrySource):
                     answer(error, None)
                     return
                 try:
-                    answer(None, self._opened(entry_id, data))
+                    answer(None, self._verified(entry_id, data))
                 except DigestMismatch as damage:
                     self._report(bookie_id, damage)
                     answer(damage, None)
@@ -258,7 +258,7 @@ class LedgerReader(EntrySource):
         entries: list[Entry] = []
         try:
             for entry_id, data in enumerate(found, first):
-                entries.append(self._opened(entry_id, data))
+                entries.append(self._verified(entry_id, data))
         except DigestMismatch as damage:
             self._report(bookie_id, damage)
             if not entries:
@@ -384,7 +384,7 @@ class LedgerReader(EntrySource):
             try:
                 if error is not None:
                     raise error
-                found.set_result(self._opened(INVALID_ENTRY_ID, data).known_lac)
+                found.set_result(self._verified(INVALID_ENTRY_ID, data).known_lac)
             except OctavoError as reason:
                 found.set_exception(reason)
 
@@ -439,7 +439,7 @@ class LedgerReader(EntrySource):
         lac = int_of(answer, "lac")
         if lac > after and answer.get("entry"):
             try:
-                self._tail = self._opened(after + 1, bytes_of(answer, "entry"))
+                self._tail = self._verified(after + 1, bytes_of(answer, "entry"))
             except DigestMismatch as damage:
                 self._report(bookie_id, damage)
         self._raise_lac(lac)

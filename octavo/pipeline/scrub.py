@@ -129,7 +129,7 @@ class Copies:
     def __init__(self, cluster: Cluster, metadata: LedgerMetadata) -> None:
         self._ledgers = cluster.ledgers
         self._metadata = metadata
-        self._opened: EntryVerifier = verifier_for(metadata)
+        self._verified: EntryVerifier = verifier_for(metadata)
         self._quorum = quorum_of(metadata)
         self.bytes = 0
 
@@ -178,7 +178,7 @@ class Copies:
     def _judged(self, entry_id: int, data: bytes) -> Copy:
         self.bytes += len(data)
         try:
-            entry = self._opened(entry_id, data)
+            entry = self._verified(entry_id, data)
         except DigestMismatch:
             return DAMAGED
         # The header's last confirmed entry may differ: recovery writes copies anew with its own.

@@ -93,7 +93,7 @@ async def test_a_state_ledger_closed_by_somebody_else_moves_the_partition_too(
     with pytest.raises(NotOwner):
         await subscription.acknowledge(up_to=1)
     again = await owner_among(name, first, second)
-    assert (await again.subscription("s")).stats().mark_delete_offset == 1
+    assert (await again.subscription("s")).stats().committed_offset == 1
 
 
 async def test_whoever_waits_is_told_when_the_partition_goes(brokers: BrokerCluster) -> None:

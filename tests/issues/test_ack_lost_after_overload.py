@@ -43,4 +43,4 @@ async def test_a_cumulative_ack_after_a_refused_one_is_durable_with_it(
 
     cursors["s"].ack(0, 200)
     await log.append(ack_op("s", [(100, 200)]))  # as an ack up to 199 is written now
-    assert served.after_a_restart().cursors["s"].cursor.mark_delete == 200
+    assert served.after_a_restart().cursors["s"].cursor.committed_offset == 200

@@ -46,4 +46,4 @@ async def test_an_ack_and_an_unsubscribe_during_a_roll_over_can_be_replayed() ->
 
     found = served.after_a_restart().cursors
     assert set(found) == {"kept"}
-    assert found["kept"].cursor.mark_delete == 5
+    assert found["kept"].cursor.committed_offset == 5

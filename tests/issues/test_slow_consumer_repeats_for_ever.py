@@ -95,7 +95,7 @@ def test_each_message_once_however_slow(consumers: int, work_s: float) -> None:
             seen[offset] += 1
             heapq.heappush(ready, (now_s + work_s + 0.001, n, consumer))
     assert seen == Counter(range(count))
-    assert cursor.mark_delete == count
+    assert cursor.committed_offset == count
 
 
 def test_a_consumer_that_dies_keeps_little_from_the_others() -> None:

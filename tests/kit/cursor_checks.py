@@ -1,6 +1,6 @@
 """A subscription's acknowledgements: what is durable stays, what is not acked is not passed.
 
-The mark-delete position is the offset before which all is acknowledged. A subscription begins at
+The committed offset is the offset before which all is acknowledged. A subscription begins at
 0 unless a RESET says otherwise; while a reset is under way, or when nobody knows whether it took
 effect, nothing is claimed.
 """
@@ -119,11 +119,11 @@ class CursorChecks:
     ) -> Iterator[Problem]:
         whose = f"{one.group} on {one.log}"
         if one.result < front:
-            what = f"{whose}: the mark-delete position is {one.result}, and was {front} before"
+            what = f"{whose}: the committed offset is {one.result}, and was {front} before"
             yield Problem(Kind.CURSOR_REGRESS, what, (by, one) if by else (one,))
         if one.result > cursor.tried.to:
             what = (
-                f"{whose}: the mark-delete position is {one.result}, "
+                f"{whose}: the committed offset is {one.result}, "
                 f"and nobody acknowledged {cursor.tried.to}"
             )
             yield Problem(Kind.MARK_OVER_UNACKED, what, (one,))

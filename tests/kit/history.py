@@ -41,7 +41,7 @@ class Call(enum.StrEnum):
     ACK_UP_TO = "ack_up_to"
     """value: the last offset of those acknowledged."""
     MARK = "mark"
-    """result: the subscription's mark-delete position: all before it is acknowledged."""
+    """result: the subscription's committed offset: all before it is acknowledged."""
     RESET = "reset"
     """value: the position to which the subscription is moved, or at which it is created."""
     DRAIN = "drain"

@@ -41,9 +41,9 @@ class Kind(enum.StrEnum):
 
     # Of subscriptions.
     CURSOR_REGRESS = "cursor-regress"
-    """The mark-delete position went back, or does not know of durable acks."""
+    """The committed offset went back, or does not know of durable acks."""
     MARK_OVER_UNACKED = "mark-over-unacked"
-    """The mark-delete position passed a message that nobody acknowledged."""
+    """The committed offset passed a message that nobody acknowledged."""
     REDELIVERED = "redelivered"
     """Delivered although its ack was durable."""
 

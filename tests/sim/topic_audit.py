@@ -83,7 +83,7 @@ class CursorHistory:
     fresh: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """Epoch → (lease, offset) of first deliveries."""
     mark: tuple[int, int] = (0, 0)
-    """Epoch and mark-delete position as last seen."""
+    """Epoch and committed offset as last seen."""
 
     def asks(self) -> Asked:
         """A consumer asks: give it with what it is given."""

@@ -192,7 +192,7 @@ class TopicJudge:
 
         async def look(partition: Partition) -> tuple[int, int, int]:
             stats = (await partition.subscription(sub)).stats()
-            return partition.epoch, stats.mark_delete_offset, stats.backlog
+            return partition.epoch, stats.committed_offset, stats.backlog
 
         while True:
             try:
@@ -265,7 +265,7 @@ class TopicJudge:
             if held is None or held.created_ms != created_ms:
                 self.audit.fail(f"S9 {partition.name} cursor {name} is not in its state ledger")
                 continue
-            if cursor.mark_delete >= partition.earliest_offset:
+            if cursor.committed_offset >= partition.earliest_offset:
                 held.cursor.ack(
                     0, partition.earliest_offset
                 )  # what was trimmed, memory passes over
@@ -291,4 +291,4 @@ async def _replay(ledgers: LedgerClient, ledger_id: int, last: int) -> State:
 
 
 def _image(cursor: Any) -> tuple[int, list[tuple[int, int]]]:
-    return cursor.mark_delete, list(cursor.ranges())
+    return cursor.committed_offset, list(cursor.ranges())

@@ -264,7 +264,8 @@ def show_stats(stats: PartitionStats) -> dict[str, Any]:
 def show_subscription_stats(stats: SubscriptionStats) -> dict[str, Any]:
     """The figures of a subscription in one partition as JSON."""
     return {
-        "mark_delete_offset": stats.mark_delete_offset,
+        "committed_offset": stats.committed_offset,
+        "mark_delete_offset": stats.committed_offset,  # its name in 0.1; goes with 0.3
         "next_offset": stats.next_offset,
         "backlog": stats.backlog,
         "unacked_ranges": stats.unacked_ranges,

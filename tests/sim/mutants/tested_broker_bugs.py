@@ -12,7 +12,7 @@ from tests.sim.mutants.tested import TestedBug
 BUGS = (
     TestedBug(
         "cursor-load-below-floor",
-        "acks below the mark-delete offset count as acked beyond it",
+        "acks below the committed offset count as acked beyond it",
         """A chunk of a snapshot may begin below the floor. Without the mask its lower bits are
         counted: the backlog is too small by them for ever.""",
         "S9 (backlog)",
@@ -218,11 +218,11 @@ BUGS = (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
                 "            await self._persist(cursor_op(info.name, info.created_ms, "
-                "mark_delete))\n"
+                "committed_offset))\n"
                 "            del self._unsaved[info.name]\n",
                 "            del self._unsaved[info.name]\n"
                 "            await self._persist(cursor_op(info.name, info.created_ms, "
-                "mark_delete))\n",
+                "committed_offset))\n",
             ),
         ),
     ),

@@ -217,7 +217,7 @@ async def test_a_namesake_starts_afresh() -> None:
     given = await old.receive("c", messages_max=5)
     await old.acknowledge([one.ack_id for one in given])
     new = await subscriptions.make(SubscriptionInfo("s", settings, 2))
-    assert new.stats().mark_delete_offset == 0
+    assert new.stats().committed_offset == 0
     assert [one.offset for one in await new.receive("c", messages_max=5)] == [0, 1, 2, 3, 4]
     with pytest.raises(NotOwner):
         await old.receive("c", messages_max=1)

@@ -33,7 +33,7 @@ def test_acks_against_a_set(floor: int, acked: list[tuple[int, int]]) -> None:
         model |= new
         assert cursor.ack(start, start + length) == len(new)
     mark = first_missing(model, 0)
-    assert cursor.mark_delete == mark
+    assert cursor.committed_offset == mark
     assert cursor.acked_beyond == len([o for o in model if o > mark])
     beyond = ranges_of(sorted(o for o in model if o >= mark))
     assert list(cursor.ranges()) == beyond
@@ -53,12 +53,12 @@ def test_dump_and_load(acked: list[tuple[int, int]], split: int) -> None:
     cursor = Cursor(100)
     for start, length in acked:
         cursor.ack(start, start + length)
-    again = Cursor(cursor.mark_delete)
+    again = Cursor(cursor.committed_offset)
     dump = cursor.dump()
     again.load(dump[:split])
     again.load(dump[split:])
     again.load(dump)
-    assert again.mark_delete == cursor.mark_delete
+    assert again.committed_offset == cursor.committed_offset
     assert list(again.ranges()) == list(cursor.ranges())
     assert again.acked_beyond == cursor.acked_beyond
 
@@ -66,7 +66,7 @@ def test_dump_and_load(acked: list[tuple[int, int]], split: int) -> None:
 def test_load_below_the_floor_is_not_counted() -> None:
     cursor = Cursor(10)
     cursor.load([(0, b"\xff\xff\xff")])
-    assert (cursor.mark_delete, cursor.acked_beyond) == (24, 0)
+    assert (cursor.committed_offset, cursor.acked_beyond) == (24, 0)
     cursor.load([(0, b"\xff\xff\xff\x02")])
     assert list(cursor.ranges()) == [(25, 26)]
 
@@ -88,7 +88,7 @@ def test_reset_forgets_what_was_beyond() -> None:
     cursor = Cursor()
     cursor.ack(5, 9000)
     cursor.reset(3)
-    assert (cursor.mark_delete, cursor.acked_beyond, list(cursor.ranges())) == (3, 0, [])
+    assert (cursor.committed_offset, cursor.acked_beyond, list(cursor.ranges())) == (3, 0, [])
 
 
 def test_a_million_holes_stay_cheap_and_small() -> None:
@@ -101,4 +101,4 @@ def test_a_million_holes_stay_cheap_and_small() -> None:
     assert sum(len(raw) for _, raw in cursor.dump()) <= 2_000_000 // 8 + 512
     assert seconds < 20, "an ack must not cost more the more holes there are"
     assert cursor.ack(0, 2_000_000) == 1_000_000
-    assert cursor.mark_delete == 2_000_000
+    assert cursor.committed_offset == 2_000_000

@@ -47,7 +47,7 @@ def test_deltas_and_snapshots_give_the_same_state(
         assert state.cursors.keys() == cursors.keys()
         for name, held in state.cursors.items():
             assert held.created_ms == 5
-            assert held.cursor.mark_delete == cursors[name].mark_delete
+            assert held.cursor.committed_offset == cursors[name].committed_offset
             assert list(held.cursor.ranges()) == list(cursors[name].ranges())
 
 

@@ -151,7 +151,7 @@ class FakeSubscription:
         return SubscriptionStats(
             name=self.info.name,
             type=self.info.settings.type,
-            mark_delete_offset=-1,
+            committed_offset=-1,
             next_offset=self.next,
             backlog=self.partition.next_offset - len(self.acked),
             unacked_ranges=0,
