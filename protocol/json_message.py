@@ -19,8 +19,13 @@ from msgspec import UNSET, Raw, UnsetType
 
 _STARTS = frozenset(b'{["-0123456789tf \t\r\n')
 """No `n`: a stored `null` is text, for `"value": null` says that there is no value."""
-_LONG_NUMBER = re.compile(rb"\d{16}")
-"""Beyond 2^53 many languages lose digits. It may as well stand in a string: that costs the text."""
+_DIGITS = bytes(byte if byte not in b"0123456789" else ord("0") for byte in range(256))
+"""Makes every digit a zero."""
+_LONG_NUMBER = b"0" * 16
+"""Beyond 2^53 many languages lose digits. It may as well stand in a string: that costs the text.
+
+Looked for among bytes translated by `_DIGITS`: a regular expression takes twenty times as long.
+"""
 _PLAIN_FRACTION = re.compile(r"-?(?!0\.0000)(?=[\d.]{3,16}$)(0|[1-9]\d*)\.\d*[1-9]")
 """At most 15 digits, no exponent: one number, one way to write it, in every language."""
 _NESTED_MAX = 100
@@ -77,7 +82,7 @@ def show_value(stored: bytes | None) -> Shown:
         return Shown(text=text)
     if found is None:
         return Shown(text=text)
-    if _encode(found) == stored and not _LONG_NUMBER.search(stored):
+    if _encode(found) == stored and _LONG_NUMBER not in stored.translate(_DIGITS):
         return Shown(Raw(stored))
     line = stored
     if b"\n" in stored or b"\r" in stored:  # a line of NDJSON must stay one line
