@@ -61,7 +61,7 @@ class SubscriptionSet:
         return await self.make(info)
 
     async def make(self, info: SubscriptionInfo) -> Subscription:
-        """The subscription, its cursor durable."""
+        """The subscription, its cursor durable. Raises `SubscriptionNotFound`: deleted by now."""
         async with self._making:
             found = self._open.get(info.name)
             if found is not None:
@@ -76,6 +76,8 @@ class SubscriptionSet:
             if info.name in self._unsaved:
                 committed_offset = held.cursor.committed_offset
                 await self._persist(cursor_op(info.name, info.created_ms, committed_offset))
+                if self._cursors.get(info.name) is not held:
+                    raise SubscriptionNotFound(f"subscription {info.name!r} was deleted meanwhile")
                 del self._unsaved[info.name]
             found = Subscription(self._log, info, held.cursor, self._config)
             self._open[info.name] = found

@@ -218,11 +218,29 @@ BUGS = (
             Edit(
                 "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
                 "            await self._persist(cursor_op(info.name, info.created_ms, "
-                "committed_offset))\n"
-                "            del self._unsaved[info.name]\n",
-                "            del self._unsaved[info.name]\n"
-                "            await self._persist(cursor_op(info.name, info.created_ms, "
                 "committed_offset))\n",
+                "            self._unsaved.clear()\n"
+                "            await self._persist(cursor_op(info.name, info.created_ms, "
+                "committed_offset))\n"
+                "            self._unsaved[info.name] = None\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "made-though-deleted-meanwhile",
+        "a subscription that is deleted while it is made is given out all the same",
+        """Its cursor was forgotten while it was on the way to the state ledger. Who gets the
+        subscription receives and acks over a cursor that no snapshot has.""",
+        "S9",
+        "issues/test_subscription_deleted_while_it_is_made.py",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscriptions:SubscriptionSet.make",
+                "            if self._cursors.get(info.name) is not held:\n"
+                "                raise SubscriptionNotFound("
+                'f"subscription {info.name!r} was deleted meanwhile")\n'
+                "            del self._unsaved[info.name]\n",
+                "            self._unsaved.pop(info.name, None)\n",
             ),
         ),
     ),
