@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: attack containers docs help demo demo-pipeline test check install fmt interop bench bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
+.PHONY: attack containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
 	@echo 'make demo-pipeline  the flights through Spark, each result checked (needs Java 17)'
-	@echo 'make test      format, lint, types, layers, and every test'
+	@echo 'make test      format, lint, types, layers, and every kind of test in a short form: some minutes'
+	@echo 'make test-all  the same, then the long tests: more seeds, more kills, all of Spark'
 	@echo 'make check     the same without the tests'
 	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
@@ -49,8 +50,14 @@ demo: install
 demo-pipeline: install
 	$(BIN)/octavo demo pipeline $(if $(DATA),--data $(DATA))
 
+PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --dist loadgroup
+
+# Every kind of test, each in a short form; what is marked `long` is for the whole run.
 test: install check
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(PYTEST) -m 'not long'
+
+test-all: test
+	$(PYTEST) -m long
 
 check: install
 	$(BIN)/ruff format --check .

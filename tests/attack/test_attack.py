@@ -10,7 +10,6 @@ from tests.attack.attempts import ATTEMPTS
 from tests.attack.campaign import chosen, run
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_unruly_clients_do_no_harm(tmp_path: Path) -> None:
     # How fast the canary is beside them, `make attack` judges on a machine that does nothing else.

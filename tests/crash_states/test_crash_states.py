@@ -29,7 +29,6 @@ def test_the_number_of_states_is_known(length: int) -> None:
     assert explore(sequences(length)).states == STATES[length]
 
 
-@pytest.mark.slow
 def test_every_crash_of_every_life_of_two_operations() -> None:
     found = explore(sequences(2))
     assert found.sequences == 1 + len(OPERATIONS) + len(OPERATIONS) ** 2
@@ -38,19 +37,16 @@ def test_every_crash_of_every_life_of_two_operations() -> None:
     assert found.images > 5 * found.states, "the same state is checked once"
 
 
-@pytest.mark.slow
 def test_every_crash_of_some_lives_of_four_operations() -> None:
     found = explore([life for life in sequences(4) if len(life) == 4][::STRIDE])
     assert found.states >= 1500
 
 
-@pytest.mark.slow
 def test_every_crash_of_lives_with_two_journals() -> None:
     lives = [life for life in sequences(3, WITH_TWO_JOURNALS) if "other" in life]
     assert explore(lives[::7], TWO_JOURNALS).states >= 500
 
 
-@pytest.mark.slow
 def test_every_crash_after_every_kill_and_failed_sync() -> None:
     found = explore_kills(sequences(1))
     assert found.states > 1000

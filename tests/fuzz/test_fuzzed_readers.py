@@ -76,7 +76,6 @@ def _fuzz(reader: Reader) -> None:
     fuzz()
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid escape")
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_of_mutated_bytes(name: str) -> None:
@@ -93,7 +92,6 @@ def test_valid_bytes_are_read(name: str) -> None:
             reader.read(reader.seal(data))
 
 
-@pytest.mark.slow
 def test_mutated_values_in_the_index(tmp_path: Path) -> None:
     index = RocksIndex(str(tmp_path))
     index.put([IndexRun(n, 0, 9, Location(1, 24, 100)) for n in (1, 2, 3)], (1, 124))

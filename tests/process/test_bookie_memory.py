@@ -72,7 +72,6 @@ async def flood(client: RawClient, ledger_id: int) -> None:
     await sending
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads VmHWM from /proc")
 async def test_a_slow_disk_does_not_fill_the_memory(tmp_path: Path) -> None:
     process = subprocess.Popen(  # noqa: ASYNC220 (it starts once, nothing else runs yet)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from octavo.standalone.child import is_child
 from octavo.standalone.cluster_file import read_cluster
 from tests.process.cluster import octavo
-
-pytestmark = pytest.mark.slow
 
 
 def nothing_is_left(folder: Path) -> bool:

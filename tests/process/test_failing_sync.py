@@ -28,7 +28,7 @@ from tests.process.kills import TINY_BOOKIE
 from tests.process.users import Record
 from tests.process.waiting import DEADLINE_S, more_acked, more_lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 SOURCE = Path(__file__).with_name("failing_sync.c")
 
 

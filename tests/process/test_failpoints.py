@@ -85,7 +85,6 @@ class Bookie:
         return found == expected
 
 
-@pytest.mark.slow
 async def test_every_step_of_a_first_start(tmp_path: Path) -> None:
     """However far it came, the next start makes a bookie of it that serves."""
     for number, name in enumerate(FIRST_START_FAILPOINTS):
@@ -106,7 +105,6 @@ async def test_every_step_of_a_first_start(tmp_path: Path) -> None:
         assert name in hits(bookie.folder / "failpoints")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [

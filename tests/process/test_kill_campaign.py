@@ -17,7 +17,6 @@ CYCLES = int(os.environ.get("KILL_CYCLES", "24"))
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().getrandbits(32))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(120 + 10 * CYCLES)
 async def test_nothing_is_lost_in_a_campaign(tmp_path: Path) -> None:
     replay = f"KILL_SEED={SEED} KILL_CYCLES={CYCLES} pytest {__file__} -s"

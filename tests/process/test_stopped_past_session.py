@@ -21,7 +21,7 @@ from tests.process.kills import LaunchedSupervisor, is_stopped
 from tests.process.users import Record
 from tests.process.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 async def check(folder: Path, metadata_url: str = "") -> None:

@@ -28,7 +28,7 @@ from tests.process.cluster import OCTAVO, environment, octavo, standalone, until
 from tests.process.users import TOPIC, Record
 from tests.process.waiting import everybody_registered, more_acked, owners_of
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(240)]
 METADATA_ANSWER_S = 20.0
 """A call that needs metadata says that there is none within it."""
 

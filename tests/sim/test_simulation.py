@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from tests.sim.run import run_seed
 SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
 PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "90"))
 """Of each profile: the same seeds, which are another story in each."""
+SHORT_SEEDS = 300
+"""Of these in `make test`, and of each profile one shard."""
 _SHARD = 60
 _OF_PROFILE = 30
 _HASHED = 30
@@ -33,8 +36,16 @@ def kept_seeds() -> Iterator[tuple[int, str]]:
             yield int(seed), profile
 
 
+def shards(seeds: int, size: int, short: int) -> list[Any]:
+    """Where shards of `size` begin; those from seed `short` on are for `make test-all`."""
+    return [
+        pytest.param(first, marks=pytest.mark.long) if first >= short else first
+        for first in range(0, seeds, size)
+    ]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(0, SEEDS, _SHARD))
+@pytest.mark.parametrize("first", shards(SEEDS, _SHARD, SHORT_SEEDS))
 def test_no_seed_fails(first: int) -> None:
     for seed in range(first, min(first + _SHARD, SEEDS)):
         result = run_seed(seed)
@@ -43,7 +54,7 @@ def test_no_seed_fails(first: int) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("first", range(0, PROFILE_SEEDS, _OF_PROFILE))
+@pytest.mark.parametrize("first", shards(PROFILE_SEEDS, _OF_PROFILE, _OF_PROFILE))
 def test_no_seed_of_a_profile_fails(first: int, profile: str) -> None:
     for seed in range(first, min(first + _OF_PROFILE, PROFILE_SEEDS)):
         result = run_seed(seed, profile=profile)

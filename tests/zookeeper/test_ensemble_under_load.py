@@ -26,7 +26,7 @@ from tests.process.users import TOPIC, Record
 from tests.process.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
 from tests.zookeeper_ensemble import Ensemble
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(400)]
 RATE = 8.0
 """Low: what waits for a dead broker's partition must not fill its producer meanwhile."""
 

@@ -333,7 +333,6 @@ async def live_until(crash_at: int, seed: int) -> Life:
     return life
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lose_index", [False, True], ids=["index", "no index"])
 async def test_power_fails_before_every_disk_call(lose_index: bool) -> None:
     whole = await live_until(0, 0)

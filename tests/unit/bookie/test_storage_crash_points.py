@@ -106,7 +106,6 @@ async def live_until(crash_at: int, seed: int) -> Life:
     return life
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 async def test_power_fails_before_every_disk_call(seed: int) -> None:
     whole = await live_until(0, seed)
