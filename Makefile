@@ -91,7 +91,7 @@ bench-storage: install
 
 # Beside a real Apache BookKeeper, fetched by Maven: needs a JDK (17 or newer) and Maven.
 interop: install
-	$(BIN)/python tests/interop/run.py $(if $(SAY),--say)
+	$(BIN)/python -m tests.interop.run $(if $(SAY),--say)
 
 # The simulator: a whole cluster in one thread and virtual time; docs/simulation.md.
 START ?= 0

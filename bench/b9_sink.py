@@ -24,8 +24,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.standalone import standalone
 from octavo import Client
-from tests.process.cluster import standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +127,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="octavo-b9-") as name:
         folder = Path(name)
         with standalone(folder / "data") as cluster:
-            service = cluster.cluster.urls[0]
+            service = cluster.urls[0]
             spark = session(folder, given.master, given.conf)
             with Client(service) as client:
                 client.create_topic("rows", partitions=given.partitions)

@@ -25,13 +25,14 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from bench.standalone import standalone
 from octavo import Client
 from octavo.spark.cluster import connected
 from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import Selection, source_options
 from octavo.spark.planning import views_of
 from octavo.spark.source import OctavoReader
-from tests.process.cluster import Standalone, standalone
+from octavo.standalone.cluster_file import ClusterFile
 
 TOPIC = "rows"
 BATCH_BYTES = 64 * 1024
@@ -85,12 +86,12 @@ def closed_end(service: str) -> str:
     return json.dumps({TOPIC: asyncio.run(look())})
 
 
-def cluster_cpu_s(cluster: Standalone) -> float:
+def cluster_cpu_s(cluster: ClusterFile) -> float:
     """Processor time of all bookies and brokers so far."""
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in cluster.pids().values())
+    return sum(sum(psutil.Process(one.pid).cpu_times()[:2]) for one in cluster.members)
 
 
-def read_here(cluster: Standalone, service: str, **options: str) -> Read:
+def read_here(cluster: ClusterFile, service: str, **options: str) -> Read:
     """As one Spark task after another does, without Spark around it."""
     given = {"service": service, "subscribe": TOPIC, **options}
     checked = source_options(given, streaming=False)
@@ -162,7 +163,7 @@ def main() -> None:
     parser.add_argument("--spark", action="store_true")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, standalone(Path(folder) / "data") as cluster:
-        service = cluster.cluster.urls[0]
+        service = cluster.urls[0]
         for value_bytes in chosen.value_bytes:
             fill(service, chosen.megabytes * 1_000_000 // value_bytes, value_bytes)
             ending = closed_end(service)

@@ -8,7 +8,7 @@ import time
 
 from tests.attack.attempts import attempt
 from tests.attack.world import World
-from tests.raw_bookie import RawClient, add_of
+from tests.support.raw_bookie import RawClient, add_of
 
 FOREIGN = b"\x07" * 20
 WAIT_S = 30.0

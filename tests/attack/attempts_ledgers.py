@@ -11,8 +11,8 @@ from octavo.protocol.frames import Flag
 from tests.attack.attempts import attempt
 from tests.attack.attempts_ids import FOREIGN, newest_ledger, stores
 from tests.attack.world import World
-from tests.process.cluster import OCTAVO
-from tests.raw_bookie import OURS, RawClient, add_of
+from tests.support.processes.standalone import OCTAVO
+from tests.support.raw_bookie import OURS, RawClient, add_of
 
 RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
 MESSAGES = 5

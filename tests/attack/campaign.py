@@ -23,7 +23,7 @@ from tests.attack.canary import SLOWEST_SHARE, Canary
 from tests.attack.fuzz import LONG_S, SHORT_S, fuzzing
 from tests.attack.stalls import Stall, Stalls
 from tests.attack.world import World
-from tests.process.cluster import Standalone
+from tests.support.processes.standalone import Standalone
 
 CALM_S = 5.0
 """So long after an attempt all is as it was before."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from tests.attack.memory import Peaks
-from tests.process.cluster import Standalone
+from tests.support.processes.standalone import Standalone
 
 ANSWER_S = 30.0
 

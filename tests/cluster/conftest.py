@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_cluster import BrokerCluster, running_brokers
+from tests.support.broker_cluster import BrokerCluster, running_brokers
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from octavo.protocol.answers import ReadAnswer
 from octavo.protocol.codes import Code
 from octavo.protocol.extension import Op, encode_request
 from octavo.protocol.frames import Flag, read_request
-from tests.raw_bookie import (
+from tests.support.raw_bookie import (
     KEY,
     RawClient,
     TroubledDisk,

@@ -22,7 +22,7 @@ from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Code
 from octavo.protocol.extension import Op
 from octavo.protocol.frames import Flag
-from tests.raw_bookie import (
+from tests.support.raw_bookie import (
     RawClient,
     TroubledDisk,
     add_of,

@@ -22,7 +22,7 @@ from octavo.protocol.frames import (
     header,
     read_request,
 )
-from tests.raw_bookie import (
+from tests.support.raw_bookie import (
     KEY,
     RawClient,
     add_of,

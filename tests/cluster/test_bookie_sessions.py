@@ -15,8 +15,8 @@ from octavo.bookie.node import BookieNode, BookieStartTimeout
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Code
-from tests.conformance.conftest import Tree, embedded_tree, zookeeper_tree
-from tests.raw_bookie import RawClient, add_of, config_in, entry_of
+from tests.support.metadata_trees import Tree, embedded_tree, zookeeper_tree
+from tests.support.raw_bookie import RawClient, add_of, config_in, entry_of
 
 __all__ = ["embedded_tree", "tree", "zookeeper_tree"]
 

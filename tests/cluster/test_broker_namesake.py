@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from octavo.broker.errors import BrokerIdTaken
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned
+from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned
 
 
 async def test_a_namesake_ends_and_names_the_other(brokers: BrokerCluster) -> None:

@@ -17,7 +17,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.types import MessageId, SubscriptionSettings
 from octavo.protocol.batch import InvalidBatch, read_header
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, values
+from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, values
 
 
 async def test_published_messages_have_dense_offsets_and_are_read_back(

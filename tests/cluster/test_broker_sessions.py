@@ -12,7 +12,7 @@ from octavo.broker.errors import BrokerError, NotOwner, PublishOutcomeUnknown
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, SubscriptionSettings
 from octavo.metadata.topics import TopicStore
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     BrokerCluster,
     RunningBroker,
     batch,

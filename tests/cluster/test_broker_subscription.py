@@ -20,7 +20,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
 from octavo.protocol.batch import HEADER_BYTES, with_base_offset
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, until
+from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, until
 
 
 async def subscribed(

@@ -19,7 +19,7 @@ from octavo.broker.errors import (
 from octavo.broker.types import SubscriptionSettings, TopicName
 from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import OctavoError
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     TOPIC,
     BrokerCluster,
     batch,

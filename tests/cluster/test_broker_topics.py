@@ -18,7 +18,7 @@ from octavo.broker.errors import (
     TopicNotFound,
 )
 from octavo.broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
-from tests.broker_cluster import BrokerCluster, batch, owned, until
+from tests.support.broker_cluster import BrokerCluster, batch, owned, until
 
 NAME = TopicName("public", "flights")
 

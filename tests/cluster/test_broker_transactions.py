@@ -28,7 +28,7 @@ from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.transactions import PrivateLedger
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     TOPIC,
     BrokerCluster,
     RunningBroker,

@@ -15,8 +15,8 @@ from octavo.ledger.client import LedgerClient
 from octavo.metadata.topics import CompactedLedger, TopicStore
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import Record, build_batch, read_gapped_records
-from tests.compacted_views import Kept, delete_retired, write_view
-from tests.http_cluster import Answer, HttpCluster, running_brokers, until
+from tests.support.compacted_views import Kept, delete_retired, write_view
+from tests.support.http_cluster import Answer, HttpCluster, running_brokers, until
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"

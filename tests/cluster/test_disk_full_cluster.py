@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from octavo.bookie.disk.files import DiskFull
-from tests.http_cluster import HttpCluster, running_brokers
-from tests.raw_bookie import TroubledDisk
+from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.raw_bookie import TroubledDisk
 
 TOPIC = "/v1/topics/public/full"
 

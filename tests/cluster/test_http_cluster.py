@@ -12,7 +12,7 @@ import pytest
 
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import Record, build_batch, partition_for, read_records
-from tests.http_cluster import HttpCluster, running_brokers
+from tests.support.http_cluster import HttpCluster, running_brokers
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"

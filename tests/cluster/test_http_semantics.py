@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from octavo.protocol.records import Record, build_batch
-from tests.http_cluster import HttpCluster, running_brokers, until
+from tests.support.http_cluster import HttpCluster, running_brokers, until
 
 NDJSON = "application/x-ndjson"
 BATCH = "application/vnd.kafka.recordbatch.v2"

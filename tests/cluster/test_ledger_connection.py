@@ -28,8 +28,8 @@ from octavo.protocol.frames import (
     read_answer,
 )
 from octavo.protocol.frames import Op as V2Op
-from tests.ledger_cluster import add_many
-from tests.raw_bookie import open_metadata
+from tests.support.ledger_cluster import add_many
+from tests.support.raw_bookie import open_metadata
 
 Answering = Callable[[bytes, asyncio.StreamWriter], None]
 ENTRY = pack_entry(digest_for(DigestType.CRC32C, b""), 1, 0, -1, 3, b"abc")

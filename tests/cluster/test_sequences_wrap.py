@@ -16,7 +16,7 @@ from octavo import AsyncClient
 from octavo.broker.state.dedup import SEQUENCE_MODULUS, ProducerState, Remembered
 from octavo.broker.types import PartitionName
 from octavo.client.producer import Producer
-from tests.http_cluster import HttpCluster, running_brokers
+from tests.support.http_cluster import HttpCluster, running_brokers
 
 NAME = PartitionName("public", "t", 0)
 PRODUCER_ID = 7

@@ -15,8 +15,8 @@ from octavo.spark import commit as driver
 from octavo.spark import sink
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink import batch_writer, stream_writer
-from tests.http_cluster import HttpCluster, running_brokers
-from tests.spark.sink_tasks import SCHEMA, TOPIC, messages, options, rows, task
+from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.sink_tasks import SCHEMA, TOPIC, messages, options, rows, task
 
 
 @pytest.fixture

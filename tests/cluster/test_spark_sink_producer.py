@@ -17,8 +17,8 @@ from octavo.spark import sink
 from octavo.spark.commit import SinkFailed
 from octavo.spark.sink import OctavoStreamWriter, batch_writer, stream_writer
 from octavo.spark.sink_producer import NotSmall
-from tests.http_cluster import HttpCluster, running_brokers
-from tests.spark.sink_tasks import BATCHES, SCHEMA, TOPIC, messages, options, rows, task
+from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.sink_tasks import BATCHES, SCHEMA, TOPIC, messages, options, rows, task
 
 BOTH = list(range(40))
 

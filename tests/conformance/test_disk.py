@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from octavo.bookie.disk.files import Disk, DiskError, RealDisk
-from tests.memory_disk import MemoryDisk
 from tests.sim.disk import SimDisk
+from tests.support.memory_disk import MemoryDisk
 
 DISKS: dict[str, Callable[[], Disk]] = {"real": RealDisk, "memory": MemoryDisk, "sim": SimDisk}
 

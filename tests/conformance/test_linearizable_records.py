@@ -20,9 +20,9 @@ from octavo.metadata.store import (
     RecordNotFound,
     VersionConflict,
 )
-from tests.kit.history import Call, History
-from tests.kit.linearizability import check_registers, versioned
-from tests.kit.problems import report
+from tests.support.kit.history import Call, History
+from tests.support.kit.linearizability import check_registers, versioned
+from tests.support.kit.problems import report
 
 PATHS = ("/r/a", "/r/b")
 REFUSED = (RecordExists, RecordNotFound, VersionConflict)

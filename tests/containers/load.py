@@ -19,9 +19,9 @@ from typing import Any
 
 from octavo import AsyncClient
 from octavo.client.errors import ClientError
-from tests.kit.history import Call, History
-from tests.process.audit import problems, stored, texts
-from tests.process.users import (
+from tests.support.kit.history import Call, History
+from tests.support.processes.audit import problems, stored, texts
+from tests.support.processes.users import (
     SUBSCRIPTION,
     Consumer,
     Follower,

@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.crash_states.explore import CrashStateFailed, Explored, explore_all
 from tests.crash_states.lives import OPERATIONS, WITH_TWO_JOURNALS
-from tests.kit.progress import progress
-from tests.quiet import be_quiet
+from tests.support.kit.progress import progress
+from tests.support.quiet import be_quiet
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ from tests.crash_states.images import Image
 from tests.crash_states.lives import TINY, Fact, entry_of, silence
 from tests.sim.disk import SimDisk
 from tests.sim.index import SimIndexStore
-from tests.storage_support import OTHER_KEY, entry_bytes, make_run
+from tests.support.storage_support import OTHER_KEY, entry_bytes, make_run
 
 PROBE = 99
 """A ledger of the check itself."""

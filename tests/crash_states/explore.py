@@ -27,9 +27,9 @@ from tests.crash_states.lives import (
     points_of,
     tinier,
 )
-from tests.quiet import be_quiet
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
+from tests.support.quiet import be_quiet
 
 _PIECE, _KILLS_PIECE = 144, 4
 

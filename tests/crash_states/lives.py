@@ -28,7 +28,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.disk_faults import CHANGES, SYNCS, DiskFaults, Rule
 from tests.sim.inode import Inode
 from tests.sim.loop import SimLoop
-from tests.storage_support import CONFIG, KEY, entry_bytes, make_run
+from tests.support.storage_support import CONFIG, KEY, entry_bytes, make_run
 
 TINY = replace(
     CONFIG,

@@ -14,8 +14,8 @@ import sys
 import time
 
 from tests.engine_model.machine import HISTORIES_OF_A_PIECE, STEPS_OF_ONE, Disagreement, run_piece
-from tests.kit.progress import progress
-from tests.quiet import be_quiet
+from tests.support.kit.progress import progress
+from tests.support.quiet import be_quiet
 
 
 def main() -> int:

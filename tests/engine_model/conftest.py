@@ -1,1 +1,1 @@
-from tests.quiet import quiet as quiet
+from tests.support.quiet import quiet as quiet

@@ -23,7 +23,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process
 from tests.sim.trace import Trace
-from tests.storage_support import KEY, make_run
+from tests.support.storage_support import KEY, make_run
 
 CONFIG = replace(TINY, gc_quarantine_ms=1, gc_minor_ratio=0.5, gc_major_ratio=0.95)
 SLOTS, ENTRIES = 3, 12

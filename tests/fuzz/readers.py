@@ -58,7 +58,7 @@ from octavo.protocol.frames import (
 from octavo.protocol.records import Record as Message
 from octavo.protocol.records import build_batch, read_records
 from tests.sim.disk import SimDisk
-from tests.storage_support import KEY, make_run
+from tests.support.storage_support import KEY, make_run
 
 FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
 """Files that earlier versions wrote."""

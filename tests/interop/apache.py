@@ -13,9 +13,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from processes import Process
-
 from octavo.standalone.ports import free_port
+from tests.interop.processes import Process
 
 VERSION = "4.18.0"
 CACHE = Path(__file__).resolve().parents[2] / ".cache/interop"

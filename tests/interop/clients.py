@@ -7,19 +7,18 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from apache import Peer
-from checks import Checks
-from ours import OurBookie
-from phrases import FENCE, RECOVERY
-from shared_records import ledger_by_us
-from talk import Talk, told
-
 from octavo.metadata.ledgers import LedgerState
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.answers import AddRefused, ReadAnswer
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from octavo.protocol.frames import add_prefix, read_request
+from tests.interop.apache import Peer
+from tests.interop.checks import Checks
+from tests.interop.ours import OurBookie
+from tests.interop.phrases import FENCE, RECOVERY
+from tests.interop.shared_records import ledger_by_us
+from tests.interop.talk import Talk, told
 
 SOURCE = Path(__file__).with_name("InteropClient.java")
 ENTRIES = 200

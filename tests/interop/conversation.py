@@ -9,14 +9,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 
-from phrases import CRC32C, FENCE, KEY, OTHER_KEY, RECOVERY, add, adds, payload_of, say, step
-from talk import Talk, joined, told
-
 from octavo.protocol.answers import Added, AddRefused, ReadAnswer
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from octavo.protocol.frames import Flag, add_prefix, auth_frame, batch_read_request, read_request
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX, FRAME_BYTES_MAX
+from tests.interop.phrases import (
+    CRC32C,
+    FENCE,
+    KEY,
+    OTHER_KEY,
+    RECOVERY,
+    add,
+    adds,
+    payload_of,
+    say,
+    step,
+)
+from tests.interop.talk import Talk, joined, told
 
 
 @step

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from phrases import FENCE, KEY, add, adds, say, step
-from talk import Talk, told
-
 from octavo.protocol.frames import LENGTH, PREFIX, batch_read_request, header, read_request
 from octavo.protocol.limits import FRAME_BYTES_MAX
+from tests.interop.phrases import FENCE, KEY, add, adds, say, step
+from tests.interop.talk import Talk, told
 
 
 def malformed_reads(ledger: int) -> dict[str, bytes]:

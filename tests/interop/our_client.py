@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 
-from apache import Peer
-from checks import Checks
-from clients import (
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.ledgers import LedgerState
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import DigestType
+from tests.interop.apache import Peer
+from tests.interop.checks import Checks
+from tests.interop.clients import (
     APACHE_NAME,
     CONTENT,
     ENTRIES,
@@ -17,14 +23,7 @@ from clients import (
     JavaClient,
     both_replicas,
 )
-from ours import OurBookie
-
-from octavo.ledger.client import LedgerClient
-from octavo.ledger.write.writer import LedgerWriter
-from octavo.metadata.ledgers import LedgerState
-from octavo.metadata.store import MetadataStore
-from octavo.protocol.codes import OctavoError
-from octavo.protocol.entry import DigestType
+from tests.interop.ours import OurBookie
 
 
 async def our_client(

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import structlog
-from processes import Process
 
 from octavo.metadata.opening import open_store
 from octavo.metadata.store import MetadataStore
 from octavo.standalone.ports import free_port
+from tests.interop.processes import Process
 
 OCTAVO = Path(sys.executable).with_name("octavo")
 

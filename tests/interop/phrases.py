@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from talk import Talk, told
-
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import Flag, add_prefix
+from tests.interop.talk import Talk, told
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 KEY = master_key(b"")

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from checks import Checks
-from phrases import (
+from octavo.protocol.frames import batch_read_request, read_request
+from tests.interop.checks import Checks
+from tests.interop.phrases import (
     FENCE,
     KEY,
     OTHER_KEY,
@@ -23,9 +24,7 @@ from phrases import (
     step,
     step_after_restart,
 )
-from talk import Talk, told
-
-from octavo.protocol.frames import batch_read_request, read_request
+from tests.interop.talk import Talk, told
 
 WRITTEN, FENCED, FENCED_UNHEARD, RECOVERED, UNHEARD = range(3000, 3005)
 

@@ -22,16 +22,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-import conversation  # noqa: F401 - its steps
-import malformed
-import restart
-from apache import VERSION, Missing, Peer, fetch, running
-from checks import Checks
-from clients import JavaClient, apaches_client
-from our_client import our_client
-from ours import OurBookie, quiet, store_at
-from phrases import STEPS, STEPS_AFTER_RESTART, Step, transcript
-from shared_records import apache_by_us, ours_by_apache
+import tests.interop.conversation  # noqa: F401 - its steps
+from tests.interop import malformed, restart
+from tests.interop.apache import VERSION, Missing, Peer, fetch, running
+from tests.interop.checks import Checks
+from tests.interop.clients import JavaClient, apaches_client
+from tests.interop.our_client import our_client
+from tests.interop.ours import OurBookie, quiet, store_at
+from tests.interop.phrases import STEPS, STEPS_AFTER_RESTART, Step, transcript
+from tests.interop.shared_records import apache_by_us, ours_by_apache
 
 
 async def compare(

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 
-from apache import Peer
-from checks import Checks
-from ours import OurBookie
-
 from octavo.metadata.bookies import BookieInfo, BookieRegistry, encode_service_info
 from octavo.metadata.cookie import encode_cookie
 from octavo.metadata.ledger_codec import encode_ledger_metadata
@@ -16,6 +12,9 @@ from octavo.metadata.ledger_ids import ledger_path
 from octavo.metadata.ledgers import LEDGERS_ROOT, Fragment, LedgerMetadata, LedgerState, LedgerStore
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.entry import DigestType
+from tests.interop.apache import Peer
+from tests.interop.checks import Checks
+from tests.interop.ours import OurBookie
 
 APACHE_NAME = {DigestType.HMAC: "MAC"}
 

@@ -11,7 +11,7 @@ import time
 
 from tests.io_errors.life import Broken
 from tests.io_errors.sweep import all_faults, count_calls, sweep
-from tests.quiet import be_quiet
+from tests.support.quiet import be_quiet
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from tests.crash_states.garbage import collect
 from tests.crash_states.lives import TINY, Fact, entry_of, payload
 from tests.io_errors.faults import FailingCalls
 from tests.sim.disk import SimDisk
-from tests.storage_support import KEY, make_run
+from tests.support.storage_support import KEY, make_run
 
 CONFIG = replace(TINY, flush_interval_ms=1000, read_cache_bytes_max=600)
 PAYLOAD_BYTES = 300

@@ -22,7 +22,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.disk_faults import DiskFaults
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
-from tests.storage_support import make_run
+from tests.support.storage_support import make_run
 
 ENDS = ("killed", "power failure")
 _HEALED = 90

@@ -13,7 +13,7 @@ import pytest
 from octavo.bookie.disk.files import SyncFailed
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.protocol.codes import BookieIOError
-from tests.memory_disk import MemoryDisk
+from tests.support.memory_disk import MemoryDisk
 from tests.unit.bookie.test_entry_log import log_run, opened
 
 

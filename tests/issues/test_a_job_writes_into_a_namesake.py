@@ -21,7 +21,7 @@ from octavo.metadata.offloads import change_partition
 from octavo.metadata.store import RecordNotFound
 from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 from octavo.metadata.topics import TopicSettings as StoredSettings
-from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
+from tests.support.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
 
 TOPIC = TopicName("public", "t")
 NAME = TOPIC.partition(0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from octavo.protocol.records import read_records
-from tests.unit.broker_http.fake_broker import running
+from tests.support.fake_broker import running
 
 TOPIC = "/v1/topics/public/one"
 REQUEST = (

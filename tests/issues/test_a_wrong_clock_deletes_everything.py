@@ -23,7 +23,14 @@ from octavo.broker.clock.timekeeper import Timekeeper
 from octavo.broker.log.chain import Chain, Contents, RetentionPolicy
 from octavo.broker.partition.partition import Partition
 from octavo.metadata.clock import ClockRecord, Written
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+)
 
 DAY_MS = 24 * 3600 * 1000
 QUICK = {"clock_beat_ms": 20, "clock_quarantine_ms": 100}

@@ -16,7 +16,7 @@ from octavo.broker.errors import Overloaded
 from octavo.broker.state import log as state_log
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import ack_op, cursor_op, snapshot
-from tests.issues.memory_state_ledgers import Served
+from tests.support.memory_state_ledgers import Served
 
 
 async def test_a_cumulative_ack_after_a_refused_one_is_durable_with_it(

@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import replace
 
 from octavo.protocol.codes import Code
-from tests.storage_support import CONFIG, Bench
+from tests.support.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, journal_file_bytes_max=16 * 1024)
 

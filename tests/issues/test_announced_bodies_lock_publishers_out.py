@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.unit.broker_http.fake_broker import Running, running, until
+from tests.support.fake_broker import Running, running, until
 
 TOPIC = "/v1/topics/public/one"
 MESSAGES = f"{TOPIC}/messages"

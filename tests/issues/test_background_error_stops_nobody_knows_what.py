@@ -18,7 +18,14 @@ from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.opening import PartitionOpener
 from octavo.broker.types import PartitionState
 from octavo.ledger.errors import NotEnoughBookies
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+)
 
 
 @pytest.fixture

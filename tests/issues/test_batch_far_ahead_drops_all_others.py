@@ -27,7 +27,7 @@ from octavo.spark.cluster import connected
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink_ledgers import TaskLedgers
 from octavo.spark.sink_rows import Target
-from tests.http_cluster import Answer, HttpCluster, running_brokers
+from tests.support.http_cluster import Answer, HttpCluster, running_brokers
 
 HUGE = 2**63 - 1
 TOPIC = "/v1/topics/public/one"

@@ -32,8 +32,8 @@ from octavo.protocol.compression import Compression, UnsupportedCompression
 from octavo.protocol.limits import BATCH_RECORDS_MAX, RECORD_HEADERS_MAX, RECORDS_BYTES_MAX
 from octavo.protocol.records import Record, build_batch, build_gapped_batch, read_records
 from octavo.protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
-from tests.broker_cluster import make_topic, owned, running_brokers
-from tests.unit.broker_http.fake_broker import Running, running
+from tests.support.broker_cluster import make_topic, owned, running_brokers
+from tests.support.fake_broker import Running, running
 
 STALL_S_MAX = 0.25
 COUNT = 100_000

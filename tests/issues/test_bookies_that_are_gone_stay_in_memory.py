@@ -16,8 +16,8 @@ from octavo.ledger.bookies.bookies import RequestClass
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import BookieUnavailable, LedgerClosed, NotEnoughBookies, TooFewBookies
 from octavo.metadata.bookies import BookieRegistry
-from tests.broker_cluster import until
-from tests.ledger_cluster import Cluster, add_many, running_cluster
+from tests.support.broker_cluster import until
+from tests.support.ledger_cluster import Cluster, add_many, running_cluster
 
 
 @pytest.fixture

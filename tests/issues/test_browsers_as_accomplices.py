@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.broker.http.routes import ROUTES
-from tests.unit.broker_http.fake_broker import running
+from tests.support.fake_broker import running
 
 TOPIC = "/v1/topics/public/one"
 PARTS = {

@@ -30,7 +30,7 @@ from octavo.client.encoding import BatchEncoding, Identity, NdjsonEncoding
 from octavo.client.types import Delivery, Message, decode_deliveries
 from octavo.protocol.json_message import show_value
 from octavo.protocol.records import Record, build_batch, read_records
-from tests.unit.broker_http.fake_broker import Running, running
+from tests.support.fake_broker import Running, running
 
 ONE = "/v1/topics/public/one"
 BATCH = "application/vnd.kafka.recordbatch.v2"

@@ -15,7 +15,7 @@ import pytest
 
 from octavo import AsyncClient, Client, TopicReplaced
 from octavo.client.errors import Conflict
-from tests.http_cluster import HttpCluster, running_brokers
+from tests.support.http_cluster import HttpCluster, running_brokers
 
 WHAT_TO_DO = "deleted, and another one was made.*make a new producer, subscribe again"
 

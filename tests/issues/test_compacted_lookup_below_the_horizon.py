@@ -19,9 +19,9 @@ from octavo.ledger.read.open_batch import opening
 from octavo.ledger.read.time_search import offset_as_new_as
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.records import Record, build_batch
-from tests.broker_cluster import make_topic, owned, running_brokers, until
-from tests.compacted_views import write_view
 from tests.issues.test_time_is_sought_by_halving_out_of_order import Ledger, contents_of, stored
+from tests.support.broker_cluster import make_topic, owned, running_brokers, until
+from tests.support.compacted_views import write_view
 
 TIMES = (100, 10, 300, 20, 110, 30, 300, 40)
 KEYS = "aaabbbcc"

@@ -19,7 +19,7 @@ import pytest
 
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
 from octavo.metadata.store import MetadataStore, MetadataUnavailable, RecordExists
-from tests.raw_bookie import open_metadata
+from tests.support.raw_bookie import open_metadata
 
 WANTED = LedgerMetadata(-1, 2, 2, 1, (Fragment(0, ("b1", "b2")),))
 

@@ -17,7 +17,7 @@ import pytest
 
 from octavo.broker.http.api import topics as api_topics
 from octavo.metadata.store import SessionState
-from tests.http_cluster import Answer, HttpCluster, Node, running_brokers
+from tests.support.http_cluster import Answer, HttpCluster, Node, running_brokers
 
 AT_ONCE_S = 0.1
 BUSY_MACHINE_S = 0.4

@@ -32,7 +32,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
 from octavo.metadata.topics import SubscriptionRecord, TopicStore
 from octavo.protocol.codes import OctavoError
-from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, until, values
+from tests.support.broker_cluster import BrokerCluster, batch, owned, running_brokers, until, values
 
 T = TypeVar("T")
 TOPIC = TopicName("public", "flights")

@@ -21,7 +21,7 @@ from octavo.broker.types import PartitionName, SubscriptionSettings, TopicName
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import OctavoError
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     BrokerCluster,
     RunningBroker,
     batch,

@@ -17,7 +17,7 @@ from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.ensemble_writer import EnsembleWriter, WriterEvent
 from octavo.ledger.write.writer_state import State
-from tests.ledger_world import new_ledger
+from tests.support.ledger_world import new_ledger
 
 
 class _Owner:

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from octavo.spark import commit
-from tests.vanished_host import vanished_host
+from tests.support.vanished_host import vanished_host
 
 
 async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from octavo.bookie.disk.files import SyncFailed
 from octavo.protocol.codes import Code
-from tests.storage_support import CONFIG, Bench
+from tests.support.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=8192)
 

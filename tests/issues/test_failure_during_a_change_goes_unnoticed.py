@@ -17,7 +17,7 @@ from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import State, WriterState
-from tests.ledger_world import new_ledger
+from tests.support.ledger_world import new_ledger
 
 
 class _Connection:

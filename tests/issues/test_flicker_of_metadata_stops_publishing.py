@@ -18,7 +18,7 @@ import pytest
 from octavo.broker.errors import TopicNotFound
 from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
 from octavo.metadata.store import MetadataStore, MetadataUnavailable
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     TOPIC,
     BrokerCluster,
     RunningBroker,

@@ -22,7 +22,7 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
-from tests.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
+from tests.support.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
 
 TOPIC = TopicName("public", "flights")
 NAME = TOPIC.partition(0)

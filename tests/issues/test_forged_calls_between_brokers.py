@@ -25,7 +25,7 @@ from octavo.broker.http.routes import ROUTES
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.topics import owner_path
-from tests.http_cluster import HttpCluster, running_brokers
+from tests.support.http_cluster import HttpCluster, running_brokers
 
 TOPIC = "/v1/topics/public/flights"
 PARTITION = f"{TOPIC}/partitions/0"

@@ -17,8 +17,8 @@ import pytest
 
 from octavo.process.copies import NodeCopies, kept_copies
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
-from tests.broker_cluster import BrokerCluster, running_brokers, values
 from tests.issues.test_forged_entries_skip_offsets import EXPECTED, FORGERIES, filled
+from tests.support.broker_cluster import BrokerCluster, running_brokers, values
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 ENTRY = 4

@@ -22,7 +22,14 @@ from octavo.ledger.read.continuity import Continuity
 from octavo.protocol.batch import with_base_offset
 from octavo.protocol.entry import DigestType, Entry, digest_for, pack_entry, unpack_entry
 from octavo.protocol.records import read_records
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, values
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    values,
+)
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 

@@ -14,14 +14,14 @@ import pytest
 from octavo.cli.consume import _by_subscription, _Printer
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError
-from tests.http_cluster import HttpCluster, running_brokers
+from tests.support.http_cluster import HttpCluster, running_brokers
 
 SUB = "/v1/topics/public/orders/subscriptions/s"
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpCluster]:
-    monkeypatch.setattr("tests.http_cluster.LEASED_MAX", 5)
+    monkeypatch.setattr("tests.support.http_cluster.LEASED_MAX", 5)
     async with running_brokers(tmp_path) as found:
         yield found
 

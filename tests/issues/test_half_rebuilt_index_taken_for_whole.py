@@ -12,7 +12,7 @@ import pytest
 
 from octavo.bookie.disk.files import DiskError
 from octavo.bookie.index.index import MemoryIndex
-from tests.storage_support import Bench, FlushedIndex, entry_bytes
+from tests.support.storage_support import Bench, FlushedIndex, entry_bytes
 
 ENTRIES = 1500
 

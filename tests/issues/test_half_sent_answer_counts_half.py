@@ -19,7 +19,7 @@ from octavo.bookie.read.cache import CachedRun
 from octavo.bookie.read.reading import Reading
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import read_request
-from tests.raw_bookie import RawClient, add_of, running_bookie, until
+from tests.support.raw_bookie import RawClient, add_of, running_bookie, until
 
 MIB = 1024 * 1024
 ENTRY_BYTES = 5 * MIB - 1024

@@ -17,8 +17,15 @@ from typing import Any
 import pytest
 
 from octavo.broker.cluster.balance import Patience
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
 from tests.issues.test_partitions_pile_up import QUICK
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+)
 
 
 @pytest.fixture

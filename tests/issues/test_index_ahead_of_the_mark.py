@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.bookie.disk.files import SyncFailed
-from tests.storage_support import Bench, entry_bytes
+from tests.support.storage_support import Bench, entry_bytes
 
 
 async def test_the_index_is_never_ahead_of_the_mark() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from octavo.bookie.disk.files import SyncFailed
 from octavo.protocol.codes import NoSuchLedger
-from tests.storage_support import Bench, entry_bytes
+from tests.support.storage_support import Bench, entry_bytes
 
 
 async def test_a_deletion_that_was_not_durable_takes_nothing_away() -> None:

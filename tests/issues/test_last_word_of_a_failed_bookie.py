@@ -19,8 +19,8 @@ from octavo.bookie.disk.files import RealDisk, SyncFailed
 from octavo.bookie.index.index import RocksIndex
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import BookieIOError, Code
-from tests.raw_bookie import TroubledDisk
-from tests.storage_support import make_run
+from tests.support.raw_bookie import TroubledDisk
+from tests.support.storage_support import make_run
 
 
 class Unclosable:

@@ -18,7 +18,7 @@ import pytest
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import SubscriptionSettings
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
+from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from octavo.bookie.ledgers.state import (
     encode_record,
     file_name,
 )
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import KEY
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import KEY
 
 
 def later_file(disk: MemoryDisk, version: int) -> None:

@@ -33,8 +33,17 @@ from octavo.protocol.entry import (
     unpack_entry,
 )
 from octavo.protocol.frames import Flag, read_request
-from tests.ledger_cluster import Cluster, add_many, payload_of, running_cluster
-from tests.raw_bookie import CRC32C, KEY, OURS, RawClient, add_of, adds_of, entry_of, running_bookie
+from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.raw_bookie import (
+    CRC32C,
+    KEY,
+    OURS,
+    RawClient,
+    add_of,
+    adds_of,
+    entry_of,
+    running_bookie,
+)
 
 STRANGER = master_key(b"")
 RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)

@@ -22,7 +22,7 @@ from octavo.broker.types import PartitionName, TopicName
 from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import PartitionRecord, TopicStore
 from octavo.protocol.codes import OctavoError
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     TOPIC,
     BrokerCluster,
     RunningBroker,
@@ -33,7 +33,7 @@ from tests.broker_cluster import (
     until,
     values,
 )
-from tests.issues.memory_state_ledgers import Served
+from tests.support.memory_state_ledgers import Served
 
 TIMES = 4
 SWEEPING: dict[str, Any] = {"sweep_interval_ms": 50, "leftover_grace_ms": 150}

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from octavo.bookie.gc.rules import Action, Rules, plan
 from octavo.protocol.codes import Code
-from tests.storage_support import CONFIG, Bench
+from tests.support.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=16 * 1024)
 EVERYTHING = Rules(0.2, 0.8, minor_due=True, major_due=True, room_bytes=2**40)

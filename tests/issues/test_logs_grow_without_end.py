@@ -18,7 +18,7 @@ from octavo.log_files import LogFile
 from octavo.logs import configure_logging
 from octavo.settings import ProcessConfig, SettingsError, load
 from tests.attack.world import exchange
-from tests.process.cluster import Standalone
+from tests.support.processes.standalone import Standalone
 
 BYTES_MAX = 4_000
 FLOOD_S = 5.0

@@ -16,7 +16,7 @@ from octavo.client.client import AsyncClient
 from octavo.client.errors import InvalidCall, MessageTooLong
 from octavo.client.sync import Client
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
-from tests.unit.broker_http.fake_broker import running
+from tests.support.fake_broker import running
 
 ONE = "/v1/topics/public/one"
 TOO_LONG = bytes(MESSAGE_BYTES_MAX + 1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.broker_http.fake_broker import running, until
+from tests.support.fake_broker import running, until
 
 TOPIC = "/v1/topics/public/one"
 

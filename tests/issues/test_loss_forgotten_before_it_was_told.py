@@ -15,7 +15,7 @@ import pytest
 from octavo.bookie.entrylog.format import FILE_HEADER_BYTES
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import BookieIOError, Code
-from tests.storage_support import CONFIG, Bench, abandon, entry_bytes
+from tests.support.storage_support import CONFIG, Bench, abandon, entry_bytes
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 

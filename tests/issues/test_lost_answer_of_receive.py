@@ -17,9 +17,9 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.broker.types import SubscriptionSettings
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
-from tests.http_cluster import HttpCluster
-from tests.http_cluster import running_brokers as running_http
+from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
+from tests.support.http_cluster import HttpCluster
+from tests.support.http_cluster import running_brokers as running_http
 
 
 @pytest.fixture

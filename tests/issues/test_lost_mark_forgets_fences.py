@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.protocol.codes import Code
-from tests.storage_support import CONFIG, Bench, abandon
+from tests.support.storage_support import CONFIG, Bench, abandon
 
 CONFIG_OF_ONE = replace(CONFIG, ledger_directories=("/l",), journal_file_bytes_max=2000)
 

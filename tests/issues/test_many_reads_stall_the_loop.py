@@ -24,7 +24,7 @@ from octavo.broker.subscriptions import delivering
 from octavo.broker.types import Delivery, MessageId, Nack
 from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS
-from tests.http_cluster import Api, running_brokers
+from tests.support.http_cluster import Api, running_brokers
 
 TOPIC = "/v1/topics/public/one"
 BATCHES, MESSAGES = 4, 500

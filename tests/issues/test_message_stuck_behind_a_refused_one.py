@@ -16,7 +16,7 @@ import pytest
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, InvalidCall, OutcomeUnknown, ProducerFailed
 from octavo.client.partition_queue import EPOCH_MAX
-from tests.unit.octavo.fake_broker import FakeBroker
+from tests.support.fake_service import FakeBroker
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import InvalidOption, source_options
 from octavo.spark.source import OctavoStreamReader
 from octavo.spark.splits import Minimum
-from tests.spark.place import ROWS, WHOLE, Place, running_place
-from tests.spark.published import seen_by_readers
+from tests.support.published import seen_by_readers
+from tests.support.spark_place import ROWS, WHOLE, Place, running_place
 
 pytestmark = pytest.mark.timeout(300)
 MORE = str(2 * len(WHOLE))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.http.broker_proof import BrokerProof
-from tests.unit.broker_http.fake_broker import CALL_KEY, running
+from tests.support.fake_broker import CALL_KEY, running
 
 TOPIC = "/v1/topics/public/one"
 LEDGER = {"id": 7, "messages": 3, "bytes": 90, "first_ms": 1, "last_ms": 2}

@@ -17,7 +17,7 @@ from octavo.bookie.disk.files import DiskError
 from octavo.bookie.gc.ledger_sizes import ledger_sizes
 from octavo.bookie.startup.salvage import restore_states
 from octavo.protocol.codes import BookieIOError, Code
-from tests.storage_support import CONFIG, Bench
+from tests.support.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 

@@ -20,7 +20,14 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicName
 from octavo.ledger.write.ensemble_writer import EnsembleWriter
 from octavo.protocol.codes import OctavoError
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+)
 
 
 @pytest.fixture

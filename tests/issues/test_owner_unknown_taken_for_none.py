@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_cluster import TOPIC, BrokerCluster, make_topic, owned, running_brokers
+from tests.support.broker_cluster import TOPIC, BrokerCluster, make_topic, owned, running_brokers
 
 _PARTITIONS = 6
 """Enough that the second broker is preferred for some."""

@@ -12,7 +12,7 @@ import asyncio
 
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import ack_op, cursor_op, delete_op, snapshot
-from tests.issues.memory_state_ledgers import Served
+from tests.support.memory_state_ledgers import Served
 
 
 async def turns() -> None:

@@ -21,7 +21,7 @@ from octavo.broker.broker import Broker
 from octavo.broker.errors import NotOwner, PartitionMoving
 from octavo.broker.types import PartitionName, TopicName, TopicSettings
 from octavo.protocol.codes import OctavoError
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     TOPIC,
     BrokerCluster,
     RunningBroker,

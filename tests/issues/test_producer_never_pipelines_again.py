@@ -10,7 +10,7 @@ a test with network namespaces, whose clients were cut off together with the own
 from __future__ import annotations
 
 from octavo.client.client import AsyncClient
-from tests.unit.octavo.fake_broker import FakeBroker
+from tests.support.fake_service import FakeBroker
 
 BATCHES = 80
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.protocol.codes import BookieIOError
-from tests.storage_support import Bench
+from tests.support.storage_support import Bench
 
 
 @pytest.mark.parametrize("hurt", ["header", "cut"])

@@ -30,8 +30,8 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
-from tests.http_cluster import Answer, HttpCluster, running_brokers
-from tests.raw_bookie import open_metadata
+from tests.support.http_cluster import Answer, HttpCluster, running_brokers
+from tests.support.raw_bookie import open_metadata
 
 TOPIC = "/v1/topics/public/one"
 NAME = PartitionName("public", "one", 0)

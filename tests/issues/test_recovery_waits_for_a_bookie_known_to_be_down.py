@@ -13,7 +13,7 @@ from octavo.ledger.actions import ChooseReplacements, WriteBack
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.recover.recovery_state import RecoveryState
 from octavo.ledger.write.writer_state import State
-from tests.ledger_world import new_ledger
+from tests.support.ledger_world import new_ledger
 
 DOWN = BookieUnavailable("a", "down")
 

@@ -20,7 +20,7 @@ from octavo.broker.types import PartitionName
 from octavo.metadata.election import Ownership
 from octavo.metadata.store import MetadataUnavailable, RecordNotFound
 from octavo.metadata.topics import owner_path
-from tests.broker_cluster import (
+from tests.support.broker_cluster import (
     BrokerCluster,
     batch,
     make_topic,

@@ -12,7 +12,7 @@ from typing import Any
 
 from octavo.broker.log.chain import RetentionPolicy
 from octavo.broker.log.record import with_chain
-from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 
 async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:

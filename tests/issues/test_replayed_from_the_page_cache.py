@@ -18,7 +18,7 @@ import pytest
 
 from octavo.protocol.codes import BookieIOError, Code
 from tests.sim.disk import SimDisk
-from tests.storage_support import KEY, Bench, abandon
+from tests.support.storage_support import KEY, Bench, abandon
 
 T = TypeVar("T")
 

@@ -17,7 +17,14 @@ from octavo.broker.log.record import with_chain
 from octavo.broker.partition.partition import Partition
 from octavo.ledger.errors import LedgerError
 from octavo.metadata.topics import PartitionLedger
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    until,
+)
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -13,7 +13,7 @@ import pytest
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.metadata.store import MetadataUnavailable
-from tests.broker_cluster import batch, make_topic, owned, running_brokers
+from tests.support.broker_cluster import batch, make_topic, owned, running_brokers
 
 
 async def test_the_new_ledger_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

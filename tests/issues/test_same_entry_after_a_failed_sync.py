@@ -17,7 +17,7 @@ import pytest
 from octavo.bookie.disk.files import DiskFull, SyncFailed
 from octavo.bookie.journal.journals import journal_of
 from octavo.protocol.codes import Code
-from tests.storage_support import CONFIG, Bench, eventually, make_run
+from tests.support.storage_support import CONFIG, Bench, eventually, make_run
 
 TWO = replace(CONFIG, journal_directories=("/j", "/k"), read_cache_bytes_max=1)
 LEDGER = 1

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from octavo.bookie.disk.files import DiskFull
 from octavo.protocol.codes import Code
-from tests.storage_support import CONFIG, Bench, eventually
+from tests.support.storage_support import CONFIG, Bench, eventually
 
 SMALL = replace(CONFIG, write_cache_bytes_max=64 * 1024)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.protocol.codes import BookieIOError, Code
-from tests.storage_support import Bench, entry_bytes
+from tests.support.storage_support import Bench, entry_bytes
 
 PAYLOADS = [b"%d" % n * 300 for n in range(3)]
 

@@ -27,7 +27,7 @@ from octavo.spark.options import InvalidOption
 from octavo.spark.sink_options import checked_columns, sink_options
 from octavo.spark.sink_rows import RowRouter, Target
 from octavo.spark.source import OctavoDataSource
-from tests.spark.place import Place, running_place
+from tests.support.spark_place import Place, running_place
 
 ALL = StructType([StructField(*one) for one in EVERY.items()])
 VALUE = StructType([StructField("value", BinaryType())])

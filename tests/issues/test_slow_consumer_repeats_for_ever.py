@@ -26,7 +26,7 @@ from octavo.client.handing import Due, Handing
 from octavo.client.subscription import Subscription
 from octavo.client.sync import Client
 from octavo.client.types import Delivery
-from tests.http_cluster import HttpCluster, running_brokers
+from tests.support.http_cluster import HttpCluster, running_brokers
 
 LEASE_S = 30.0
 

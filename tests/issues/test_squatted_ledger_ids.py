@@ -22,9 +22,16 @@ from octavo.broker.partition.partition import Partition
 from octavo.ledger.errors import OutcomeUnknown
 from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import Unauthorized, UnknownState
-from tests.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers, values
-from tests.ledger_cluster import Cluster, running_cluster
-from tests.raw_bookie import KEY, RawClient, add_of
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    batch,
+    make_topic,
+    owned,
+    running_brokers,
+    values,
+)
+from tests.support.ledger_cluster import Cluster, running_cluster
+from tests.support.raw_bookie import KEY, RawClient, add_of
 
 FOREIGN = bytes(range(20))
 """A key that is nobody's."""

@@ -26,7 +26,7 @@ from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import InvalidOption, source_options
 from octavo.spark.source import OctavoStreamReader
 from octavo.spark.splits import DataLost
-from tests.spark.place import WHOLE, Place, running_place
+from tests.support.spark_place import WHOLE, Place, running_place
 
 pytestmark = pytest.mark.timeout(300)
 END = len(WHOLE)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from octavo.ledger.bookies.bookies import Bookies
 from octavo.ledger.errors import BookieUnavailable
-from tests.ledger_cluster import running_cluster
-from tests.raw_bookie import until
+from tests.support.ledger_cluster import running_cluster
+from tests.support.raw_bookie import until
 
 
 class TurnsToASpare:

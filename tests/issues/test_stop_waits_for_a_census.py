@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from octavo.protocol.codes import Code
-from tests.storage_support import CONFIG, Bench
+from tests.support.storage_support import CONFIG, Bench
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 

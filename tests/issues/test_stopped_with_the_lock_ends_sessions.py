@@ -24,13 +24,13 @@ from octavo import AsyncClient
 from octavo.client.producer import Producer
 from octavo.metadata.embedded import LOCK_TIMEOUT_MS, EmbeddedStore
 from octavo.metadata.store import MetadataUnavailable, SessionState
-from tests.process.chaos import SESSION_MS as CLUSTER_SESSION_MS
-from tests.process.chaos import Breaker, run_round
-from tests.process.failpoints import Failpoint
-from tests.process.kills import LaunchedSupervisor
 from tests.process.test_stopped_past_session import stopped_owner
-from tests.process.users import Record
-from tests.process.waiting import everybody_registered, more_acked
+from tests.support.processes.chaos import SESSION_MS as CLUSTER_SESSION_MS
+from tests.support.processes.chaos import Breaker, run_round
+from tests.support.processes.failpoints import Failpoint
+from tests.support.processes.kills import LaunchedSupervisor
+from tests.support.processes.users import Record
+from tests.support.processes.waiting import everybody_registered, more_acked
 
 ROOT = Path(__file__).parents[2]
 SESSION_MS = 600

@@ -21,9 +21,9 @@ from octavo.spark.options import source_options
 from octavo.spark.reading import Split
 from octavo.spark.source import OctavoStreamReader
 from octavo.spark.splits import DataLost
-from tests.broker_cluster import TOPIC, BrokerCluster, batch, make_topic, owned
-from tests.ledger_cluster import running_cluster
-from tests.spark.place import Place, values_of
+from tests.support.broker_cluster import TOPIC, BrokerCluster, batch, make_topic, owned
+from tests.support.ledger_cluster import running_cluster
+from tests.support.spark_place import Place, values_of
 
 
 @pytest.fixture

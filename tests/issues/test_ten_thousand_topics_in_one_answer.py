@@ -8,7 +8,7 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.broker.http.api import topics as api_topics
-from tests.unit.broker_http.fake_broker import Running, running
+from tests.support.fake_broker import Running, running
 
 TOPICS = "/v1/topics/public"
 COUNT = 25

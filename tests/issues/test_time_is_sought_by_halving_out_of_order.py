@@ -27,8 +27,8 @@ from octavo.protocol.batch import HEADER, read_header, with_base_offset
 from octavo.protocol.entry import Entry
 from octavo.protocol.records import Record, build_batch
 from octavo.spark.cluster import connected
-from tests import http_cluster
-from tests.broker_cluster import BrokerCluster, make_topic, owned, running_brokers, until
+from tests.support import http_cluster
+from tests.support.broker_cluster import BrokerCluster, make_topic, owned, running_brokers, until
 
 TIMES = (100, 10, 110, 20, 120, 30)
 times = st.lists(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from octavo.ledger.errors import LedgerNotFound
-from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 
 async def test_ledgers_that_came_meanwhile_are_looked_into(

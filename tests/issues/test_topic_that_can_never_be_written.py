@@ -14,7 +14,7 @@ from octavo import AsyncClient
 from octavo.client.errors import ApiError
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.topics import TopicRecord, TopicSettings, TopicStore
-from tests.http_cluster import HttpCluster, running_brokers
+from tests.support.http_cluster import HttpCluster, running_brokers
 
 TOPIC = "/v1/topics/public/wide"
 WIDE = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}

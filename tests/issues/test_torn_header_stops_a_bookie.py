@@ -14,7 +14,7 @@ import pytest
 from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, encode_file_header
 from tests.crash_states.explore import Explored, explore_one
 from tests.sim.disk import SimDisk
-from tests.storage_support import CONFIG, Bench
+from tests.support.storage_support import CONFIG, Bench
 
 
 @pytest.mark.parametrize("sequence", [("restart",), ("add", "power"), ("add", "checkpoint")])

@@ -18,7 +18,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.state.format import Op
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import SubscriptionSettings
-from tests.broker_cluster import batch, make_topic, owned, running_brokers
+from tests.support.broker_cluster import batch, make_topic, owned, running_brokers
 
 
 @contextlib.asynccontextmanager

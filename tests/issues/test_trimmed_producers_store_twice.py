@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.state.format import Op
-from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 
 @pytest.mark.parametrize("repeated", [0, 3])

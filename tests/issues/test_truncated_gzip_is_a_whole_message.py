@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from tests.unit.broker_http.fake_broker import Running, running
+from tests.support.fake_broker import Running, running
 
 TOPIC = "/v1/topics/public/one"
 TEXT = random.Random(1).randbytes(40_000)

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from octavo.bookie.journal.format import JournalDamaged, MetaOp, encode_meta
 from octavo.bookie.journal.replay import records_of
 from octavo.bookie.ledgers.limbo import LimboDamaged, decode_limbo
-from tests.storage_support import KEY, make_run
+from tests.support.storage_support import KEY, make_run
 
 
 @pytest.mark.parametrize("cut", [1, 7, 9, 30])

@@ -12,8 +12,8 @@ import pytest
 
 from octavo.bookie.disk.damage import DamageKind
 from octavo.bookie.disk.files import DiskError
-from tests.damaged_logs import fill
-from tests.storage_support import CONFIG, Bench
+from tests.support.damaged_logs import fill
+from tests.support.storage_support import CONFIG, Bench
 
 SMALL_LOGS = replace(CONFIG, entry_log_bytes_max=2000, scrub_bytes_per_s=2**30)
 

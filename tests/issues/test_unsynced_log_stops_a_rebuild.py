@@ -20,7 +20,7 @@ from octavo.bookie.disk.files import SyncFailed
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
 from tests.sim.disk import SimDisk
-from tests.storage_support import CONFIG, abandon, make_run
+from tests.support.storage_support import CONFIG, abandon, make_run
 
 
 async def _started(disk: SimDisk) -> Storage:

@@ -36,7 +36,7 @@ from octavo.pipeline.scrub import ScrubOptions, scrub
 from octavo.pipeline.session import SparkOptions
 from octavo.pipeline.verify import verify
 from octavo.spark.options import InvalidOption, Selection
-from tests.spark.place import Place, running_place
+from tests.support.spark_place import Place, running_place
 
 pytestmark = pytest.mark.timeout(300)
 NOBODY = Selection(topics=("public/nobody",))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.broker.types import PartitionState
-from tests.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 
 async def test_what_was_acked_is_read_without_a_publish(tmp_path: Path) -> None:

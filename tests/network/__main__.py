@@ -22,7 +22,7 @@ from tests.network.cases import BY_NAME, Case, Phase
 from tests.network.hosts import NoNamespaces, enter_sandbox
 from tests.network.members import make_ensemble, make_hosts
 from tests.network.rounds import RECOVERY_GOAL_S, Cell, Partitioner
-from tests.zookeeper_ensemble import running
+from tests.support.zookeeper_ensemble import running
 
 MODULE = "tests.network"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from octavo.process.spec import ProcessSpec
 from octavo.standalone.supervisor import Plan
 from tests.network.hosts import Hosts
-from tests.process.chaos import BOOKIES
-from tests.process.kills import LaunchedChild, LaunchedSupervisor
-from tests.zookeeper_ensemble import Ensemble, Place
+from tests.support.processes.chaos import BOOKIES
+from tests.support.processes.kills import LaunchedChild, LaunchedSupervisor
+from tests.support.zookeeper_ensemble import Ensemble, Place
 
 BROKERS = 3
 SERVERS = 3

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from octavo import AsyncClient
-from tests.kit.history import Call
 from tests.network.cases import FLAP_S, Case, Phase, Roles, silent
 from tests.network.hosts import CLIENT, Hosts
 from tests.network.members import BROKER_NAMES, HostedSupervisor
@@ -33,12 +32,13 @@ from tests.network.watchers import (
     registered,
     unanswered,
 )
-from tests.process.chaos import BOOKIES, SESSION_MS, Breaker, Outcome, run_round
-from tests.process.failpoints import Failpoint
-from tests.process.kills import is_stopped
-from tests.process.users import TOPIC, Record
-from tests.process.waiting import DEADLINE_S, more_acked
-from tests.zookeeper_ensemble import Ensemble
+from tests.support.kit.history import Call
+from tests.support.processes.chaos import BOOKIES, SESSION_MS, Breaker, Outcome, run_round
+from tests.support.processes.failpoints import Failpoint
+from tests.support.processes.kills import is_stopped
+from tests.support.processes.users import TOPIC, Record
+from tests.support.processes.waiting import DEADLINE_S, more_acked
+from tests.support.zookeeper_ensemble import Ensemble
 
 HOLD_S = 2.5 * SESSION_MS / 1000
 """Longer than a session, the take-over after it, and a few publishes to the new owner."""

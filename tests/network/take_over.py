@@ -30,7 +30,7 @@ from octavo.metadata.topics import BROKERS_ROOT
 from octavo.metadata.zookeeper import ZooKeeperStore
 from octavo.standalone.supervisor import Plan, Supervisor
 from tests.network.watchers import Logs
-from tests.zookeeper_ensemble import TICK_MS, Ensemble, local_places, running
+from tests.support.zookeeper_ensemble import TICK_MS, Ensemble, local_places, running
 
 GOAL_S = 0.2
 """Beyond the session timeout."""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.network.cases import BY_NAME, CASES, DELAYS, Roles, between, hear_each_other, silent
 from tests.network.hosts import CLIENT
-from tests.process.chaos import SESSION_MS
+from tests.support.processes.chaos import SESSION_MS
 
 ROLES = Roles(
     owner="broker-2",

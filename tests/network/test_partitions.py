@@ -16,7 +16,7 @@ import pytest
 
 from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled, find_class_path, find_java
 from tests.network.hosts import NoNamespaces, check_namespaces
-from tests.process.cluster import environment
+from tests.support.processes.standalone import environment
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.kit.history import Call, Operation
 from tests.network.hosts import Hosts
 from tests.network.members import BROKER_PORT
-from tests.process.users import TOPIC, Record, payload
+from tests.support.kit.history import Call, Operation
+from tests.support.processes.users import TOPIC, Record, payload
 
 _ANSWER_S = 1.0
 _PROBE_PAUSE_S = 0.2

@@ -25,18 +25,18 @@ from typing import cast
 
 from octavo.logs import configure_logging
 from octavo.standalone.ports import free_port
-from tests.conftest import running_zookeeper
-from tests.process import failpoints
-from tests.process.chaos import Breaker, run_round
-from tests.process.failpoints import (
+from tests.support.processes import failpoints
+from tests.support.processes.chaos import Breaker, run_round
+from tests.support.processes.failpoints import (
     AFTER_A_CRASH,
     BOOKIE_FAILPOINTS,
     BROKER_FAILPOINTS,
     FIRST_START_FAILPOINTS,
     RARE_BROKER_STEPS,
 )
-from tests.process.kills import KINDS, TINY_BOOKIE, Killer, LaunchedSupervisor
-from tests.process.users import Record
+from tests.support.processes.kills import KINDS, TINY_BOOKIE, Killer, LaunchedSupervisor
+from tests.support.processes.users import Record
+from tests.support.zookeeper_server import running_zookeeper
 
 RATE = 100.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
-from tests.kit.history import Call
-from tests.process.audit import Copies, problems, replica_problems
-from tests.process.users import Place, Record, note_read, payload
+from tests.support.kit.history import Call
+from tests.support.processes.audit import Copies, problems, replica_problems
+from tests.support.processes.users import Place, Record, note_read, payload
 
 CLOSED = LedgerMetadata(
     7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),), state=LedgerState.CLOSED, last_entry=2

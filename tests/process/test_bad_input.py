@@ -18,7 +18,7 @@ import pytest
 
 from octavo import Client
 from octavo.protocol.records import Record, build_batch
-from tests.process.cluster import Standalone, octavo, standalone
+from tests.support.processes.standalone import Standalone, octavo, standalone
 
 NDJSON = "application/x-ndjson"
 BATCH = "application/vnd.kafka.recordbatch.v2"

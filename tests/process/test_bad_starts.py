@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.cluster import OCTAVO, environment, octavo
+from tests.support.processes.standalone import OCTAVO, environment, octavo
 
 UNREACHABLE = "zk://127.0.0.1:9/octavo"
 GIVE_UP_S = 30.0

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from octavo import AsyncClient
-from tests.process.cluster import Standalone, standalone, until
+from tests.support.processes.standalone import Standalone, standalone, until
 
 TOPICS = 20
 PARTITIONS = 32

@@ -20,7 +20,7 @@ import pytest
 
 from octavo.protocol.answers import Added
 from octavo.protocol.codes import Code
-from tests.raw_bookie import RawClient, add_of, adds_of, entry_of
+from tests.support.raw_bookie import RawClient, add_of, adds_of, entry_of
 
 ROUNDS = 6
 PAYLOAD = b"p" * 300

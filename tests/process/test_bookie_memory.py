@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.cluster import environment
-from tests.raw_bookie import RawClient, adds_of, entry_of
+from tests.support.processes.standalone import environment
+from tests.support.raw_bookie import RawClient, adds_of, entry_of
 
 MIB = 1024 * 1024
 CONNECTIONS = 4
@@ -38,7 +38,7 @@ BOOKIE = textwrap.dedent(
     import asyncio, sys, time, json
     from pathlib import Path
     import uvloop
-    from tests.raw_bookie import TroubledDisk, running_bookie
+    from tests.support.raw_bookie import TroubledDisk, running_bookie
 
     async def main():
         disk = TroubledDisk()

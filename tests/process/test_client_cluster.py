@@ -12,7 +12,7 @@ import pytest
 
 from octavo import AsyncClient, Client
 from octavo.client.errors import ApiError, Conflict, NotFound
-from tests.process.cluster import Standalone, octavo, standalone, until
+from tests.support.processes.standalone import Standalone, octavo, standalone, until
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from octavo import AsyncClient
-from tests.process.cluster import standalone
+from tests.support.processes.standalone import standalone
 
 ROUNDS = int(os.environ.get("OCTAVO_ROUNDS", "12"))
 TOPICS = 5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from octavo.standalone.child import is_child
 from octavo.standalone.cluster_file import read_cluster
-from tests.process.cluster import octavo
+from tests.support.processes.standalone import octavo
 
 
 def nothing_is_left(folder: Path) -> bool:

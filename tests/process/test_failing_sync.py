@@ -22,11 +22,11 @@ import pytest
 from octavo.process.spec import ProcessSpec
 from octavo.standalone.child import Child
 from octavo.standalone.supervisor import Plan, Supervisor
-from tests.process.chaos import Breaker, Outcome, run_round
-from tests.process.failpoints import lines
-from tests.process.kills import TINY_BOOKIE
-from tests.process.users import Record
-from tests.process.waiting import DEADLINE_S, more_acked, more_lines
+from tests.support.processes.chaos import Breaker, Outcome, run_round
+from tests.support.processes.failpoints import lines
+from tests.support.processes.kills import TINY_BOOKIE
+from tests.support.processes.users import Record
+from tests.support.processes.waiting import DEADLINE_S, more_acked, more_lines
 
 pytestmark = pytest.mark.timeout(240)
 SOURCE = Path(__file__).with_name("failing_sync.c")

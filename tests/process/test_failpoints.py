@@ -19,16 +19,16 @@ from octavo.process.spec import ProcessSpec
 from octavo.protocol.answers import Added
 from octavo.standalone.child import ChildFailed
 from octavo.standalone.ports import free_port
-from tests.process.failpoints import (
+from tests.support.processes.failpoints import (
     FIRST_START_FAILPOINTS,
     Armed,
     Failpoint,
     Trigger,
     hits,
 )
-from tests.process.kills import TINY_BOOKIE, LaunchedChild
-from tests.process.seams import record_kind
-from tests.raw_bookie import RawClient, adds_of, entry_of
+from tests.support.processes.kills import TINY_BOOKIE, LaunchedChild
+from tests.support.processes.seams import record_kind
+from tests.support.raw_bookie import RawClient, adds_of, entry_of
 
 PAYLOAD = b"p" * 300
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from octavo import AsyncClient, Client
-from tests.kit.history import Call
-from tests.process.audit import problems, stored, texts
-from tests.process.chaos import SETTLE_S, SMALL_BOOKIE, SMALL_BROKER
-from tests.process.cluster import Standalone, standalone, until
-from tests.process.users import SUBSCRIPTION, Consumer, Publisher, Record, note_read
-from tests.process.users import TOPIC as CHAOS_TOPIC
+from tests.support.kit.history import Call
+from tests.support.processes.audit import problems, stored, texts
+from tests.support.processes.chaos import SETTLE_S, SMALL_BOOKIE, SMALL_BROKER
+from tests.support.processes.standalone import Standalone, standalone, until
+from tests.support.processes.users import SUBSCRIPTION, Consumer, Publisher, Record, note_read
+from tests.support.processes.users import TOPIC as CHAOS_TOPIC
 
 TOPIC = "kills"
 PARTITIONS = 2

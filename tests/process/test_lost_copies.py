@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from octavo import Client
-from tests.process.cluster import Standalone, standalone, until
+from tests.support.processes.standalone import Standalone, standalone, until
 
 TOPIC = "copies"
 QUICK = (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ZooKeeperServer
-from tests.process.chaos import random_faults, run_round
+from tests.support.processes.chaos import random_faults, run_round
+from tests.support.zookeeper_server import ZooKeeperServer
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "1"))
 FAULTS = int(os.environ.get("CHAOS_FAULTS", "8"))

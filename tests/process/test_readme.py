@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.cluster import Standalone, environment, standalone
+from tests.support.processes.standalone import Standalone, environment, standalone
 
 README = Path(__file__).parents[2] / "README.md"
 SECTION = "## A cluster on one machine"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.history import Call
-from tests.process.chaos import SESSION_MS, Breaker, run_round
-from tests.process.kills import LaunchedSupervisor
-from tests.process.users import Record
-from tests.process.waiting import everybody_registered, more_acked
+from tests.support.kit.history import Call
+from tests.support.processes.chaos import SESSION_MS, Breaker, run_round
+from tests.support.processes.kills import LaunchedSupervisor
+from tests.support.processes.users import Record
+from tests.support.processes.waiting import everybody_registered, more_acked
 
 ACK_S_MAX = 10.0
 """No message waits longer for its ack, on a machine that is busy with other tests."""

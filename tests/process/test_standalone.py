@@ -15,7 +15,14 @@ import psutil
 import pytest
 
 from octavo import Client
-from tests.process.cluster import OCTAVO, Standalone, environment, octavo, standalone, until
+from tests.support.processes.standalone import (
+    OCTAVO,
+    Standalone,
+    environment,
+    octavo,
+    standalone,
+    until,
+)
 
 READY_S_MAX = 5.0
 RESIDENT_MB_MAX = 500

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from octavo.metadata.lock_holder import describe_holder
-from tests.conftest import ZooKeeperServer
-from tests.process.chaos import SESSION_MS, Breaker, run_round
-from tests.process.failpoints import Failpoint
-from tests.process.kills import LaunchedSupervisor, is_stopped
-from tests.process.users import Record
-from tests.process.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
+from tests.support.processes.chaos import SESSION_MS, Breaker, run_round
+from tests.support.processes.failpoints import Failpoint
+from tests.support.processes.kills import LaunchedSupervisor, is_stopped
+from tests.support.processes.users import Record
+from tests.support.processes.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
+from tests.support.zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.storage import Storage
-from tests.storage_support import entry_bytes, make_run
+from tests.support.storage_support import entry_bytes, make_run
 
 KILLS = 4
 RUN = 20

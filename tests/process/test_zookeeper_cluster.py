@@ -22,11 +22,11 @@ import pytest
 from octavo import AsyncClient, Client
 from octavo.client.errors import ApiError
 from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
-from tests.conftest import ZooKeeperRun, ZooKeeperServer
-from tests.process.chaos import SESSION_MS, Breaker, run_round
-from tests.process.cluster import OCTAVO, environment, octavo, standalone, until
-from tests.process.users import TOPIC, Record
-from tests.process.waiting import everybody_registered, more_acked, owners_of
+from tests.support.processes.chaos import SESSION_MS, Breaker, run_round
+from tests.support.processes.standalone import OCTAVO, environment, octavo, standalone, until
+from tests.support.processes.users import TOPIC, Record
+from tests.support.processes.waiting import everybody_registered, more_acked, owners_of
+from tests.support.zookeeper_server import ZooKeeperRun, ZooKeeperServer
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(240)]
 METADATA_ANSWER_S = 20.0

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from octavo.broker.types import PartitionName, StoredBatch
 from octavo.protocol.records import read_records
-from tests.kit.checkers import check_topics
-from tests.kit.history import Call, History, Operation
 from tests.sim.events import Events
 from tests.sim.odd_values import OddValues
 from tests.sim.trace import Trace
+from tests.support.kit.checkers import check_topics
+from tests.support.kit.history import Call, History, Operation
 
 Fail = Callable[[str], None]
 
@@ -44,7 +44,7 @@ class Message:
     sent_ms: int = 0
     """When it was sent first, by the one true time; 0 when that is not known."""
     send: Operation | None = None
-    """In the history that `tests/kit/checkers.py` looks at in the end."""
+    """In the history that `tests/support/kit/checkers.py` looks at in the end."""
 
 
 class Asked(NamedTuple):

@@ -16,9 +16,9 @@ import time
 from collections import Counter
 from functools import partial
 
-from tests.quiet import be_quiet
 from tests.single_fault.sweep import LIVES, WrongAnswer, sweep_case, sweep_cut_short
 from tests.single_fault.three_bookies import sweep_part
+from tests.support.quiet import be_quiet
 
 _CUT_PARTS = 8
 

@@ -32,7 +32,7 @@ from tests.crash_states.lives import TINY, CrashPoint, Fact, entry_of, points_of
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 from tests.single_fault.faults import Fault, bit_faults, block_faults, is_torn_tail
-from tests.storage_support import OTHER_KEY, make_run
+from tests.support.storage_support import OTHER_KEY, make_run
 
 ONE_FOLDER = replace(TINY, ledger_directories=("/l",))
 _FENCED = ("add", "delete", "add", "checkpoint", "roll", "fence")

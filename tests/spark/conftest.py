@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.process.cluster import Standalone, standalone
+from tests.support.processes.standalone import Standalone, standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

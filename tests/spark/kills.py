@@ -32,8 +32,8 @@ from octavo import Client
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import read_records
 from octavo.spark.sink_options import COMMITS
-from tests.process.cluster import environment, standalone
 from tests.spark.killed_query import COPY, ORIGIN, ROWS_PER_BATCH
+from tests.support.processes.standalone import environment, standalone
 
 BATCHES = "application/vnd.kafka.recordbatch.v2"
 ENDED_IN_A_ROW_MAX = 8
@@ -184,7 +184,7 @@ class Campaign:
 
     def _wait_for_readers(self) -> None:
         """Bookies know the last confirmed entry a moment after the publisher does."""
-        from tests.spark.published import known_end
+        from tests.support.published import known_end
 
         deadline_s = time.monotonic() + LIFE_S_MAX
         while known_end(self._service, ORIGIN) < self._published:

@@ -17,7 +17,7 @@ import pytest
 from octavo import Client
 from octavo.client.types import Message
 from tests.issues.test_bytes_changed_by_json import CHANGED
-from tests.spark.published import seen_by_readers
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,9 +27,9 @@ from octavo.pipeline.runner import Run, run_job
 from octavo.pipeline.scrub import ABSENT, ScrubOptions, scrub
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption, Selection
-from tests.process.cluster import octavo
-from tests.spark.place import reader_of
-from tests.spark.published import seen_by_readers
+from tests.support.processes.standalone import octavo
+from tests.support.published import seen_by_readers
+from tests.support.spark_place import reader_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

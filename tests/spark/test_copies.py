@@ -23,8 +23,8 @@ from octavo.pipeline.runner import Run, run_job
 from octavo.pipeline.scrub import ABSENT, ScrubOptions, scrub
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import add_prefix
-from tests.process.cluster import Standalone, standalone
-from tests.spark.published import seen_by_readers
+from tests.support.processes.standalone import Standalone, standalone
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

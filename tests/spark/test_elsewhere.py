@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from octavo import Client
-from tests.process.cluster import environment, until
-from tests.spark.published import known_end
+from tests.support.processes.standalone import environment, until
+from tests.support.published import known_end
 
 pytestmark = [
     pytest.mark.timeout(600),  # two JVMs begin; on a busy machine that alone takes a minute

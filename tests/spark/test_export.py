@@ -17,8 +17,8 @@ from octavo import Client
 from octavo.pipeline.export import ExportOptions, export
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import BadUsage, run_job, selection_of
-from tests.process.cluster import OCTAVO, environment, until
-from tests.spark.published import seen_by_readers
+from tests.support.processes.standalone import OCTAVO, environment, until
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

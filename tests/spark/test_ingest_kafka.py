@@ -22,7 +22,7 @@ from octavo.pipeline.runner import BadUsage, Run, run_job
 from octavo.pipeline.session import SparkMissing
 from octavo.pipeline.streams import Progress
 from octavo.protocol.records import partition_for
-from tests.spark.published import seen_by_readers
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

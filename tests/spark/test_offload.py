@@ -36,9 +36,9 @@ from octavo.pipeline.session import SparkOptions
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
 from octavo.spark.options import Selection
-from tests.broker_cluster import TOPIC, owned, until, values
-from tests.process.cluster import environment
-from tests.spark.place import WHOLE, Place, running_place, values_of
+from tests.support.broker_cluster import TOPIC, owned, until, values
+from tests.support.processes.standalone import environment
+from tests.support.spark_place import WHOLE, Place, running_place, values_of
 
 pytestmark = pytest.mark.timeout(300)
 COPY = OffloadPolicy(grace_ms=0, forget_ms=0)

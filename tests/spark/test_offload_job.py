@@ -15,9 +15,9 @@ from octavo.pipeline.offload_rules import OffloadPolicy
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.runner import run_job
 from octavo.spark.options import Selection
-from tests.process.cluster import octavo, until
-from tests.spark.place import reader_of, values_of
 from tests.spark.test_source import publish, value_of
+from tests.support.processes.standalone import octavo, until
+from tests.support.spark_place import reader_of, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

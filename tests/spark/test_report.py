@@ -14,7 +14,7 @@ from octavo import Client
 from octavo.pipeline.outcome import Exit, Outcome
 from octavo.pipeline.report import ReportOptions, report
 from octavo.pipeline.runner import BadUsage, run_job, selection_of
-from tests.spark.published import seen_by_readers
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import pytest
 
 from octavo import Client
 from octavo.protocol.records import partition_for
-from tests.spark.published import seen_by_readers
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from octavo import Client
-from tests.spark.published import seen_by_readers
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,8 @@ import pytest
 
 from octavo import Client
 from octavo.spark.pack import PACKAGES, pack, requirements
-from tests.process.cluster import until
-from tests.spark.published import known_end
+from tests.support.processes.standalone import until
+from tests.support.published import known_end
 
 pytestmark = [
     pytest.mark.timeout(900),

@@ -19,8 +19,8 @@ from octavo.pipeline.runner import JobFailed, run_job, selection_of
 from octavo.pipeline.verify import verify
 from octavo.protocol.batch import with_base_offset
 from octavo.protocol.records import Record, build_batch
-from tests.process.cluster import Standalone
-from tests.spark.published import seen_by_readers
+from tests.support.processes.standalone import Standalone
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

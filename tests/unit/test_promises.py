@@ -15,7 +15,7 @@ TESTS = ROOT / "tests"
 PAGES = ("GUARANTEES.md", "docs/properties.md", "docs/simulation.md")
 PROPERTY = re.compile(r"\b(S[1-9]|P[1-9]\d?)\b")
 NAMED = re.compile(
-    r"`(?:tests/)?((?:unit|cluster|process|issues|conformance|kit|sim|network|zookeeper)/[\w/.*]+)`"
+    r"`(?:tests/)?((?:unit|cluster|process|issues|conformance|support|sim|network|zookeeper)/[\w/.*]+)`"
 )
 BUG = re.compile(r"\bbugs?:? ((?:\d+(?:, )?)+)")
 

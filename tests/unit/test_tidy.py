@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "metadata", "ledger", "bookie", "broker", "octavo")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+MEASURING = sorted((ROOT / "bench").rglob("*.py"))
 FUNCTION_LINES_MAX = 75
 
 # Decision 12 of ARCHITECTURE.md: these packages run on a simulated loop, disk and clock.
@@ -51,6 +52,23 @@ def test_nothing_bypasses_the_simulation_seam(path: Path) -> None:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in FORBIDDEN_CALLS, f"line {node.lineno}: {called}()"
+
+
+def imported_by(path: Path) -> set[str]:
+    """The first part of the name of every module that it imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", [*MODULES, *MEASURING], ids=relative)
+def test_nothing_needs_the_tests(path: Path) -> None:
+    beyond = {"tests"} if path in MEASURING else {"tests", "bench"}
+    assert not imported_by(path) & beyond
 
 
 def test_assertions_are_on() -> None:

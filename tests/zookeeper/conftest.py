@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
-from tests.zookeeper_ensemble import Ensemble, local_places, running
+from tests.support.zookeeper_ensemble import Ensemble, local_places, running
 
 DEADLINE_S = 60.0
 

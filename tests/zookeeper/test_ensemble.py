@@ -11,7 +11,7 @@ import pytest
 from octavo.metadata.opening import open_store
 from octavo.metadata.store import MetadataUnavailable, Record, SessionState
 from octavo.metadata.zookeeper import ZooKeeperStore
-from tests.zookeeper_ensemble import Ensemble
+from tests.support.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(240)]
 LONG_SESSION_MS = 60_000

@@ -20,11 +20,11 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.client.errors import ApiError
-from tests.kit.history import Call
-from tests.process.chaos import SESSION_MS, Breaker, run_round
-from tests.process.users import TOPIC, Record
-from tests.process.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
-from tests.zookeeper_ensemble import Ensemble
+from tests.support.kit.history import Call
+from tests.support.processes.chaos import SESSION_MS, Breaker, run_round
+from tests.support.processes.users import TOPIC, Record
+from tests.support.processes.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
+from tests.support.zookeeper_ensemble import Ensemble
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(400)]
 RATE = 8.0

@@ -17,8 +17,8 @@ from octavo import Client
 from octavo.credentials import VARIABLE
 from octavo.metadata.opening import open_store
 from octavo.metadata.store import BadMetadataCredentials, MetadataUnusable, Record, SessionState
-from tests.conftest import ZooKeeperServer
-from tests.process.cluster import OCTAVO, environment, octavo, standalone, until
+from tests.support.processes.standalone import OCTAVO, environment, octavo, standalone, until
+from tests.support.zookeeper_server import ZooKeeperServer
 
 pytestmark = [pytest.mark.zookeeper]
 SECRET = "cluster:a:pass/word"
@@ -147,7 +147,9 @@ def test_a_cluster_with_credentials(
 ) -> None:
     """`octavo standalone` and the commands find them in the environment; a stranger is shut out."""
     url = zookeeper.new_url()
-    monkeypatch.setattr("tests.process.cluster.environment", with_credentials(credentials))
+    monkeypatch.setattr(
+        "tests.support.processes.standalone.environment", with_credentials(credentials)
+    )
     with standalone(tmp_path / "data", "--metadata", url) as one:
         with Client(one.cluster.urls) as client:
             client.create_topic("mine")

@@ -22,7 +22,7 @@ from octavo.bookie.write.cache import WriteCache
 from octavo.protocol.answers import Added, ReadAnswer, parse_answers
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import ReadRequest, read_answer, read_request
-from tests.raw_bookie import add_of, entry_of
+from tests.support.raw_bookie import add_of, entry_of
 
 METRICS = BookieMetrics()
 CONFIG = BookieConfig(journal_directories=("/j",), ledger_directories=("/l",), scratch_bytes=4096)

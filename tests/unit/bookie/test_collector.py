@@ -24,7 +24,7 @@ from octavo.metadata.ledger_record import Fragment, LedgerMetadata
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import Code, NoSuchLedger, ReadOnly
-from tests.storage_support import entry_bytes, eventually, make_run
+from tests.support.storage_support import entry_bytes, eventually, make_run
 
 PAYLOAD = b"x" * 4000
 ENTRIES = 60

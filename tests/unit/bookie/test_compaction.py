@@ -15,8 +15,8 @@ from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.gc.compaction import Cleared
 from octavo.bookie.index.index import MemoryIndex
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, ReadOnly
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import CONFIG, Bench, abandon, entry_bytes, make_run
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import CONFIG, Bench, abandon, entry_bytes, make_run
 
 TINY = replace(
     CONFIG,

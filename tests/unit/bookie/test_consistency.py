@@ -12,8 +12,8 @@ from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
 from octavo.bookie.entrylog.format import RECORD_BYTES
 from octavo.bookie.entrylog.log import Location
 from octavo.bookie.index.index import IndexRun, MemoryIndex
-from tests.damaged_logs import Placed, checked_run, cut, fill, flip, records_in
-from tests.storage_support import CONFIG, Bench
+from tests.support.damaged_logs import Placed, checked_run, cut, fill, flip, records_in
+from tests.support.storage_support import CONFIG, Bench
 
 KINDS = DamageKind
 SMALL_LOGS = replace(CONFIG, entry_log_bytes_max=2000)

@@ -16,8 +16,8 @@ from octavo.bookie.disk.damage import DamageKind
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.index.index import RocksIndex
 from octavo.protocol.codes import BookieIOError
-from tests.damaged_logs import checked_run
-from tests.real_folders import RealBench, filled, names_in, read, remove, write
+from tests.support.damaged_logs import checked_run
+from tests.support.real_folders import RealBench, filled, names_in, read, remove, write
 
 KINDS = DamageKind
 

@@ -9,8 +9,8 @@ from octavo.bookie.entrylog.format import RECORD_BYTES, LogRun, decode_footer, f
 from octavo.bookie.entrylog.log import EntryLogMissing, EntryLogs, Location
 from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
 from octavo.protocol.codes import BookieIOError
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import KEY, make_run
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import KEY, make_run
 
 
 def log_run(ledger_id: int, first: int, count: int = 3, size: int = 100) -> LogRun:

@@ -15,7 +15,7 @@ import pytest
 
 from octavo.bookie.disk.files import DiskFull
 from octavo.protocol.codes import BookieError, Code, NoSuchEntry, NoSuchLedger
-from tests.storage_support import Bench, entry_bytes
+from tests.support.storage_support import Bench, entry_bytes
 from tests.unit.bookie.test_compaction import TINY, clear_all
 
 LEDGERS = 4

@@ -26,7 +26,7 @@ from octavo.bookie.write.cache import WriteCache
 from octavo.protocol.codes import Code, TooManyRequests
 from octavo.protocol.fair_line import FairLine
 from octavo.protocol.frames import Flag
-from tests.raw_bookie import (
+from tests.support.raw_bookie import (
     RawClient,
     TroubledDisk,
     add_of,

@@ -24,7 +24,7 @@ from octavo.bookie.journal.format import (
 from octavo.bookie.journal.journals import journal_of
 from octavo.bookie.journal.mark import NOWHERE, Position, read_mark
 from octavo.protocol.codes import Code, NoSuchLedger
-from tests.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
+from tests.support.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
 
 TWO = replace(CONFIG, journal_directories=("/j", "/k"))
 FIRST = "/{}/0000000000000001.journal"

@@ -30,7 +30,7 @@ from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, UnknownState
 from tests.crash_states.images import images
 from tests.crash_states.lives import CrashPoint, Recorder
 from tests.sim.disk import SimDisk
-from tests.storage_support import KEY, Bench, entry_bytes, make_run
+from tests.support.storage_support import KEY, Bench, entry_bytes, make_run
 
 FOLDERS = ("/l", "/m")
 RECORD = LimboRecord(10, 5, "a disk", "77", (3, 4))

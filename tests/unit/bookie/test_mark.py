@@ -20,8 +20,8 @@ from octavo.bookie.journal.mark import (
     read_mark,
     write_mark,
 )
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import CONFIG, Bench
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import CONFIG, Bench
 
 FOLDERS = ("/j", "/k")
 BASE = Mark((Position(3, 100), Position(5, 200)), 7, 70, 2, 20, FOLDERS)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.overload import (
+from bench.overload import (
     RESIDENT_MIB_MAX,
     Result,
     caches_mib,

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.bookie.read.cache import CachedRun, ReadCache
 from octavo.bookie.read.reads import ColdReads
 from octavo.bookie.read.stats import ReadStats
-from tests.raw_bookie import adds_of, config_in, entry_of
+from tests.support.raw_bookie import adds_of, config_in, entry_of
 
 LEDGER = 1
 

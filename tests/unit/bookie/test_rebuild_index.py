@@ -14,8 +14,17 @@ from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.index.index import RocksIndex
 from octavo.bookie.startup.index_rebuild import RebuildRefused, rebuild_index, settle
 from octavo.protocol.codes import BookieIOError, NoSuchLedger
-from tests.real_folders import RealBench, config_in, filled, names_in, read, remove, runs_of, write
-from tests.storage_support import entry_bytes
+from tests.support.real_folders import (
+    RealBench,
+    config_in,
+    filled,
+    names_in,
+    read,
+    remove,
+    runs_of,
+    write,
+)
+from tests.support.storage_support import entry_bytes
 
 
 async def test_it_finds_what_the_old_one_found(tmp_path: Path) -> None:

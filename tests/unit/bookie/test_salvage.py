@@ -17,8 +17,8 @@ from octavo.bookie.ledgers.limbo import deepened, read_limbo, write_limbo
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.ledgers.state import file_id_of as state_id_of
 from octavo.protocol.codes import BookieIOError, Code, NoSuchLedger, OctavoError, UnknownState
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes
 
 BOUND = 100
 BIG = b"x" * 2000

@@ -12,8 +12,8 @@ from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.disk.damage import Damage, DamageKind
 from octavo.bookie.disk.files import DiskError
 from octavo.bookie.entrylog.format import RECORD_BYTES
-from tests.damaged_logs import Placed, checked_run, cut, fill, flip
-from tests.storage_support import CONFIG, Bench, make_run
+from tests.support.damaged_logs import Placed, checked_run, cut, fill, flip
+from tests.support.storage_support import CONFIG, Bench, make_run
 
 KINDS = DamageKind
 SMALL_LOGS = replace(CONFIG, entry_log_bytes_max=2000, scrub_bytes_per_s=2**30)

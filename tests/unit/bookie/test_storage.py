@@ -12,7 +12,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, Unauthorized
-from tests.storage_support import CONFIG, KEY, OTHER_KEY, Bench, entry_bytes, make_run
+from tests.support.storage_support import CONFIG, KEY, OTHER_KEY, Bench, entry_bytes, make_run
 
 
 async def test_an_added_entry_is_read_back() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from octavo.bookie.disk.files import DiskError
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import CONFIG, KEY, Bench, abandon, entry_bytes
 
 SMALL = replace(CONFIG, journal_file_bytes_max=4096, journal_preallocate_bytes=2048)
 

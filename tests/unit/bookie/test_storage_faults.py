@@ -14,8 +14,8 @@ from octavo.bookie.journal.format import JournalDamaged, file_name
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import BookieIOError, Code, NoSuchEntry, ReadOnly
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
 
 
 async def test_a_failed_sync_is_fatal_and_nothing_is_acked_after_it() -> None:

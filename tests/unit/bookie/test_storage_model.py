@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
-from tests.storage_support import KEY, Bench, entry_bytes, make_run
+from tests.support.storage_support import KEY, Bench, entry_bytes, make_run
 
 LEDGERS = (0, 1, 2)
 ENTRIES = 24

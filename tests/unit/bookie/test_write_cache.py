@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from octavo.bookie.read.cache import CachedRun, ReadCache
 from octavo.bookie.write.cache import Half, IntervalMap, WriteCache, log_runs
 from octavo.protocol.codes import BookieIOError
-from tests.storage_support import entry_bytes, make_run
+from tests.support.storage_support import entry_bytes, make_run
 
 
 @given(

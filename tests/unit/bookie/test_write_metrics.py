@@ -14,7 +14,7 @@ from octavo.bookie.figures import Figures
 from octavo.bookie.gc.rules import Action, Decision, LogFacts
 from octavo.bookie.gc.status import CollectorStatus
 from octavo.bookie.metrics.bookie import BookieMetrics
-from tests.storage_support import CONFIG, Bench, make_run
+from tests.support.storage_support import CONFIG, Bench, make_run
 
 
 def value(metrics: BookieMetrics, name: str, **labels: str) -> float:

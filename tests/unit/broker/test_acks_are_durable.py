@@ -28,7 +28,7 @@ from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import PartitionRecord
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.records import Record, build_batch
-from tests.issues.memory_state_ledgers import (
+from tests.support.memory_state_ledgers import (
     NAME,
     MemoryLedgers,
     MemoryRecord,

@@ -22,7 +22,7 @@ from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionR
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import NoSuchEntry
 from octavo.protocol.records import Record, build_batch, read_gapped_records
-from tests.compacted_views import gapped
+from tests.support.compacted_views import gapped
 
 ALL = Room(1 << 30, 1 << 30)
 

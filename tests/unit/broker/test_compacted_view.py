@@ -12,7 +12,7 @@ from octavo.broker.log.compacted_view import CompactedBatch, Hints, Room, View, 
 from octavo.metadata.topics import CompactedLedger, CompactionRecord
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import Record, read_gapped_records
-from tests.compacted_views import gapped
+from tests.support.compacted_views import gapped
 
 
 def ledger(ledger_id: int, first: int, last: int, count: int = 2) -> CompactedLedger:

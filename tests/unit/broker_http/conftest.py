@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_broker import Running, running
+from tests.support.fake_broker import Running, running
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ import re
 import struct
 
 import pytest
-from fake_broker import Running, running
 
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
 from octavo.protocol.records import Record, build_batch
+from tests.support.fake_broker import Running, running
 
 TOPIC = "/v1/topics/public/one"
 PARTS = {

@@ -7,7 +7,6 @@ import random
 from contextlib import suppress
 
 import msgspec
-from fake_broker import Running
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from octavo.broker.http.call import parse_duration_ms, parse_time_ms
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import MessageId
 from octavo.protocol.records import Record, build_batch
+from tests.support.fake_broker import Running
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

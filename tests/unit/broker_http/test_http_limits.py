@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_broker import Running, running, until
 
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api.cluster import LEDGERS_SHOWN_MAX
@@ -30,6 +29,7 @@ from octavo.broker.types import ACK_TIMEOUT_MS_MAX, BOOKIES_MAX, PARTITIONS_MAX
 from octavo.protocol.limits import LONG_POLL_MS_MAX
 from octavo.protocol.names import NAME_CHARS_MAX
 from octavo.protocol.records import read_header, read_records
+from tests.support.fake_broker import Running, running, until
 
 ONE = "/v1/topics/public/one"
 SUB = f"{ONE}/subscriptions/s"

@@ -6,9 +6,9 @@ import asyncio
 import json
 
 import pytest
-from fake_broker import Running, until
 
 from octavo.protocol.records import Record, build_batch, partition_for
+from tests.support.fake_broker import Running, until
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
-from fake_broker import Running, until
 
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import Record, build_batch
+from tests.support.fake_broker import Running, until
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"

@@ -7,14 +7,14 @@ import json
 from contextlib import suppress
 
 import pytest
-from fake_broker import CALL_KEY, FakeBroker, FakeCluster, Running, running, until
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.broker_proof import BrokerProof
 from octavo.broker.http.server import BrokerServer, CannotListen
 from octavo.protocol.records import Record, build_batch, partition_for
 from octavo.standalone.ports import free_port
-from tests.vanished_host import vanished_host
+from tests.support.fake_broker import CALL_KEY, FakeBroker, FakeCluster, Running, running, until
+from tests.support.vanished_host import vanished_host
 
 ONE = "/v1/topics/public/one"
 FOUR = "/v1/topics/public/four"

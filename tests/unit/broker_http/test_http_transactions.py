@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_broker import FakeTransactions, Running
 
 from octavo.broker.bulkload.checks import Offer
 from octavo.broker.errors import SpliceUnfinished, TransactionAborted
 from octavo.broker.types import PartitionName
 from octavo.metadata.transactions import PrivateLedger
+from tests.support.fake_broker import FakeTransactions, Running
 
 LEDGER = {"id": 7, "messages": 3, "bytes": 100, "first_ms": 1, "last_ms": 2}
 COMMIT = "/v1/transactions/q-1/batches/4/commit"

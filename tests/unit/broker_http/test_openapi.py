@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 import pytest
-from fake_broker import CALL_KEY, Running
 
 from octavo.broker.http.broker_proof import BrokerProof
 from octavo.broker.http.routes import ROUTES
+from tests.support.fake_broker import CALL_KEY, Running
 
 INNER = {route.name for route in ROUTES if route.inner}
 METHODS = {"get", "put", "post", "patch", "delete"}

@@ -6,7 +6,7 @@ it stands in `ALSO`.
 
 from __future__ import annotations
 
-from tests.kit.problems import Kind
+from tests.support.kit.problems import Kind
 
 BAD: dict[Kind, list[str]] = {
     Kind.LOST: [

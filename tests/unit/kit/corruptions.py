@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from tests.kit.history import Call, History, Operation
-from tests.kit.problems import Kind
+from tests.support.kit.history import Call, History, Operation
+from tests.support.kit.problems import Kind
 
 Pair = tuple[int, Any]
 Corruption = Callable[[History, random.Random], bool]

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.kit.history import Call, History, Operation
+from tests.support.kit.history import Call, History, Operation
 
 FATES = ("ok", "applied", "never", "fail")
 """What becomes of a call: `applied` and `never` are both unknown to its caller."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.kit import history
+from tests.support.kit import history
 
 KIT = Path(history.__file__).parent
 MODULES = (
@@ -164,7 +164,7 @@ def load(mutant: Mutant | None) -> dict[str, types.ModuleType]:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 parent, _, imported = node.module.rpartition(".")
-                if parent == "tests.kit" and imported in MODULES:
+                if parent == "tests.support.kit" and imported in MODULES:
                     node.module = f"{prefix}.{imported}"
         module = types.ModuleType(f"{prefix}.{name}")
         sys.modules[module.__name__] = module

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kit.history import LISTS_OF_PAIRS, Call, History, Operation
+from tests.support.kit.history import LISTS_OF_PAIRS, Call, History, Operation
 
 
 def history(script: str, log: str = "t") -> History:

@@ -12,8 +12,8 @@ import types
 
 import pytest
 
-from tests.kit.history import Call, History
-from tests.kit.problems import Kind, kinds
+from tests.support.kit.history import Call, History
+from tests.support.kit.problems import Kind, kinds
 from tests.unit.kit.bad_histories import ALSO, BAD, GOOD
 from tests.unit.kit.corruptions import LEDGER, TOPIC
 from tests.unit.kit.legal import Ledger, Topic

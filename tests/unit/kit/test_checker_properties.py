@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit.checkers import Kind, check_ledgers, check_topics, kinds, report
-from tests.kit.history import Call, History
+from tests.support.kit.checkers import Kind, check_ledgers, check_topics, kinds, report
+from tests.support.kit.history import Call, History
 from tests.unit.kit.corruptions import LEDGER, TOPIC, Corruption
 from tests.unit.kit.legal import Ledger, Topic
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.checkers import Kind, Problem, check_ledgers, check_topics, kinds, report
+from tests.support.kit.checkers import Kind, Problem, check_ledgers, check_topics, kinds, report
 from tests.unit.kit.bad_histories import ALSO, BAD, GOOD
 from tests.unit.kit.scripts import history
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.kit.history import NEVER, Call, History, Operation
-from tests.kit.linearizability import (
+from tests.support.kit.history import NEVER, Call, History, Operation
+from tests.support.kit.linearizability import (
     ANY_VERSION,
     IMPOSSIBLE,
     Register,

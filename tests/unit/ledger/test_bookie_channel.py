@@ -12,9 +12,9 @@ from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import WriterState
 from octavo.protocol.entry import HEADER, Buffer
 from octavo.protocol.frames import ADD_PREFIX_BYTES
-from tests.ledger_world import new_ledger
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
+from tests.support.ledger_world import new_ledger
 
 PAYLOAD = b"x" * 40_000
 """Frames of so much are sent in two parts, header and payload."""

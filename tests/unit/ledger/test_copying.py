@@ -13,7 +13,7 @@ from octavo.ledger.options import LedgerOptions
 from octavo.ledger.rereplication.copying import Copying
 from octavo.protocol.codes import Code, DigestMismatch, OctavoError, ReadOnly
 from octavo.protocol.entry import digest_for, pack_entry
-from tests.ledger_world import new_ledger
+from tests.support.ledger_world import new_ledger
 
 TO = "c"
 METADATA = new_ledger()

@@ -9,7 +9,7 @@ import pytest
 from octavo.ledger.read.entry_verifier import verifier_for
 from octavo.protocol.codes import DigestMismatch
 from octavo.protocol.entry import DigestType, digest_for, pack_entry, unpack_entry
-from tests.ledger_world import new_ledger
+from tests.support.ledger_world import new_ledger
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))

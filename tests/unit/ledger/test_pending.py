@@ -10,7 +10,7 @@ from octavo.ledger.quorum import Quorum
 from octavo.ledger.write.pending import CHUNK_BYTES_MAX, Chunk, Pending
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from octavo.protocol.frames import ADD_PREFIX_BYTES, Flag, add_prefix
-from tests.ledger_world import new_ledger
+from tests.support.ledger_world import new_ledger
 
 PAYLOADS = [b"", b"a", b"b" * 100, b"c" * 5000, b"d" * 20_000, b"e" * 300_000, b"f"]
 

@@ -20,7 +20,7 @@ from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from octavo.protocol.entry import digest_for, pack_entry
 from octavo.protocol.extension import Op
-from tests.ledger_world import new_ledger
+from tests.support.ledger_world import new_ledger
 
 DENIALS: tuple[OctavoError, ...] = (NoSuchEntry("none"), NoSuchLedger("none"))
 SILENCE: OctavoError = BookieUnavailable("x", "down")

@@ -11,7 +11,7 @@ from octavo.ledger.errors import RecoveryFailed
 from octavo.ledger.recover.recovery_state import RecoveryState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import Unauthorized
-from tests.ledger_world import Recoverer, World, content, new_ledger
+from tests.support.ledger_world import Recoverer, World, content, new_ledger
 
 
 def world(bookies: str = "abc", metadata: LedgerMetadata | None = None) -> World:

@@ -16,7 +16,7 @@ import pytest
 
 from octavo.cli.main import run
 from tests.fixtures.formats import make
-from tests.raw_bookie import running_bookie
+from tests.support.raw_bookie import running_bookie
 
 WHOLE = sorted((make.HERE / "bookie").iterdir())[-1]
 

@@ -14,7 +14,7 @@ from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, ProducerFailed
 from octavo.client.subscription import WAIT_S_MAX, Subscription
 from octavo.client.types import TopicName
-from tests.unit.octavo.fake_broker import FakeBroker
+from tests.support.fake_service import FakeBroker
 
 
 @pytest.fixture

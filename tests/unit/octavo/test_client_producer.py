@@ -22,7 +22,7 @@ from octavo.client.errors import (
 from octavo.client.producer import producer_id_of
 from octavo.client.sync import Client
 from octavo.protocol.records import Record, partition_for
-from tests.unit.octavo.fake_broker import FakeBroker
+from tests.support.fake_service import FakeBroker
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from octavo.inspect.line import Line, Wish, spans
 from octavo.inspect.walks import KINDS, NothingToInspect, walks_of
 from octavo.protocol.frames import PREFIX
 from tests.fixtures.formats import make
-from tests.raw_bookie import RawClient, adds_of, running_bookie
+from tests.support.raw_bookie import RawClient, adds_of, running_bookie
 
 WHOLE = sorted((make.HERE / "bookie").iterdir())[-1]
 VERIFY = Wish(verify=True, entries=True)

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tests.kit.history import Call, Operation
-from tests.kit.problems import Kind, Problem
+from tests.support.kit.history import Call, Operation
+from tests.support.kit.problems import Kind, Problem
 
 CALLS = (Call.ADD, Call.READ, Call.LAC, Call.FENCE, Call.CLOSE, Call.REPLICA, Call.DRAIN)
 

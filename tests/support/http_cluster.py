@@ -21,8 +21,8 @@ from octavo.ledger.options import LedgerOptions
 from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore
-from tests.ledger_cluster import QUICK, Cluster, running_cluster
-from tests.unit.broker_http.fake_broker import Answer, Api, until
+from tests.support.fake_broker import Answer, Api, until
+from tests.support.ledger_cluster import QUICK, Cluster, running_cluster
 
 __all__ = ["Answer", "Api", "HttpCluster", "running_brokers", "until"]
 

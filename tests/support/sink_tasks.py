@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import read_records
 from octavo.spark.sink import Message, OctavoStreamWriter, OctavoWriter
-from tests.http_cluster import HttpCluster
+from tests.support.http_cluster import HttpCluster
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 TOPIC = "/v1/topics/public/flights"

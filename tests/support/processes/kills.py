@@ -19,9 +19,9 @@ from pathlib import Path
 from octavo.process.spec import ProcessSpec
 from octavo.standalone.child import Child, ChildFailed
 from octavo.standalone.supervisor import Plan, Supervisor
-from tests.process import failpoints
-from tests.process.chaos import SESSION_MS, SMALL_BOOKIE
-from tests.process.failpoints import (
+from tests.support.processes import failpoints
+from tests.support.processes.chaos import SESSION_MS, SMALL_BOOKIE
+from tests.support.processes.failpoints import (
     BOOKIE_FAILPOINTS,
     BROKER_FAILPOINTS,
     PROVOKED_BY,
@@ -30,7 +30,7 @@ from tests.process.failpoints import (
     Trigger,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TINY_BOOKIE = {
     **SMALL_BOOKIE,
     "flush_interval_ms": 150,
@@ -64,7 +64,11 @@ class LaunchedChild(Child):
 
     @property
     def command(self) -> list[str]:
-        return [*super().command[:2], "tests.process.launcher", f"octavo.process.{self.kind}"]
+        return [
+            *super().command[:2],
+            "tests.support.processes.launcher",
+            f"octavo.process.{self.kind}",
+        ]
 
     @property
     def environment(self) -> dict[str, str]:

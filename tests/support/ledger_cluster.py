@@ -15,7 +15,7 @@ from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.store import MetadataStore
-from tests.raw_bookie import config_in, new_node, open_metadata
+from tests.support.raw_bookie import config_in, new_node, open_metadata
 
 QUICK: dict[str, Any] = {
     "add_timeout_s": 2.0,

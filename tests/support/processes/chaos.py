@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from octavo import AsyncClient
 from octavo.standalone.supervisor import Plan, Supervisor
-from tests.kit.history import Call
-from tests.process.audit import (
+from tests.support.kit.history import Call
+from tests.support.processes.audit import (
     errors_in_logs,
     last_warnings,
     ledger_problems,
@@ -28,7 +28,7 @@ from tests.process.audit import (
     stored,
     texts,
 )
-from tests.process.users import (
+from tests.support.processes.users import (
     SUBSCRIPTION,
     TOPIC,
     Consumer,

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.kit.cursor_checks import CursorChecks
-from tests.kit.history import Call, History, Operation
-from tests.kit.ledger_checks import check_ledger
-from tests.kit.log_checks import LogChecks
-from tests.kit.problems import Kind, Problem, kinds, report
-from tests.kit.reader_checks import ReaderChecks
+from tests.support.kit.cursor_checks import CursorChecks
+from tests.support.kit.history import Call, History, Operation
+from tests.support.kit.ledger_checks import check_ledger
+from tests.support.kit.log_checks import LogChecks
+from tests.support.kit.problems import Kind, Problem, kinds, report
+from tests.support.kit.reader_checks import ReaderChecks
 
 __all__ = ["Kind", "Problem", "check", "check_ledgers", "check_topics", "kinds", "report"]
 

@@ -21,7 +21,7 @@ from octavo.ledger.options import LedgerOptions
 from octavo.metadata.opening import open_store
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.records import Record, build_batch, read_records
-from tests.ledger_cluster import QUICK, Cluster, running_cluster
+from tests.support.ledger_cluster import QUICK, Cluster, running_cluster
 
 SESSION_TIMEOUT_MS = 2_000
 FAST: dict[str, Any] = {

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-from tests.kit.history import Call, Operation
-from tests.kit.problems import Kind, Problem
+from tests.support.kit.history import Call, Operation
+from tests.support.kit.problems import Kind, Problem
 
 Place = tuple[str, int]
 """A log and an offset in it."""

@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tests.kit.history import NEVER, Call, Operation
-from tests.kit.problems import Kind, Problem
+from tests.support.kit.history import NEVER, Call, Operation
+from tests.support.kit.problems import Kind, Problem
 
 CALLS = (Call.POLL, Call.RECEIVE, Call.ACK, Call.ACK_UP_TO, Call.MARK, Call.RESET)
 

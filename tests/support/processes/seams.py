@@ -11,7 +11,7 @@ from octavo.bookie.index.index import IndexRun, LedgerIndex
 from octavo.metadata.ledger_codec import decode_ledger_metadata
 from octavo.metadata.ledger_record import LedgerState
 from octavo.protocol.entry import Buffer
-from tests.process.failpoints import Armed
+from tests.support.processes.failpoints import Armed
 
 
 class FailFile:

@@ -16,8 +16,15 @@ from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import source_options
 from octavo.spark.reading import Split
 from octavo.spark.source import OctavoReader
-from tests.broker_cluster import BrokerCluster, RunningBroker, batch, make_topic, owned, until
-from tests.ledger_cluster import Cluster, running_cluster
+from tests.support.broker_cluster import (
+    BrokerCluster,
+    RunningBroker,
+    batch,
+    make_topic,
+    owned,
+    until,
+)
+from tests.support.ledger_cluster import Cluster, running_cluster
 
 BATCHES = 24
 ROWS = 10

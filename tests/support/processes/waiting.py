@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from octavo import AsyncClient
-from tests.process.chaos import BOOKIES, BROKERS
-from tests.process.failpoints import lines
-from tests.process.users import TOPIC, Record
+from tests.support.processes.chaos import BOOKIES, BROKERS
+from tests.support.processes.failpoints import lines
+from tests.support.processes.users import TOPIC, Record
 
 DEADLINE_S = 60.0
 

@@ -9,8 +9,8 @@ from octavo.bookie.entrylog.format import Record
 from octavo.bookie.entrylog.log import EntryLogs, Location
 from octavo.protocol.entry import DigestType, digest_for, pack_entry
 from octavo.protocol.frames import Flag, add_prefix
-from tests.memory_disk import MemoryDisk
-from tests.storage_support import KEY, Bench
+from tests.support.memory_disk import MemoryDisk
+from tests.support.storage_support import KEY, Bench
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 

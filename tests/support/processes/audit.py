@@ -16,8 +16,8 @@ from octavo.metadata.ledgers import LedgerMetadata, LedgerState, LedgerStore
 from octavo.metadata.opening import open_store
 from octavo.process.spec import read_spec
 from octavo.protocol.entry import digest_for, unpack_entry
-from tests.kit.checkers import check_topics
-from tests.process.users import TOPIC, Place, Record
+from tests.support.kit.checkers import check_topics
+from tests.support.processes.users import TOPIC, Place, Record
 
 
 async def stored(

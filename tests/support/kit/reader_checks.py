@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.kit.history import NEVER, Call, Operation
-from tests.kit.log_checks import LogChecks, Ranges, first_within
-from tests.kit.problems import Kind, Problem
+from tests.support.kit.history import NEVER, Call, Operation
+from tests.support.kit.log_checks import LogChecks, Ranges, first_within
+from tests.support.kit.problems import Kind, Problem
 
 
 class Gap(NamedTuple):

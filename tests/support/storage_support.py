@@ -15,7 +15,7 @@ from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import HEADER
 from octavo.protocol.frames import Flag, add_prefix
-from tests.memory_disk import MemoryDisk
+from tests.support.memory_disk import MemoryDisk
 
 KEY = b"k" * 20
 OTHER_KEY = b"o" * 20

@@ -8,8 +8,8 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.index.index import IndexRun, RocksIndex
 from octavo.bookie.storage import Storage
-from tests.damaged_logs import checked_run
-from tests.storage_support import Bench
+from tests.support.damaged_logs import checked_run
+from tests.support.storage_support import Bench
 
 
 def config_in(folder: Path) -> BookieConfig:

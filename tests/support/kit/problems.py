@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.kit.history import Operation
+from tests.support.kit.history import Operation
 
 
 class Kind(enum.StrEnum):

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from tests.kit.history import NEVER, Call, Operation
-from tests.kit.problems import Kind, Problem
+from tests.support.kit.history import NEVER, Call, Operation
+from tests.support.kit.problems import Kind, Problem
 
 IMPOSSIBLE = object()
 ANY_VERSION = -1

@@ -19,7 +19,7 @@ from octavo.client.errors import ClientError, Conflict
 from octavo.client.producer import Receipt
 from octavo.client.subscription import Subscription
 from octavo.client.types import Delivery
-from tests.kit.history import Call, History, Operation
+from tests.support.kit.history import Call, History, Operation
 
 TOPIC = "chaos"
 SUBSCRIPTION = "readers"

@@ -1,4 +1,6 @@
-"""Runs a production process with failpoints: `python -m tests.process.launcher MODULE SPEC FD`.
+"""Runs a production process with failpoints.
+
+    python -m tests.support.processes.launcher MODULE SPEC FD
 
 MODULE is `octavo.process.bookie` or `octavo.process.broker`; disk, index and metadata store are
 wrapped where its main would open the plain ones. The file that arms it is named by FAILPOINTS.
@@ -15,8 +17,8 @@ from typing import Any
 import octavo.bookie.startup.recover
 from octavo.bookie.disk.files import RealDisk
 from octavo.metadata.record_file import RecordFile
-from tests.process.failpoints import Armed
-from tests.process.seams import FailDisk, FailIndex, FailStore
+from tests.support.processes.failpoints import Armed
+from tests.support.processes.seams import FailDisk, FailIndex, FailStore
 
 
 def main() -> int:
