@@ -30,7 +30,7 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import TopicChanged, TopicNotFound
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
-from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.partition import Partition
 from octavo.broker.partition.surroundings import Surroundings

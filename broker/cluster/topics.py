@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import structlog
 
 from octavo.broker.cluster.deletion import Deletions
 from octavo.broker.cluster.remembered import Remembered
-from octavo.broker.cluster.topic_info import differences, info_of, stored
 from octavo.broker.errors import (
     InvalidSettings,
     NamespaceNotEmpty,
@@ -41,6 +40,7 @@ from octavo.broker.types import (
 )
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from octavo.metadata.topics import NamespaceRecord, SubscriptionRecord, TopicRecord, TopicStore
+from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -50,6 +50,7 @@ _STALE_SUBSCRIPTIONS_MAX = 1_000
 """Of a topic with more in memory, those that nobody asked for since the last alarm are dropped."""
 _PARTITIONS_KEY = "partitions"
 """In a subscription's record: how many partitions the topic had when it was made."""
+_SETTINGS = tuple(field.name for field in fields(TopicSettings))
 
 
 class _Known:
@@ -146,7 +147,9 @@ class Topics:
         await self._check_namespace(name.namespace)
         self._made += 1
         incarnation = f"{self._run}-{self._made}"
-        record = TopicRecord(stored(settings), self._clock(), incarnation=incarnation, guarded=True)
+        record = TopicRecord(
+            _stored(settings), self._clock(), incarnation=incarnation, guarded=True
+        )
         while True:
             try:
                 await self._records.create_topic(*name, record)
@@ -155,7 +158,7 @@ class Topics:
                     continue
                 if found.settings != settings:
                     raise SettingsConflict(
-                        f"topic {name} exists with other settings: {differences(found, settings)}"
+                        f"topic {name} exists with other settings: {_differences(found, settings)}"
                     ) from None
                 return found, False
             self.forget(name)
@@ -170,7 +173,7 @@ class Topics:
         if record.deleting:
             await self._deletions.finish(name, record.identity)
             return None
-        return info_of(name, record)
+        return _info_of(name, record)
 
     async def get(self, name: TopicName) -> TopicInfo:
         """The topic, from memory if possible. Raises `TopicNotFound`."""
@@ -236,7 +239,7 @@ class Topics:
                     f"topic {name} has {record.settings.partitions} partitions; it can get more, "
                     f"not fewer (asked for {settings.partitions})"
                 )
-            wanted = replace(stored(settings), extra=record.settings.extra)
+            wanted = replace(_stored(settings), extra=record.settings.extra)
             check()
             with contextlib.suppress(VersionConflict):
                 await self._records.write_topic(*name, replace(record, settings=wanted), version)
@@ -374,7 +377,7 @@ class Topics:
                 f"topic {name} is being deleted; PUT /v1/topics/{name} waits for "
                 "that and makes it anew"
             )
-        return info_of(name, record)
+        return _info_of(name, record)
 
     def _reading_of(self, name: TopicName) -> Callable[[], Coroutine[Any, Any, TopicInfo]]:
         """Reads the topic and notices a namesake."""
@@ -434,4 +437,27 @@ def _no_subscription(topic: TopicName, name: str) -> SubscriptionNotFound:
     return SubscriptionNotFound(
         f"topic {topic} has no subscription {name!r}; "
         f"PUT /v1/topics/{topic}/subscriptions/{name} makes it"
+    )
+
+
+def _stored(settings: TopicSettings) -> StoredSettings:
+    """As the record has them."""
+    return StoredSettings(**{name: getattr(settings, name) for name in _SETTINGS})
+
+
+def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
+    """What the record says of the topic."""
+    return TopicInfo(name, _settings_of(record.settings), record.created_ms, record.identity)
+
+
+def _settings_of(stored: StoredSettings) -> TopicSettings:
+    return TopicSettings(**{name: getattr(stored, name) for name in _SETTINGS})
+
+
+def _differences(found: TopicInfo, wanted: TopicSettings) -> str:
+    """Of two topics, in words."""
+    return ", ".join(
+        f"{name} is {getattr(found.settings, name)}, not {getattr(wanted, name)}"
+        for name in _SETTINGS
+        if getattr(found.settings, name) != getattr(wanted, name)
     )

@@ -1,10 +1,13 @@
 """The one table of calls: the router and /openapi.json are both made from it, so they agree.
 
 Calls on messages, offsets and subscriptions exist twice: for a whole topic, and for one partition
-under `…/partitions/{partition}`. `both` makes the pair.
+under `…/partitions/{partition}`. `_both` makes the pair.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 from octavo.broker.http.api import cluster as api_cluster
 from octavo.broker.http.api import deliveries as api_deliveries
@@ -14,17 +17,91 @@ from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
 from octavo.broker.http.api import transactions as api_transactions
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
-from octavo.broker.http.route_parts import TOPIC, both, get, header, in_path, json, ok, query
-from octavo.broker.http.router import Answer, Content, Route
-from octavo.broker.http.schemas import ref
+from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
+from octavo.broker.http.schemas import NAME, OFFSET, ref
+
+_TOPIC = "/v1/topics/{namespace}/{topic}"
+_EXAMPLES: dict[str, Any] = {
+    "namespace": "public",
+    "topic": "flights",
+    "partition": 0,
+    "subscription": "reports",
+    "transaction": "nightly-copy",
+    "batch": 0,
+}
+_NAMED: dict[str, dict[str, Any]] = {
+    "namespace": NAME,
+    "topic": NAME,
+    "subscription": NAME,
+    "transaction": NAME,
+    "batch": OFFSET,
+    "partition": {"type": "integer", "minimum": 0},
+    "ledger": OFFSET,
+    "entry": OFFSET,
+}
+
+
+def _in_path(*names: str) -> tuple[Parameter, ...]:
+    """Variables of the path."""
+    return tuple(
+        Parameter(name, "path", f"the {name}", _NAMED[name], _EXAMPLES.get(name)) for name in names
+    )
+
+
+def _query(name: str, description: str, schema: dict[str, Any], example: Any = None) -> Parameter:
+    """A parameter behind the question mark."""
+    return Parameter(name, "query", description, schema, example)
+
+
+def _header(name: str, description: str, example: Any = None) -> Parameter:
+    """A header of the request."""
+    return Parameter(name, "header", description, {"type": "string"}, example)
+
+
+def _json(schema: str, example: Any = None) -> tuple[Content, ...]:
+    """A body of JSON."""
+    return (Content(JSON, ref(schema), example),)
+
+
+def _ok(description: str, schema: str = "Any", status: int = 200) -> Answer:
+    """An answer that says yes."""
+    return Answer(status, description, _json(schema))
+
+
+def _get(path: str, handler: Handler, name: str, summary: str, answer: str, tag: str) -> Route:
+    """A plain GET of something that has a path and nothing else."""
+    names = tuple(step[1:-1] for step in path.split("/") if step.startswith("{"))
+    return Route(
+        method="GET",
+        path=path,
+        handler=handler,
+        name=name,
+        tag=tag,
+        summary=summary,
+        parameters=_in_path(*names),
+        answers=(_ok(summary, answer),),
+        problems=(404,) if names else (),
+    )
+
+
+def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
+    """The call on a topic, and the same on one of its partitions."""
+    changes = {
+        "path": route.path.replace(_TOPIC, _TOPIC + "/partitions/{partition}"),
+        "name": route.name + "_of_partition",
+        "summary": route.summary + ", one partition",
+        "parameters": (*route.parameters, *_in_path("partition")),
+    }
+    return route, replace(route, **{**changes, **differs})
+
 
 _NO_CONTENT = Answer(204, "Done")
 _NEXT = {"Next-Offset": "where to go on reading"}
-_PREFER = header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
-_WAIT = query(
+_PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
+_WAIT = _query(
     "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
 )
-_COMPACTED = query(
+_COMPACTED = _query(
     "compacted",
     "`true`: below the horizon of the partition's compacted view only the messages that it has, "
     "also those that retention has removed from the topic",
@@ -36,79 +113,79 @@ _LINES = (
 )
 
 _TOPICS = (
-    get(
+    _get(
         "/v1/namespaces", api_topics.list_namespaces, "list_namespaces",
         "All namespaces", "Any", "topics",
     ),
     Route(
         method="PUT", path="/v1/namespaces/{namespace}", handler=api_topics.put_namespace,
         name="put_namespace", tag="topics", summary="Create a namespace",
-        parameters=in_path("namespace"), body=json("Any", {}), body_required=False,
-        answers=(ok("New", status=201), ok("It was there")), problems=(422,),
+        parameters=_in_path("namespace"), body=_json("Any", {}), body_required=False,
+        answers=(_ok("New", status=201), _ok("It was there")), problems=(422,),
     ),
-    get(
+    _get(
         "/v1/namespaces/{namespace}", api_topics.get_namespace, "get_namespace",
         "One namespace", "Any", "topics",
     ),
     Route(
         method="DELETE", path="/v1/namespaces/{namespace}", handler=api_topics.delete_namespace,
         name="delete_namespace", tag="topics", summary="Delete an empty namespace",
-        parameters=in_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
+        parameters=_in_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
     ),
     Route(
         method="GET", path="/v1/topics/{namespace}", handler=api_topics.list_topics,
         name="list_topics", tag="topics", summary="The topics of a namespace, by name",
         description="`next` is null, or where to go on `after`; so says the `Link` header.",
         parameters=(
-            *in_path("namespace"),
-            query("after", "only names behind it", {"type": "string"}),
-            query("limit", "names", {"type": "integer", "minimum": 1, "maximum": 10_000}, 10),
+            *_in_path("namespace"),
+            _query("after", "only names behind it", {"type": "string"}),
+            _query("limit", "names", {"type": "integer", "minimum": 1, "maximum": 10_000}, 10),
         ),
-        answers=(ok("Names", "Topics"),), problems=(404,),
+        answers=(_ok("Names", "Topics"),), problems=(404,),
     ),
     Route(
-        method="PUT", path=TOPIC, handler=api_topics.put_topic, name="put_topic", tag="topics",
-        summary="Create a topic", parameters=in_path("namespace", "topic"),
-        body=json("TopicSettings", {"partitions": 4}), body_required=False,
-        answers=(ok("New", "Topic", 201), ok("It was there with the same settings", "Topic")),
+        method="PUT", path=_TOPIC, handler=api_topics.put_topic, name="put_topic", tag="topics",
+        summary="Create a topic", parameters=_in_path("namespace", "topic"),
+        body=_json("TopicSettings", {"partitions": 4}), body_required=False,
+        answers=(_ok("New", "Topic", 201), _ok("It was there with the same settings", "Topic")),
         problems=(404, 409, 415, 422),
     ),
-    get(TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics"),
+    _get(_TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics"),
     Route(
-        method="PATCH", path=TOPIC, handler=api_topics.patch_topic, name="patch_topic",
+        method="PATCH", path=_TOPIC, handler=api_topics.patch_topic, name="patch_topic",
         tag="topics", summary="Change settings; partitions may only grow",
-        parameters=in_path("namespace", "topic"),
-        body=json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
-        answers=(ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
+        parameters=_in_path("namespace", "topic"),
+        body=_json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
+        answers=(_ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
     ),
     Route(
-        method="DELETE", path=TOPIC, handler=api_topics.delete_topic, name="delete_topic",
+        method="DELETE", path=_TOPIC, handler=api_topics.delete_topic, name="delete_topic",
         tag="topics", summary="Delete a topic with its ledgers and cursors",
         description=(
             "When it is answered, no broker serves the topic any more and none of its publishers "
             "gets another ack. A deletion that takes long is a 503 and goes on by itself."
         ),
-        parameters=in_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
+        parameters=_in_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
     ),
     Route(
-        method="POST", path=TOPIC + "/let-go", handler=api_topics.let_go, name="let_go",
+        method="POST", path=_TOPIC + "/let-go", handler=api_topics.let_go, name="let_go",
         tag="topics", summary="From broker to broker: the topic is being deleted, serve it no more",
         parameters=(
-            *in_path("namespace", "topic"),
-            query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
+            *_in_path("namespace", "topic"),
+            _query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
         ),
-        answers=(ok("Let go", "LetGo"),), problems=(403, 503), inner=True,
+        answers=(_ok("Let go", "LetGo"),), problems=(403, 503), inner=True,
     ),
-    get(
-        TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
+    _get(
+        _TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
         "Live figures of one partition", "Partition", "topics",
     ),
 )  # fmt: skip
 
 _MESSAGES = (
-    *both(
+    *_both(
         Route(
-            method="POST", path=TOPIC + "/messages", handler=api_publish.publish, name="publish",
+            method="POST", path=_TOPIC + "/messages", handler=api_publish.publish, name="publish",
             tag="messages", summary="Publish",
             description=(
                 "The body is one message or several, by Content-Type. A key picks the partition "
@@ -119,17 +196,17 @@ _MESSAGES = (
                 "and If-Match need one partition: in the path, or by the one key of the body."
             ),
             parameters=(
-                *in_path("namespace", "topic"),
-                query(
+                *_in_path("namespace", "topic"),
+                _query(
                     "results", "`all`: where each message was stored; `batches`: each batch",
                     {"enum": ["summary", "all", "batches"], "default": "summary"},
                 ),
-                header("Octavo-Key", "the key of a raw message", "N14228"),
-                header("Octavo-Timestamp", "of a raw message: milliseconds or RFC 3339"),
-                header("Producer-Id", "a number below 2^63, or any name"),
-                header("Producer-Epoch", "grows with each instance of the producer"),
-                header("Producer-Seq", "the number of the first message of this request"),
-                header("If-Match", 'store only at this offset: "42"'),
+                _header("Octavo-Key", "the key of a raw message", "N14228"),
+                _header("Octavo-Timestamp", "of a raw message: milliseconds or RFC 3339"),
+                _header("Producer-Id", "a number below 2^63, or any name"),
+                _header("Producer-Epoch", "grows with each instance of the producer"),
+                _header("Producer-Seq", "the number of the first message of this request"),
+                _header("If-Match", 'store only at this offset: "42"'),
                 _PREFER,
             ),
             body=(
@@ -142,9 +219,9 @@ _MESSAGES = (
                 Content("text/plain", {"type": "string"}, "first message"),
             ),
             answers=(
-                ok("All of it is durable", "Published"),
+                _ok("All of it is durable", "Published"),
                 Answer(204, "All of it was stored before, by a request with the same sequence"),
-                ok("Only a part was stored: `errors` says why", "Published", 207),
+                _ok("Only a part was stored: `errors` says why", "Published", 207),
                 Answer(307, "With Prefer: redirect: the owner's address", headers={
                     "Location": "the same call at the owner"
                 }),
@@ -152,9 +229,9 @@ _MESSAGES = (
             problems=(403, 404, 408, 409, 412, 413, 415, 422, 429, 504),
         )
     ),
-    *both(
+    *_both(
         Route(
-            method="GET", path=TOPIC + "/messages", handler=api_read.read, name="read",
+            method="GET", path=_TOPIC + "/messages", handler=api_read.read, name="read",
             tag="messages", summary="Read without a subscription", waits=True,
             description=(
                 "One partition at a time: a topic with several needs it in the path. Record "
@@ -162,13 +239,13 @@ _MESSAGES = (
                 "a compacted view have gaps between the offsets of their records."
             ),
             parameters=(
-                *in_path("namespace", "topic"),
-                query(
+                *_in_path("namespace", "topic"),
+                _query(
                     "from", "earliest, latest, an offset, a message id or an RFC 3339 time",
                     {"type": "string", "default": "earliest"}, "earliest",
                 ),
-                query("limit", "messages", {"type": "integer", "minimum": 1}, 10),
-                query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
+                _query("limit", "messages", {"type": "integer", "minimum": 1}, 10),
+                _query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
                 _COMPACTED,
                 _WAIT,
                 _PREFER,
@@ -177,7 +254,7 @@ _MESSAGES = (
                 Answer(
                     200, "Messages",
                     (
-                        *json("Messages"),
+                        *_json("Messages"),
                         Content(NDJSON, {"type": "string"}),
                         Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
                     ),
@@ -188,61 +265,61 @@ _MESSAGES = (
             problems=(404, 406, 410, 416, 422),
         )
     ),
-    *both(
+    *_both(
         Route(
-            method="GET", path=TOPIC + "/offsets", handler=api_read.offsets, name="offsets",
+            method="GET", path=_TOPIC + "/offsets", handler=api_read.offsets, name="offsets",
             tag="messages", summary="Find offsets",
             parameters=(
-                *in_path("namespace", "topic"),
-                query(
+                *_in_path("namespace", "topic"),
+                _query(
                     "at", "earliest, latest, or an RFC 3339 time",
                     {"type": "string", "default": "latest"}, "latest",
                 ),
                 _COMPACTED,
             ),
-            answers=(ok("One for each partition", "Offsets"),), problems=(404,),
+            answers=(_ok("One for each partition", "Offsets"),), problems=(404,),
         )
     ),
 )  # fmt: skip
 
-_SUBSCRIPTION = TOPIC + "/subscriptions/{subscription}"
-_SUBSCRIPTION_PATH = in_path("namespace", "topic", "subscription")
+_SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
+_SUBSCRIPTION_PATH = _in_path("namespace", "topic", "subscription")
 _SUBSCRIPTIONS = (
-    get(
-        TOPIC + "/subscriptions", api_subscriptions.list_subscriptions, "list_subscriptions",
+    _get(
+        _TOPIC + "/subscriptions", api_subscriptions.list_subscriptions, "list_subscriptions",
         "The subscriptions of a topic", "Any", "subscriptions",
     ),
-    *both(
+    *_both(
         Route(
             method="PUT", path=_SUBSCRIPTION, handler=api_subscriptions.put_subscription,
             name="put_subscription", tag="subscriptions", summary="Create a subscription",
             parameters=_SUBSCRIPTION_PATH,
-            body=json("SubscriptionSettings", {"type": "shared"}), body_required=False,
+            body=_json("SubscriptionSettings", {"type": "shared"}), body_required=False,
             answers=(
-                ok("New", "Subscription", 201),
-                ok("It was there with the same settings", "Subscription"),
+                _ok("New", "Subscription", 201),
+                _ok("It was there with the same settings", "Subscription"),
             ),
             problems=(404, 409, 415, 422),
         ),
         summary="Make the cursor of a subscription in one partition, if it is missing",
         body=(),
-        answers=(ok("It is there", "SubscriptionFigures"),),
+        answers=(_ok("It is there", "SubscriptionFigures"),),
     ),
-    *both(
+    *_both(
         Route(
             method="GET", path=_SUBSCRIPTION, handler=api_subscriptions.get_subscription,
             name="get_subscription", tag="subscriptions", summary="Settings and live figures",
-            parameters=_SUBSCRIPTION_PATH, answers=(ok("Found", "Subscription"),),
+            parameters=_SUBSCRIPTION_PATH, answers=(_ok("Found", "Subscription"),),
             problems=(404,),
         ),
-        answers=(ok("Found", "SubscriptionFigures"),),
+        answers=(_ok("Found", "SubscriptionFigures"),),
     ),
     Route(
         method="DELETE", path=_SUBSCRIPTION, handler=api_subscriptions.delete_subscription,
         name="delete_subscription", tag="subscriptions", summary="Delete a subscription",
         parameters=_SUBSCRIPTION_PATH, answers=(_NO_CONTENT,), problems=(404,),
     ),
-    *both(
+    *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/receive", handler=api_deliveries.receive,
             name="receive", tag="subscriptions", summary="Receive", waits=True,
@@ -252,10 +329,10 @@ _SUBSCRIPTIONS = (
             ),
             parameters=(
                 *_SUBSCRIPTION_PATH,
-                query("max", "messages", {"type": "integer", "minimum": 1}, 10),
+                _query("max", "messages", {"type": "integer", "minimum": 1}, 10),
                 _WAIT,
-                query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
-                query(
+                _query("consumer", "who asks", {"type": "string", "default": "default"}, "me"),
+                _query(
                     "request",
                     "any text, another one for each call: when the answer was lost, the same call "
                     "again gets the same messages. When it ends in a number that goes up, a late "
@@ -264,34 +341,34 @@ _SUBSCRIPTIONS = (
                 ),
             ),
             answers=(
-                ok("Messages; or none, and `held_back` says why", "Received"),
+                _ok("Messages; or none, and `held_back` says why", "Received"),
                 Answer(204, "Nothing to receive"),
             ),
             problems=(404, 409),
         )
     ),
-    *both(
+    *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/ack", handler=api_deliveries.acknowledge,
             name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
-            parameters=_SUBSCRIPTION_PATH, body=json("Ack", {"ack_ids": []}),
-            answers=(ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
+            parameters=_SUBSCRIPTION_PATH, body=_json("Ack", {"ack_ids": []}),
+            answers=(_ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
         )
     ),
-    *both(
+    *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/seek", handler=api_subscriptions.seek,
             name="seek", tag="subscriptions", summary="Set the cursor",
-            parameters=_SUBSCRIPTION_PATH, body=json("Seek", {"to": "earliest"}),
-            answers=(ok("Where the cursors are now"),), problems=(404, 415, 422),
+            parameters=_SUBSCRIPTION_PATH, body=_json("Seek", {"to": "earliest"}),
+            answers=(_ok("Where the cursors are now"),), problems=(404, 415, 422),
         )
     ),
 )  # fmt: skip
 
 _BATCH = "/v1/transactions/{transaction}/batches/{batch}"
 _OF_BATCH = (
-    *in_path("transaction", "batch"),
-    header(
+    *_in_path("transaction", "batch"),
+    _header(
         api_transactions.TOKEN_HEADER,
         "known to the id's owner alone; the first one given binds the id",
     ),
@@ -307,8 +384,8 @@ _TRANSACTIONS = (
             "changes nothing, so the call is safe to make again; a newer one has to be the next. "
             "The answer comes when every partition has its part."
         ),
-        parameters=_OF_BATCH, body=json("TransactionParts", {"parts": []}),
-        answers=(ok("All of it is visible", "Transaction"),), problems=(403, 404, 409, 415, 422),
+        parameters=_OF_BATCH, body=_json("TransactionParts", {"parts": []}),
+        answers=(_ok("All of it is visible", "Transaction"),), problems=(403, 404, 409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/begin", handler=api_transactions.begin,
@@ -319,26 +396,26 @@ _TRANSACTIONS = (
             "partition, between this call and a commit with `published`. A repeat must have the "
             "same content. `repeated`: the batch was committed before, and is not to be published."
         ),
-        parameters=_OF_BATCH, body=json("PublishedParts", {"parts": []}),
-        answers=(ok("It may be published", "TransactionTurn"),),
+        parameters=_OF_BATCH, body=_json("PublishedParts", {"parts": []}),
+        answers=(_ok("It may be published", "TransactionTurn"),),
         problems=(403, 404, 409, 415, 422),
     ),
     Route(
         method="POST", path=_BATCH + "/abort", handler=api_transactions.abort,
         name="abort_transaction", tag="transactions",
         summary="Give up ledgers of a batch; those that no partition has are deleted",
-        parameters=_OF_BATCH, body=json("GivenUp", {"ledgers": []}),
-        answers=(ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
+        parameters=_OF_BATCH, body=_json("GivenUp", {"ledgers": []}),
+        answers=(_ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
     ),
     Route(
-        method="POST", path=TOPIC + "/partitions/{partition}/splice",
+        method="POST", path=_TOPIC + "/partitions/{partition}/splice",
         handler=api_transactions.splice, name="splice", tag="transactions",
         summary="From broker to broker: take in a partition's part of a committed batch",
-        parameters=in_path("namespace", "topic", "partition"),
-        body=json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
-        answers=(ok("It is there", "Spliced"),), problems=(403, 404, 415, 422), inner=True,
+        parameters=_in_path("namespace", "topic", "partition"),
+        body=_json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
+        answers=(_ok("It is there", "Spliced"),), problems=(403, 404, 415, 422), inner=True,
     ),
-    get(
+    _get(
         "/v1/transactions/{transaction}", api_transactions.get_transaction, "get_transaction",
         "The newest committed batch, and whether all of it is visible", "Transaction",
         "transactions",
@@ -350,16 +427,16 @@ _CLUSTER = (
         method="GET", path="/v1/ledgers", handler=api_cluster.list_ledgers, name="list_ledgers",
         tag="cluster", summary="Ledger ids, ascending",
         parameters=(
-            query("after", "only larger ids", {"type": "integer"}),
-            query("limit", "ids", {"type": "integer", "minimum": 1}, 10),
+            _query("after", "only larger ids", {"type": "integer"}),
+            _query("limit", "ids", {"type": "integer", "minimum": 1}, 10),
         ),
-        answers=(ok("Ids"),),
+        answers=(_ok("Ids"),),
     ),
-    get(
+    _get(
         "/v1/ledgers/{ledger}", api_cluster.get_ledger, "get_ledger",
         "A ledger's metadata", "Ledger", "cluster",
     ),
-    get(
+    _get(
         "/v1/ledgers/{ledger}/entries/{entry}", api_cluster.get_entry, "get_entry",
         "One entry; Accept: application/octet-stream gives its payload", "Any", "cluster",
     ),
@@ -371,31 +448,31 @@ _CLUSTER = (
             "refused (409, with the owner) unless forced; the owner then opens a new ledger."
         ),
         parameters=(
-            *in_path("ledger"),
-            query(
+            *_in_path("ledger"),
+            _query(
                 "force", "also a ledger in use; once a minute at one broker",
                 {"type": "string", "enum": ["false", "true"]}, "false",
             ),
         ),
-        answers=(ok("Closed", "Ledger"),), problems=(404, 409),
+        answers=(_ok("Closed", "Ledger"),), problems=(404, 409),
     ),
-    get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
-    get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
-    get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
+    _get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
+    _get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
+    _get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
     Route(
         method="POST", path="/v1/cluster/clock", handler=api_cluster.confirm_clock,
         name="confirm_clock", tag="cluster", summary="This broker's clock is right",
         description="Deletion by age goes by it from now on, at all brokers.",
-        answers=(ok("The time that is gone by"),),
+        answers=(_ok("The time that is gone by"),),
     ),
-    get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
-    get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
+    _get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
+    _get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
     Route(
         method="GET", path="/metrics", handler=api_cluster.metrics, name="metrics", tag="health",
         summary="Prometheus text",
         answers=(Answer(200, "Metrics", (Content("text/plain", {"type": "string"}),)),),
     ),
-    get("/openapi.json", api_cluster.openapi, "openapi", "This API", "Any", "health"),
+    _get("/openapi.json", api_cluster.openapi, "openapi", "This API", "Any", "health"),
     Route(
         method="GET", path="/", handler=api_cluster.status_page, name="status_page", tag="health",
         summary="The cluster on one page",

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from octavo.broker.log.turns import Turns
 from octavo.broker.types import StoredBatch
 from octavo.ledger.read.open_batch import is_large, open_batch
 from octavo.protocol.batch import InvalidBatch, read_header
@@ -25,7 +24,33 @@ from octavo.protocol.windows import WINDOW_RECORDS, BatchWindows
 
 OVERHEAD_BYTES = 1024
 """About what keeping a small batch costs beside its bytes."""
+RECORDS_A_TURN = 500
+"""After so many records, of whichever call, the loop turns: two or three milliseconds."""
 _Key = tuple[int, int]
+
+
+class Turns:
+    """Whose turn it is to work on single messages: so many in one turn of the loop.
+
+    Taking messages out of batches and making JSON of them takes microseconds each, and one call may
+    ask for thousands. Each call that leaves the loop now and then is not enough: sixty of them
+    share the next turn of it, and a publish that waits for that turn waits for all sixty. So all
+    reads and receives of a broker count together, and those that come when a turn is used up go on
+    one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._line = asyncio.Lock()
+        self._records = 0
+        """Since the loop turned."""
+
+    async def take(self, records: int) -> None:
+        """Return when so many `records` may be worked on without leaving the loop."""
+        if self._records >= RECORDS_A_TURN:
+            async with self._line:
+                await asyncio.sleep(0)
+                self._records = 0
+        self._records += records
 
 
 class OpenBatches:

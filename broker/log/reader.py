@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from octavo.broker.errors import (
     MessageNotFound,
@@ -23,8 +23,6 @@ from octavo.broker.errors import (
 )
 from octavo.broker.log.chain import Contents
 from octavo.broker.log.entry_index import EntryIndex
-from octavo.broker.log.open_readers import OpenReaders
-from octavo.broker.log.read_ahead import ReadAheadBudget
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
 from octavo.ledger.client import LedgerClient
@@ -50,6 +48,76 @@ _STREAMS_MAX = 8
 _HINTS_MAX = 128
 _INTERPOLATIONS_MAX = 3
 _CONFIRM_WAIT_S = 5.0
+
+
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+_Reader = TypeVar("_Reader", bound=_Closes)
+
+
+class OpenReaders(Generic[_Reader]):
+    """Readers of ledgers that stay open while they are in use, a few of them at a time.
+
+    For one more than `readers_max` the one that was not used longest is closed.
+    """
+
+    def __init__(self, readers_max: int) -> None:
+        self._readers_max = readers_max
+        self._open: OrderedDict[int, _Reader] = OrderedDict()
+
+    def get(self, ledger_id: int) -> _Reader | None:
+        """The one that is open."""
+        return self._open.get(ledger_id)
+
+    async def get_or_open(
+        self, ledger_id: int, opened_by: Callable[[], Awaitable[_Reader]]
+    ) -> _Reader:
+        """The one that is open, or a new one. Raises what opening raises."""
+        reader = self._open.get(ledger_id)
+        if reader is None:
+            opened = await opened_by()
+            reader = self._open.setdefault(ledger_id, opened)
+            # Before anything is awaited: others may drop it, or open one more, meanwhile.
+            self._open.move_to_end(ledger_id)
+            if reader is not opened:  # somebody else was quicker
+                await opened.close()
+            if len(self._open) > self._readers_max:
+                await self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end(ledger_id)
+        return reader
+
+    async def drop(self, ledger_id: int, reader: _Reader) -> None:
+        """Close it: whoever asks next opens a new one."""
+        if self._open.get(ledger_id) is reader:
+            del self._open[ledger_id]
+        await reader.close()
+
+    async def close(self) -> None:
+        """Close all, also those that are being opened: nobody would come back for them."""
+        self._readers_max = 0
+        while self._open:
+            await self._open.popitem()[1].close()
+
+
+class ReadAheadBudget:
+    """Bytes that all partitions together may hold read ahead. Pure."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+
+    def take(self, amount: int) -> bool:
+        """True when there was room."""
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True
+
+    def give_back(self, amount: int) -> None:
+        """What `take` has given."""
+        self._left += amount
 
 
 class LogReader:
@@ -443,6 +511,33 @@ class LogReader:
         if link.count is None or link.bytes == 0:
             return 16 * 1024
         return max(1, link.bytes // max(1, await self._last_entry_of(link) + 1))
+
+
+class LedgerTimes:
+    """What the closed ledgers of one partition hold by time, where their links do not say it.
+
+    A ledger that was closed by recovery, or by a version that looked at its first and last batch
+    only, has a link with an unknown `disorder_ms`: its newest message may be newer than `last_ms`.
+    Whoever needs to know has it read whole once; what was learned is kept while the partition is
+    open here. Cost: a ledger's bytes once, one ledger at a time; of each some numbers in memory.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._known: dict[int, Contents] = {}
+        self._turn = asyncio.Lock()
+
+    async def of(self, link: PartitionLedger) -> Contents:
+        """What a closed ledger holds. Raises what reading it raises."""
+        async with self._turn:  # of those who ask for the same ledger only the first one reads it
+            contents = self._known.get(link.ledger_id)
+            if contents is None:
+                contents = self._known[link.ledger_id] = await self._reader.contents_of(link)
+            return contents
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger left the chain."""
+        self._known.pop(ledger_id, None)
 
 
 async def _ready(batches: list[StoredBatch]) -> list[StoredBatch]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from octavo.broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
 from octavo.broker.log.chain import Contents
 from octavo.broker.log.compacted_view import CompactedBatch, Hints, Room, View, batch_of
-from octavo.broker.log.open_readers import OpenReaders
+from octavo.broker.log.reader import OpenReaders
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.types import MessageId, PartitionName, StoredBatch

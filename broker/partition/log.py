@@ -14,9 +14,7 @@ from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, Off
 from octavo.broker.log.cache import PartitionTail, TailCache
 from octavo.broker.log.chain import end_offset, is_measured, measured
 from octavo.broker.log.entry_index import EntryIndex
-from octavo.broker.log.measuring import LedgerTimes
-from octavo.broker.log.read_ahead import ReadAheadBudget
-from octavo.broker.log.reader import LogReader
+from octavo.broker.log.reader import LedgerTimes, LogReader, ReadAheadBudget
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.publisher import Publisher
 from octavo.broker.types import MessageId, PartitionName, StoredBatch

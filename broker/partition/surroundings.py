@@ -10,7 +10,7 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.config import BrokerConfig
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
-from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.types import PartitionName, SubscriptionInfo
 from octavo.ledger.client import LedgerClient
 from octavo.metadata.topics import TopicStore

@@ -19,7 +19,7 @@ import pytest
 
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import read as api_read
-from octavo.broker.log.turns import RECORDS_A_TURN, Turns
+from octavo.broker.log.open_batches import RECORDS_A_TURN, Turns
 from octavo.broker.subscriptions import delivering
 from octavo.broker.types import Delivery, MessageId, Nack
 from octavo.protocol.records import Record

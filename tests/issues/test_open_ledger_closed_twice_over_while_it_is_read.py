@@ -11,8 +11,7 @@ from typing import Any
 
 from octavo.broker.log.chain import Chain
 from octavo.broker.log.entry_index import EntryIndex
-from octavo.broker.log.read_ahead import ReadAheadBudget
-from octavo.broker.log.reader import LogReader
+from octavo.broker.log.reader import LogReader, ReadAheadBudget
 from octavo.broker.types import PartitionName
 from octavo.ledger.read.open_batch import opening
 from octavo.metadata.topics import PartitionLedger

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from octavo.broker.log.open_readers import OpenReaders
+from octavo.broker.log.reader import OpenReaders
 
 
 class Reader:

@@ -14,8 +14,7 @@ import pytest
 
 from octavo.broker.errors import OffsetTrimmed
 from octavo.broker.log.chain import Chain
-from octavo.broker.log.read_ahead import ReadAheadBudget
-from octavo.broker.log.reader import LogReader
+from octavo.broker.log.reader import LogReader, ReadAheadBudget
 from octavo.broker.types import PartitionName
 from octavo.metadata.topics import PartitionLedger
 

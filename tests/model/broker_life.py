@@ -19,7 +19,7 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import BrokerError
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
-from octavo.broker.log.read_ahead import ReadAheadBudget
+from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.partition.partition import Partition
 from octavo.broker.partition.surroundings import Surroundings
 from octavo.broker.types import PartitionName, Published, TopicSettings

@@ -19,7 +19,7 @@ from octavo.broker.http.api.payloads import encode
 from octavo.broker.http.api.publish_answer import summarize
 from octavo.broker.http.api.publishing import Piece
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
-from octavo.broker.log.turns import Turns
+from octavo.broker.log.open_batches import Turns
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName
 from octavo.client.wire import Reply

@@ -170,7 +170,7 @@ BUGS = (
         "unit/broker/test_open_readers.py",
         (
             Edit(
-                "octavo.broker.log.open_readers:OpenReaders.get_or_open",
+                "octavo.broker.log.reader:OpenReaders.get_or_open",
                 "        if reader is not opened:  # somebody else was quicker\n"
                 "            await opened.close()\n",
                 "",
@@ -186,7 +186,7 @@ BUGS = (
         "unit/broker/test_open_readers.py",
         (
             Edit(
-                "octavo.broker.log.open_readers:OpenReaders.drop",
+                "octavo.broker.log.reader:OpenReaders.drop",
                 "    if self._open.get(ledger_id) is reader:\n        del self._open[ledger_id]\n",
                 "    self._open.pop(ledger_id, None)\n",
             ),

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from octavo.broker.log.open_readers import OpenReaders
+from octavo.broker.log.reader import OpenReaders
 
 READERS_MAX = 3
 TASKS = 6
