@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from octavo.broker.http.api.batching import Piece
 from octavo.broker.http.api.deliveries import AckBody, _by_partition, _receive_here
 from octavo.broker.http.api.payloads import encode
-from octavo.broker.http.api.publish_answer import summarize
-from octavo.broker.http.api.publishing import Piece
+from octavo.broker.http.api.publish import summarize
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.log.open_batches import Turns
 from octavo.broker.partition.partition import Partition

@@ -27,7 +27,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS octavo.broker.http.api.payloads:TIMESTAMP_MS_MAX
         octavo.broker.cluster.preference:_WEIGHT_BYTES
-        octavo.broker.http.api.publishing:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
+        octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
         octavo.broker.types:_SETTING_MAX octavo.ledger.read.entry_source:DISORDER_UNKNOWN
         octavo.ledger.offload.format:FORMAT octavo.ledger.options:KIB octavo.ledger.options:MIB
         octavo.metadata.cookie:LAYOUT_VERSION octavo.metadata.cookie:_OLDEST_TEXT_VERSION
@@ -115,7 +115,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.forwarding:HELD_BODY_BYTES_MAX
         octavo.broker.http.forwarding:ASKED_AT_ONCE octavo.broker.http.forwarding:FIRST_PAUSE_S
         octavo.broker.http.forwarding:PAUSE_S_MAX octavo.broker.http.forwarding:KEEPALIVE_S
-        octavo.broker.http.api.publishing:SENT_TOGETHER_BYTES
+        octavo.broker.http.api.batching:SENT_TOGETHER_BYTES
         octavo.broker.http.call:PRESSED_STALL_S octavo.spark.cluster:_ANSWER_S
         octavo.spark.commit:_ANSWER_S
     """,

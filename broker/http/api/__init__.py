@@ -1,9 +1,8 @@
 """The calls, by noun: what each takes, does and answers.
 
 `topics`, `subscriptions`, `publish`, `read`, `deliveries` (receive and ack), `transactions` and
-`cluster` are the handlers. `publishing` cuts a body into batches and brings them to their owners,
-`publish_headers` and `publish_answer` are its two ends; `payloads` and `topic_body` read and show
-JSON.
+`cluster` are the handlers. `batching` makes batches of a publish request's messages and brings
+them to their owners; `payloads` and `topic_body` read and show JSON.
 
 Promises: what is wrong is refused with its name before anything is changed. Handlers hold nothing
 between calls, so a crash takes nothing with it. Relies on the rows of `http/routes.py` and the

@@ -1,40 +1,39 @@
-"""Publish: what the body is, which partition it is for, and what the answer says of it.
+"""Publish: what the request says, which partition it is for, and what the answer says of it.
 
 Bodies by Content-Type: `application/json`, `application/x-ndjson` (streamed), record batches as
-Kafka makes them, and anything else as one message. A request for one partition is answered by its
-owner; one for a topic with several is taken apart here, and each partition's share goes to its
+Kafka makes them, and anything else as one message. The head is checked before the body is read, and
+nothing that is not understood is ignored. A request for one partition is answered by its owner; one
+for a topic with several is taken apart here (batching.py), and each partition's share goes to its
 owner. 2xx only when all of it is durable; what was stored before something failed is always said.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
+from typing import Any
 
 from aiohttp import web
 
+from octavo.broker.http.api.batching import Piece, Producer, Publishing
 from octavo.broker.http.api.payloads import decode_message, decode_messages, raw_record, record_of
-from octavo.broker.http.api.publish_answer import answer, with_stored
-from octavo.broker.http.api.publish_headers import (
-    check_content_type,
-    expected_offset,
-    partition_required,
-    producer_of,
-    refuse_producer_headers,
-    refuse_unsupported,
-    wants_places,
-)
-from octavo.broker.http.api.publishing import Piece, Publishing
-from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH, Call
+from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import at_owner, topic_of
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicName
 from octavo.protocol.batch import (
+    ATTRIBUTE_COMPRESSION,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    NO_PRODUCER,
     BatchHeader,
     InvalidBatch,
     check_batch,
     split_batches,
 )
+from octavo.protocol.compression import compression_of
 from octavo.protocol.limits import json_line_bytes_max
 from octavo.protocol.records import partition_for
 
@@ -42,11 +41,16 @@ BLANK_LINES_MAX = 10_000
 """Of one body: they cost time and say nothing."""
 TURN_MESSAGES = 1000
 """Messages of a long body made into records before other requests get their turn."""
+_UNDERSTOOD_TYPES = (
+    f"{JSON}, {NDJSON}, {RECORD_BATCH}, or any other type but multipart/* for one raw message"
+)
+_REFUSED_TYPES = re.compile(r"multipart/.*|application/vnd\.kafka\..*|application/json-seq")
+_PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 
 
 async def publish(call: Call) -> web.StreamResponse:
     """`POST …/messages`."""
-    check_content_type(call)
+    _check_content_type(call)
     topic = call.topic
     info = await topic_of(call)
     partitions = info.settings.partitions
@@ -72,11 +76,11 @@ async def _publish_one_batch(
     call: Call, partition: Partition, number: int, body: bytes, header: BatchHeader
 ) -> web.StreamResponse:
     """The short way of the usual case: one record batch, stored as it came."""
-    refuse_producer_headers(call)
-    refuse_unsupported(header)
+    _refuse_producer_headers(call)
+    _refuse_unsupported(header)
     await _prove(call, body, header, body)
     count = header.record_count
-    published = await partition.publish(body, expected_offset=expected_offset(call), checked=True)
+    published = await partition.publish(body, expected_offset=_expected_offset(call), checked=True)
     piece = Piece(number, 0)
     piece.last = count - 1
     piece.count = count
@@ -85,7 +89,7 @@ async def _publish_one_batch(
         metrics = call.services.metrics
         metrics.messages_published.inc(count)
         metrics.bytes_published.inc(len(body))
-    return answer(call, [piece], None)
+    return _answer(call, [piece], None)
 
 
 async def _publish_into(
@@ -93,17 +97,17 @@ async def _publish_into(
 ) -> web.StreamResponse:
     producer = None
     if call.content_type == RECORD_BATCH:
-        refuse_producer_headers(call)
+        _refuse_producer_headers(call)
     else:
-        producer = producer_of(call)
+        producer = _producer_of(call)
     publishing = Publishing(
         call,
         topic,
         partitions,
         only=only,
         producer=producer,
-        expected_offset=expected_offset(call),
-        keep_places=wants_places(call),
+        expected_offset=_expected_offset(call),
+        keep_places=_wants_places(call),
     )
     return await _feed_and_answer(call, publishing)
 
@@ -112,11 +116,11 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
     """A request for a topic with several partitions: the keys say which."""
     kind = call.content_type
     if kind == RECORD_BATCH:
-        raise partition_required(topic, partitions, "a record batch is stored as it is, whole")
-    bound_to_one = producer_of(call) is not None or expected_offset(call) is not None
+        raise _partition_required(topic, partitions, "a record batch is stored as it is, whole")
+    bound_to_one = _producer_of(call) is not None or _expected_offset(call) is not None
     if bound_to_one:
         if kind == NDJSON:
-            raise partition_required(
+            raise _partition_required(
                 topic, partitions, "Producer-Seq and If-Match count in one partition, and NDJSON "
                 "may hold many keys"
             )  # fmt: skip
@@ -126,7 +130,7 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
             topic.partition(number),
             lambda _: _publish_into(call, topic, partitions, number),
         )
-    publishing = Publishing(call, topic, partitions, keep_places=wants_places(call))
+    publishing = Publishing(call, topic, partitions, keep_places=_wants_places(call))
     return await _feed_and_answer(call, publishing)
 
 
@@ -139,13 +143,127 @@ async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
         records = [raw_record(body, call.headers, 0)]
     numbers = {None if r.key is None else partition_for(r.key, partitions) for r in records}
     if len(numbers) != 1 or None in numbers:
-        raise partition_required(
+        raise _partition_required(
             topic, partitions, "Producer-Seq and If-Match count in one partition, and the keys of "
             "this body do not name one"
         )  # fmt: skip
     number = numbers.pop()
     assert number is not None
     return number
+
+
+# ---- the head
+
+
+def _check_content_type(call: Call) -> None:
+    """Raises a 415 with what is understood."""
+    kind = call.content_type
+    if kind != RECORD_BATCH and _REFUSED_TYPES.fullmatch(kind):
+        raise Problem(
+            415,
+            "unsupported-media-type",
+            f"{kind} is not understood here; understood are {_UNDERSTOOD_TYPES}",
+            headers={"Accept": f"{JSON}, {NDJSON}, {RECORD_BATCH}, */*;q=0.1"},
+        )
+
+
+def _producer_of(call: Call) -> Producer | None:
+    """The producer that the request names. All three headers, or none."""
+    values = [call.headers.get(name) for name in _PRODUCER_HEADERS]
+    if all(value is None for value in values):
+        return None
+    missing = [n for n, value in zip(_PRODUCER_HEADERS, values, strict=True) if value is None]
+    if missing:
+        raise Problem(
+            400,
+            "incomplete-producer",
+            f"{', '.join(_PRODUCER_HEADERS)} are given together or not at all; missing: "
+            + ", ".join(missing),
+        )
+    name, epoch, sequence = (value or "" for value in values)
+    if not name:
+        raise _bad_header("Producer-Id", name, "a number or a name")
+    return Producer(
+        _producer_number(name),
+        _header_number("Producer-Epoch", epoch, 2**15 - 1),
+        _header_number("Producer-Seq", sequence, 2**31 - 1),
+    )
+
+
+def _producer_number(name: str) -> int:
+    """A producer's 63-bit id: its decimal digits, or the first 63 bits of its name's SHA-256."""
+    if name.isascii() and name.isdigit() and len(name) < 20 and int(name) < 2**63:
+        return int(name)
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _header_number(name: str, text: str, most: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most:
+        return int(text)
+    raise _bad_header(name, text, f"a whole number from 0 to {most}")
+
+
+def _bad_header(name: str, text: str, expected: str) -> Problem:
+    return Problem(400, "invalid-header", f"{name} is {text[:40]!r}; it must be {expected}")
+
+
+def _refuse_producer_headers(call: Call) -> None:
+    """A record batch says itself who made it. Raises a 422."""
+    headers = call.headers
+    if any(name in headers for name in _PRODUCER_HEADERS):
+        raise Problem(
+            422,
+            "producer-in-batch",
+            "a record batch carries its producer id, epoch and sequence in its own header and is "
+            f"stored as it is (no producer: id {NO_PRODUCER}); leave the Producer-* headers away",
+        )
+
+
+def _refuse_unsupported(header: BatchHeader) -> None:
+    """What a batch may say of itself but this version does not keep is refused, not ignored.
+
+    Raises a 422 `Problem`, or `UnsupportedCompression`.
+    """
+    compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
+    if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
+        raise Problem(
+            422, "not-supported-yet", "transactional and control batches are not supported yet"
+        )
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise Problem(
+            422,
+            "invalid-batch",
+            f"record batch names producer {header.producer_id} but epoch {header.producer_epoch} "
+            f"and sequence {header.base_sequence}: all three are 0 or more, or all three are -1",
+        )
+
+
+def _expected_offset(call: Call) -> int | None:
+    """`If-Match: "<next offset>"`."""
+    text = call.headers.get("If-Match")
+    if text is None:
+        return None
+    found = text.strip().strip('"')
+    if found.isascii() and found.isdigit() and len(found) < 20:
+        return int(found)
+    raise _bad_header("If-Match", text, 'the next offset in quotes, such as "42"')
+
+
+def _wants_places(call: Call) -> bool:
+    """Whether the answer is to say where each message is."""
+    return call.choice("results", "summary", "summary", "all", "batches") == "all"
+
+
+def _partition_required(topic: TopicName, partitions: int, why: str) -> Problem:
+    """The 422 for a request that is for one partition but names none."""
+    return Problem(
+        422,
+        "partition-required",
+        f"{topic} has {partitions} partitions, and {why}: name one in the path, as in "
+        f"/v1/topics/{topic}/partitions/0/messages",
+        extra={"partitions": partitions},
+    )
 
 
 # ---- feeding
@@ -158,13 +276,13 @@ async def _feed_and_answer(call: Call, publishing: Publishing) -> web.StreamResp
         await publishing.finish()
     except Problem as problem:
         await publishing.finish()
-        raise with_stored(problem, publishing.pieces) from None
+        raise _with_stored(problem, publishing.pieces) from None
     except InvalidBatch as error:
         await publishing.finish()
-        raise with_stored(problem_of(error), publishing.pieces) from None
+        raise _with_stored(problem_of(error), publishing.pieces) from None
     finally:
         await publishing.abandon()
-    return answer(call, publishing.pieces, publishing.places)
+    return _answer(call, publishing.pieces, publishing.places)
 
 
 async def _feed_raw(call: Call, publishing: Publishing) -> None:
@@ -200,7 +318,7 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
     if not batches:
         raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
     for header, _ in batches:
-        refuse_unsupported(header)
+        _refuse_unsupported(header)
     whole = [(header, bytes(view)) for header, view in batches]
     for header, batch in whole:
         await _prove(call, body, header, batch)
@@ -279,3 +397,104 @@ def _take_lines(call: Call, publishing: Publishing, lines: list[bytes], number: 
             )
             raise
     return number
+
+
+# ---- the answer
+
+
+def _answer(
+    call: Call, pieces: list[Piece], places: list[tuple[Piece, int]] | None
+) -> web.StreamResponse:
+    """200, 204 when all was there already, 207 when only a part was stored, or the problem."""
+    failed = [piece for piece in pieces if piece.published is None]
+    if failed and len(failed) == len(pieces):
+        error = next(piece.error for piece in failed if piece.error is not None)
+        raise error
+    summary = summarize(pieces)
+    if places is not None:
+        summary["results"] = [_result(piece, index) for piece, index in places]
+    if call.text("results") == "batches" and call.content_type == RECORD_BATCH:
+        summary["batches"] = [_batch(piece) for piece in pieces if piece.published is not None]
+    if failed:
+        summary["not_confirmed"] = sum(piece.count for piece in failed)
+        summary["errors"] = _errors(failed)
+        return call.reply(summary, status=207)
+    if summary.get("duplicates") == summary["count"] and "batches" not in summary:
+        last = max(pieces, key=lambda piece: piece.last).place(pieces[-1].count - 1)
+        following = {NEXT_OFFSET_HEADER: str(last["offset"] + 1)} if "offset" in last else {}
+        return web.Response(status=204, headers=following)
+    return call.reply(summary)
+
+
+def summarize(pieces: list[Piece]) -> dict[str, Any]:
+    """What was stored: how much, the first and the last of it, and how much in each partition."""
+    stored = [piece for piece in pieces if piece.published is not None]
+    found: dict[str, Any] = {"count": sum(piece.count for piece in stored)}
+    if not stored:
+        return found
+    first = min(stored, key=lambda piece: piece.first)
+    last = max(stored, key=lambda piece: piece.last)
+    found["first"] = first.place(0)
+    found["last"] = last.place(last.count - 1)
+    duplicates = sum(p.count for p in stored if p.published is not None and p.published.duplicate)
+    if duplicates:
+        found["duplicates"] = duplicates
+    numbers = sorted({piece.partition for piece in stored})
+    if len(numbers) > 1:
+        found["partitions"] = [
+            _share([piece for piece in stored if piece.partition == number]) for number in numbers
+        ]
+    return found
+
+
+def _errors(failed: list[Piece]) -> list[dict[str, Any]]:
+    """Each reason once for each partition, with how many messages it concerns."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for piece in failed:
+        if piece.error is not None:
+            key = (piece.partition, piece.error.code)
+            if key not in found:
+                found[key] = {**piece.error.body(), "partition": piece.partition, "count": 0}
+            found[key]["count"] += piece.count
+    return list(found.values())
+
+
+def _share(pieces: list[Piece]) -> dict[str, Any]:
+    return {
+        "partition": pieces[0].partition,
+        "count": sum(piece.count for piece in pieces),
+        "first": pieces[0].place(0),
+        "last": pieces[-1].place(pieces[-1].count - 1),
+    }
+
+
+def _result(piece: Piece, index: int) -> dict[str, Any]:
+    if piece.published is not None:
+        return {"status": 200, **piece.place(index), "duplicate": piece.published.duplicate}
+    assert piece.error is not None
+    return {
+        "status": piece.error.status,
+        "partition": piece.partition,
+        "code": piece.error.code,
+        "detail": piece.error.detail,
+        "retryable": piece.error.can_retry,
+    }
+
+
+def _batch(piece: Piece) -> dict[str, Any]:
+    assert piece.published is not None
+    first, _, ledger_id, entry_id, _, duplicate = piece.published
+    return {
+        "count": piece.count,
+        "offset": first,
+        "id": f"{ledger_id}:{entry_id}:0",
+        "duplicate": duplicate,
+    }
+
+
+def _with_stored(problem: Problem, pieces: list[Piece]) -> Problem:
+    """The problem in the input, with what had been stored before it."""
+    problem.extra["stored"] = summarize(pieces)
+    if errors := _errors(pieces):
+        problem.extra["errors"] = errors
+    return problem

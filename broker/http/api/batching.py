@@ -77,17 +77,17 @@ class Piece:
         }
 
 
-class _Lane:
-    """The way of a request's messages into one partition."""
+class _PartitionQueue:
+    """What of a request goes into one partition: an open batch, and those that wait to be sent."""
 
-    __slots__ = ("bytes", "open", "partition", "queue", "records", "task")
+    __slots__ = ("bytes", "open", "partition", "pieces", "records", "task")
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.records: list[Record] = []
         self.bytes = 0
         self.open: Piece | None = None
-        self.queue: deque[Piece] = deque()
+        self.pieces: deque[Piece] = deque()
         self.task: asyncio.Task[None] | None = None
 
 
@@ -112,7 +112,7 @@ class Publishing:
         self._producer = producer
         self._expected = expected_offset
         self._config = call.services.config
-        self._lanes: dict[int, _Lane] = {}
+        self._queues: dict[int, _PartitionQueue] = {}
         self._turn = next(call.services.turn) % partitions
         self._open_bytes = 0
         self._in_flight = 0
@@ -153,33 +153,33 @@ class Publishing:
             number = partition_for(key, self._partitions)
         else:
             number = self._turn
-        lane = self._lanes.get(number)
-        if lane is None:
-            lane = self._lanes[number] = _Lane(number)
-        piece = lane.open
+        queue = self._queues.get(number)
+        if queue is None:
+            queue = self._queues[number] = _PartitionQueue(number)
+        piece = queue.open
         if piece is None:
-            piece = lane.open = Piece(number, self.count)
-        lane.records.append(record)
-        lane.bytes += size
+            piece = queue.open = Piece(number, self.count)
+        queue.records.append(record)
+        queue.bytes += size
         self._open_bytes += size
         piece.last = self.count
         if self.places is not None:
             if self.count >= self._config.results_max:
                 raise _too_many_results(self._config.results_max)
-            self.places.append((piece, len(lane.records) - 1))
+            self.places.append((piece, len(queue.records) - 1))
         self.count += 1
         if (
-            lane.bytes >= self._config.batch_target_bytes
-            or len(lane.records) >= self._config.batch_messages_max
+            queue.bytes >= self._config.batch_target_bytes
+            or len(queue.records) >= self._config.batch_messages_max
         ):
-            self._close_batch(lane)
+            self._close_batch(queue)
         elif self._open_bytes >= self._config.inflight_bytes_max:
             self._close_batches()  # a topic of very many partitions
 
     def add_batch(self, batch: bytes, count: int) -> None:
         """Take one whole, checked batch; the request goes to one partition."""
         assert self._only is not None
-        lane = self._lanes.setdefault(self._only, _Lane(self._only))
+        queue = self._queues.setdefault(self._only, _PartitionQueue(self._only))
         piece = Piece(self._only, self.count)
         piece.last = self.count + count - 1
         if self.places is not None:
@@ -187,7 +187,7 @@ class Publishing:
                 raise _too_many_results(self._config.results_max)
             self.places.extend((piece, index) for index in range(count))
         self.count += count
-        self._submit(lane, piece, batch, count)
+        self._submit(queue, piece, batch, count)
 
     def flush(self) -> None:
         """The input pauses: send what is there. Not for a producer, whose batches must not depend
@@ -203,7 +203,7 @@ class Publishing:
         """Send what is left and wait until the fate of every piece is known."""
         if not self.failed:
             self._close_batches()
-        await self._wait_for_lanes()
+        await self._wait_for_queues()
         for piece in self.pieces:
             if piece.published is None and piece.error is None:
                 piece.error = _NOT_SENT
@@ -211,26 +211,26 @@ class Publishing:
     async def abandon(self) -> None:
         """The request is over before its time: send nothing more, wait for what is on its way."""
         self.failed = True
-        await self._wait_for_lanes()
+        await self._wait_for_queues()
 
-    async def _wait_for_lanes(self) -> None:
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+    async def _wait_for_queues(self) -> None:
+        tasks = [queue.task for queue in self._queues.values() if queue.task is not None]
         if tasks:
             await asyncio.gather(*tasks)
 
     # ---- batches
 
     def _close_batches(self) -> None:
-        for lane in self._lanes.values():
-            if lane.records:
-                self._close_batch(lane)
+        for queue in self._queues.values():
+            if queue.records:
+                self._close_batch(queue)
 
-    def _close_batch(self, lane: _Lane) -> None:
-        piece = lane.open
+    def _close_batch(self, queue: _PartitionQueue) -> None:
+        piece = queue.open
         assert piece is not None
-        records = lane.records
-        self._open_bytes -= lane.bytes
-        lane.records, lane.bytes, lane.open = [], 0, None
+        records = queue.records
+        self._open_bytes -= queue.bytes
+        queue.records, queue.bytes, queue.open = [], 0, None
         producer = self._producer
         if producer is None:
             batch = build_batch(records)
@@ -243,55 +243,55 @@ class Publishing:
             )
             following = producer.sequence + len(records) & SEQUENCE_MASK
             self._producer = producer._replace(sequence=following)
-        if lane.partition == self._turn:
+        if queue.partition == self._turn:
             self._turn = (self._turn + 1) % self._partitions
-        self._submit(lane, piece, batch, len(records))
+        self._submit(queue, piece, batch, len(records))
 
-    def _submit(self, lane: _Lane, piece: Piece, batch: bytes, count: int) -> None:
+    def _submit(self, queue: _PartitionQueue, piece: Piece, batch: bytes, count: int) -> None:
         piece.batch = batch
         piece.count = count
         if self._expected is not None:
             piece.expected = self._expected
             self._expected += count
         self.pieces.append(piece)
-        lane.queue.append(piece)
+        queue.pieces.append(piece)
         self._in_flight += len(batch)
         if self._in_flight >= self._config.inflight_bytes_max:
             self._has_room.clear()
-        if lane.task is None or lane.task.done():
-            lane.task = asyncio.ensure_future(self._drain(lane))
+        if queue.task is None or queue.task.done():
+            queue.task = asyncio.ensure_future(self._drain(queue))
 
-    # ---- one lane's work
+    # ---- one partition's work
 
-    async def _drain(self, lane: _Lane) -> None:
-        """Publish the lane's queue in order until it is empty or something fails."""
-        name = self._topic.partition(lane.partition)
+    async def _drain(self, queue: _PartitionQueue) -> None:
+        """Publish the queue in order until it is empty or something fails."""
+        name = self._topic.partition(queue.partition)
 
         async def here(partition: Partition) -> None:
-            await self._publish_here(lane, partition)
+            await self._publish_here(queue, partition)
 
         async def there(owner: Owner) -> None:
-            await self._publish_there(lane, name, owner)
+            await self._publish_there(queue, name, owner)
 
-        while lane.queue and not self.failed:
-            first = lane.queue[0]
+        while queue.pieces and not self.failed:
+            first = queue.pieces[0]
             try:
                 await with_owner(self._call, name, here, there)
             except Exception as error:
-                if not lane.queue:
+                if not queue.pieces:
                     raise
-                if lane.queue[0] is first or not isinstance(error, _MOVED):
-                    self._fail(lane.queue[0], error)
+                if queue.pieces[0] is first or not isinstance(error, _MOVED):
+                    self._fail(queue.pieces[0], error)
                 # else it moved again after some were stored: wait for its owner anew
-        for piece in lane.queue:
+        for piece in queue.pieces:
             self._settled(piece)
-        lane.queue.clear()
+        queue.pieces.clear()
 
-    async def _publish_here(self, lane: _Lane, partition: Partition) -> None:
-        while lane.queue and not self.failed:
+    async def _publish_here(self, queue: _PartitionQueue, partition: Partition) -> None:
+        while queue.pieces and not self.failed:
             flight = [
-                lane.queue[at]
-                for at in range(min(len(lane.queue), self._config.inflight_batches_max))
+                queue.pieces[at]
+                for at in range(min(len(queue.pieces), self._config.inflight_batches_max))
             ]
             results = await asyncio.gather(
                 *(
@@ -300,31 +300,36 @@ class Publishing:
                 ),
                 return_exceptions=True,
             )
-            self._take_results(lane, flight, results)
+            self._take_results(queue, flight, results)
 
     def _take_results(
-        self, lane: _Lane, flight: list[Piece], results: Sequence[Published | BaseException]
+        self,
+        queue: _PartitionQueue,
+        flight: list[Piece],
+        results: Sequence[Published | BaseException],
     ) -> None:
         """Note what was stored. Raises `NotOwner` when the rest may be sent again, all of it."""
         for at, (piece, result) in enumerate(zip(flight, results, strict=True)):
             if isinstance(result, Published):
-                self._stored(lane, piece, result)
+                self._stored(queue, piece, result)
                 continue
             later = results[at:]
             if isinstance(result, NotOwner) and all(isinstance(one, NotOwner) for one in later):
                 raise result
             for other, fate in zip(flight[at:], later, strict=True):
                 if isinstance(fate, Published):
-                    self._stored(lane, other, fate)
+                    self._stored(queue, other, fate)
                 else:
                     self._fail(other, fate)
             return
 
-    async def _publish_there(self, lane: _Lane, name: PartitionName, owner: Owner) -> None:
-        while lane.queue and not self.failed:
+    async def _publish_there(
+        self, queue: _PartitionQueue, name: PartitionName, owner: Owner
+    ) -> None:
+        while queue.pieces and not self.failed:
             flight: list[Piece] = []
             size = 0
-            for piece in lane.queue:
+            for piece in queue.pieces:
                 if flight and size + len(piece.batch) > SENT_TOGETHER_BYTES:
                     break
                 flight.append(piece)
@@ -344,7 +349,7 @@ class Publishing:
             )
             answer = msgspec.json.decode(reply.body, type=RemoteAnswer)
             for piece, stored in zip(flight, answer.batches, strict=False):
-                self._stored(lane, piece, stored.published())
+                self._stored(queue, piece, stored.published())
             if len(answer.batches) < len(flight):
                 self._fail_remote(flight[len(answer.batches)], answer)
 
@@ -358,17 +363,17 @@ class Publishing:
 
     # ---- fates
 
-    def _stored(self, lane: _Lane, piece: Piece, published: Published) -> None:
+    def _stored(self, queue: _PartitionQueue, piece: Piece, published: Published) -> None:
         piece.published = published
         metrics = self._call.services.metrics
         if not published.duplicate:
             metrics.messages_published.inc(piece.count)
             metrics.bytes_published.inc(len(piece.batch))
         self._settled(piece)
-        if lane.queue and lane.queue[0] is piece:
-            lane.queue.popleft()
-        elif piece in lane.queue:
-            lane.queue.remove(piece)
+        if queue.pieces and queue.pieces[0] is piece:
+            queue.pieces.popleft()
+        elif piece in queue.pieces:
+            queue.pieces.remove(piece)
 
     def _fail(self, piece: Piece, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
