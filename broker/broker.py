@@ -32,8 +32,8 @@ from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.metrics import Duties
+from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.partition import Partition
-from octavo.broker.partition.surroundings import Surroundings
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
     BrokerInfo,
@@ -98,7 +98,7 @@ class Broker:
         )
         self.open_batches = OpenBatches(config.opened_bytes_max)
         """For whoever wants single messages."""
-        self._around = Surroundings(
+        self._context = PartitionContext(
             config=config,
             ledgers=ledgers,
             topics=records,
@@ -113,11 +113,11 @@ class Broker:
             transactions=TransactionStore(store),
         )
         self.transactions = Transactions(
-            self._around.transactions, records, ledgers, clock, self.deletion_time
+            self._context.transactions, records, ledgers, clock, self.deletion_time
         )
         """Commit and abort of transactions; not of one partition, so any broker may."""
         self._owners = Owners(
-            self._around, config, self._topics, records, ownership, self._members, self._spawn
+            self._context, config, self._topics, records, ownership, self._members, self._spawn
         )
         self.balance = Balance(config, self._members, self._owners, self._ask_heir)
         """Who is to be handed what."""
@@ -307,7 +307,7 @@ class Broker:
             balance.moved,
             dict(self.chores.failures),
             self._leftovers.removed,
-            self._around.ledgers.taken.count,
+            self._context.ledgers.taken.count,
         )
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:

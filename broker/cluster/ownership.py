@@ -31,8 +31,8 @@ from octavo.broker.errors import (
     cannot_be_opened,
 )
 from octavo.broker.log.record import OwnershipLost
+from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.partition import Partition
-from octavo.broker.partition.surroundings import Surroundings
 from octavo.broker.types import (
     BrokerInfo,
     Owner,
@@ -76,7 +76,7 @@ class Owners:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: PartitionContext,
         config: BrokerConfig,
         topics: Topics,
         records: TopicStore,
@@ -84,7 +84,7 @@ class Owners:
         members: Members,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        self._around = around
+        self._context = context
         self._config = config
         self._topics = topics
         self._records = records
@@ -248,7 +248,7 @@ class Owners:
             def newest() -> TopicSettings:
                 return self._topics.settings_of(name.topic_name, settings)
 
-            partition = Partition(name, incarnation, self._around, newest, self._partition_lost)
+            partition = Partition(name, incarnation, self._context, newest, self._partition_lost)
             local = self._local[name] = _Local(partition, newest)
             self._names[owner_path(*name)] = name
             self._outstanding[name] = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """The surroundings of a handler. Made by the server, shared by all calls."""
+    """What a handler works with. Made by the server, shared by all calls."""
 
     broker: Broker
     ledgers: LedgerClient

@@ -28,12 +28,12 @@ from octavo.broker.errors import (
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
 from octavo.broker.partition.compacted import CompactedLog
+from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.opening import Opened, PartitionOpener
 from octavo.broker.partition.publisher import Publisher, Segment
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.partition.splicing import Splicer
-from octavo.broker.partition.surroundings import Surroundings
 from octavo.broker.partition.upkeep import Upkeep
 from octavo.broker.state.format import Op, snapshot
 from octavo.broker.state.log import StateLog
@@ -69,7 +69,7 @@ class Partition:
         self,
         name: PartitionName,
         incarnation: str,
-        around: Surroundings,
+        context: PartitionContext,
         settings: Callable[[], TopicSettings],
         on_lost: Callable[[Partition], None],
     ) -> None:
@@ -77,36 +77,36 @@ class Partition:
         self.incarnation = incarnation
         """Of the topic: all that is served here is of that one and no other of its name."""
         self.state = PartitionState.OPENING
-        self._around = around
-        self._config = around.config
+        self._context = context
+        self._config = context.config
         self._settings = settings
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        timeout_ms = around.config.open_timeout_ms
-        self._record = PartitionRecordKeeper(around.topics, name, timeout_ms, incarnation)
+        timeout_ms = context.config.open_timeout_ms
+        self._record = PartitionRecordKeeper(context.topics, name, timeout_ms, incarnation)
         self._log = PartitionLog(
-            name, around.ledgers, self._record, around.tail_cache, around.read_ahead,
-            around.open_batches.opening,
+            name, context.ledgers, self._record, context.tail_cache, context.read_ahead,
+            context.open_batches.opening,
         )  # fmt: skip
         self._compacted = CompactedLog(
-            name, around.ledgers, self._record, self._log, around.open_batches.opening
+            name, context.ledgers, self._record, self._log, context.open_batches.opening
         )
         self._opener = PartitionOpener(
-            name, around.config, around.ledgers, self._record, self._log.reader, settings,
-            around.clock, around.spawn,
+            name, context.config, context.ledgers, self._record, self._log.reader, settings,
+            context.clock, context.spawn,
         )  # fmt: skip
         self._subscriptions = SubscriptionSet(
-            self, around.config, lambda sub: around.subscription_info(name, sub), self.persist
+            self, context.config, lambda sub: context.subscription_info(name, sub), self.persist
         )
         self._publisher: Publisher | None = None
         self._rollover: Rollover | None = None
         self._state_log: StateLog | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._upkeep = Upkeep(
-            name, around, self._record, settings, self._log, self._subscriptions, self.persist,
+            name, context, self._record, settings, self._log, self._subscriptions, self.persist,
             self._lost,
         )  # fmt: skip
-        self._splicer = Splicer(name, around, self._record)
+        self._splicer = Splicer(name, context, self._record)
         self._gone: NotOwner | None = None
 
     # Figures
@@ -143,7 +143,7 @@ class Partition:
         open_bytes = 0 if segment is None else segment.contents.payload_bytes
         return PartitionStats(
             name=self.name,
-            broker_id=self._around.broker_id(),
+            broker_id=self._context.broker_id(),
             epoch=self.epoch,
             earliest_offset=self.earliest_offset,
             next_offset=self.next_offset,
@@ -262,7 +262,7 @@ class Partition:
 
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
         """The batch, opened, for as long as the block lasts. For subscriptions."""
-        return self._around.open_batches.readable(batch)
+        return self._context.open_batches.readable(batch)
 
     async def persist(self, op: Op) -> None:
         """Return when a change of cursors is durable. For subscriptions."""
@@ -278,7 +278,7 @@ class Partition:
         opened = await self._opener.take_over()
         self._subscriptions.restore(opened.state.cursors)
         self._state_log = StateLog(
-            self._around.ledgers, self._record, self.name, self._config, self._settings,
+            self._context.ledgers, self._record, self.name, self._config, self._settings,
             self._snapshot, self._lost, opened.state_writer,
         )  # fmt: skip
         self._begin(opened)
@@ -313,14 +313,14 @@ class Partition:
     def _begin(self, opened: Opened) -> None:
         link = self._record.chain.last
         assert link is not None
-        segment = Segment(opened.writer, link.base_offset, self._around.clock(), released=True)
+        segment = Segment(opened.writer, link.base_offset, self._context.clock(), released=True)
         self._publisher = Publisher(
             self.name, self._config, segment, opened.producers, self._log.renew_tail(),
             self._log.index, self._confirmed, self._publisher_failed,
         )  # fmt: skip
         self._rollover = Rollover(
-            self.name, self._publisher, self._record, self._around.ledgers, self._settings,
-            self._around.clock, self._around.spawn, self._log.renew_tail,
+            self.name, self._publisher, self._record, self._context.ledgers, self._settings,
+            self._context.clock, self._context.spawn, self._log.renew_tail,
         )  # fmt: skip
         self.state = PartitionState.OPEN
         self._log.follow(self._publisher)
@@ -329,7 +329,7 @@ class Partition:
     def _tell(self, event: str, opened: Opened, started_s: float) -> None:
         recovered = opened.recovered
         _log.info(
-            event, partition=str(self.name), broker=self._around.broker_id(), epoch=self.epoch,
+            event, partition=str(self.name), broker=self._context.broker_id(), epoch=self.epoch,
             ledger=None if recovered is None else recovered.ledger_id,
             last_entry=None if recovered is None else recovered.last_entry,
             new_ledger=opened.writer.ledger_id, next_offset=self.next_offset,
@@ -406,7 +406,7 @@ class Partition:
             return
         _log.warning("partition_lost", partition=str(self.name), reason=str(error))
         self._stop_serving(NotOwner(f"{self.name} is served by another broker now: {error}"))
-        self._around.spawn(self._release())
+        self._context.spawn(self._release())
         self._on_lost(self)
 
     def _stop_serving(self, gone: NotOwner) -> None:

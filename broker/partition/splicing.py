@@ -14,8 +14,8 @@ import structlog
 from octavo.broker.bulkload import rules
 from octavo.broker.errors import TransactionNotFound
 from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.rollover import Insertion, Rollover
-from octavo.broker.partition.surroundings import Surroundings
 from octavo.broker.state.log import delete_quietly
 from octavo.broker.types import PartitionName
 from octavo.metadata.store import RecordNotFound
@@ -28,10 +28,10 @@ class Splicer:
     """Splices into one partition that is owned here."""
 
     def __init__(
-        self, name: PartitionName, around: Surroundings, record: PartitionRecordKeeper
+        self, name: PartitionName, context: PartitionContext, record: PartitionRecordKeeper
     ) -> None:
         self._name = name
-        self._around = around
+        self._context = context
         self._record = record
 
     async def splice(self, rollover: Rollover, transaction: str, batch: int) -> int | None:
@@ -48,7 +48,7 @@ class Splicer:
         if await self._is_void(part):
             _log.info("part_void", partition=str(self._name), transaction=transaction, batch=batch)
             for ledger in part.ledgers:
-                self._around.spawn(delete_quietly(self._around.ledgers, ledger.ledger_id))
+                self._context.spawn(delete_quietly(self._context.ledgers, ledger.ledger_id))
             return None
         finished = await self._finished()
         _log.info(
@@ -64,7 +64,7 @@ class Splicer:
         )
 
     async def _committed(self, transaction: str, batch: int) -> TransactionRecord:
-        record, _ = await self._around.transactions.read(transaction)
+        record, _ = await self._context.transactions.read(transaction)
         if record.batch < batch:
             raise TransactionNotFound(
                 f"batch {batch} of transaction {transaction} is not committed; "
@@ -75,7 +75,7 @@ class Splicer:
     async def _is_void(self, part: TransactionPart) -> bool:
         """The topic that it was meant for is deleted; this is a namesake."""
         try:
-            topic, _ = await self._around.topics.read_topic(*self._name.topic_name)
+            topic, _ = await self._context.topics.read_topic(*self._name.topic_name)
         except RecordNotFound:
             return True
         return topic.deleting or not part.is_of(topic)
@@ -86,13 +86,13 @@ class Splicer:
         found: set[str] = set()
         if len(marks) >= rules.MARKS_MAX:
             for mark, batch in marks.items():
-                record, _ = await self._around.transactions.read(rules.transaction_of(mark))
+                record, _ = await self._context.transactions.read(rules.transaction_of(mark))
                 if rules.is_finished(mark, batch, record):
                     found.add(mark)
         return found
 
     async def _first_offset(self, transaction: str, batch: int) -> int | None:
-        record, _ = await self._around.transactions.read(transaction)
+        record, _ = await self._context.transactions.read(transaction)
         if record.batch != batch:
             return None
         name = tuple(self._name)

@@ -9,9 +9,9 @@ import structlog
 
 from octavo.broker.log.chain import RetentionPolicy
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_chain
+from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.publisher import Publisher
-from octavo.broker.partition.surroundings import Surroundings
 from octavo.broker.state.format import Op, producers_op
 from octavo.broker.state.log import delete_quietly
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
@@ -31,7 +31,7 @@ class Upkeep:
     def __init__(
         self,
         name: PartitionName,
-        around: Surroundings,
+        context: PartitionContext,
         record: PartitionRecordKeeper,
         settings: Callable[[], TopicSettings],
         log: PartitionLog,
@@ -40,7 +40,7 @@ class Upkeep:
         on_lost: Callable[[OctavoError], None],
     ) -> None:
         self._name = name
-        self._around = around
+        self._context = context
         self._record = record
         self._settings = settings
         self._log = log
@@ -61,7 +61,7 @@ class Upkeep:
         """More was confirmed: from time to time the producers become durable."""
         self._unscanned_bytes += payload_bytes
         self._unscanned_entries += entries
-        long = self._unscanned_bytes >= self._around.config.producer_checkpoint_bytes
+        long = self._unscanned_bytes >= self._context.config.producer_checkpoint_bytes
         if (long or self._unscanned_entries >= _CHECKPOINT_ENTRIES) and self._checkpoint is None:
             self._unscanned_bytes = self._unscanned_entries = 0
             self._checkpoint = asyncio.create_task(
@@ -122,7 +122,7 @@ class Upkeep:
     async def _trim(self, publisher: Publisher) -> None:
         settings = self._settings()
         open_bytes = publisher.segment.contents.payload_bytes
-        time = self._around.deletion_time()
+        time = self._context.deletion_time()
         now_ms = 0 if time is None else time.now_ms
         age_ms = None if time is None else settings.retention_ms
         policy = RetentionPolicy(age_ms, settings.retention_bytes)
@@ -137,7 +137,7 @@ class Upkeep:
             )
         if before.trimming(policy, now_ms, open_bytes) is before:
             return
-        names = await self._around.topics.list_subscriptions(*self._name.topic_name)
+        names = await self._context.topics.list_subscriptions(*self._name.topic_name)
         await self._subscriptions.follow(names)
         limit = self._subscriptions.oldest_unacked()
         if before.trimming(policy, now_ms, open_bytes, limit) is before:
@@ -168,4 +168,4 @@ class Upkeep:
             link = before.link_of(ledger_id)
             if link is not None and is_only_copy(link.offload):
                 continue  # the next offload removes an object that no record names
-            await delete_quietly(self._around.ledgers, ledger_id)
+            await delete_quietly(self._context.ledgers, ledger_id)

@@ -20,8 +20,8 @@ from octavo.broker.errors import BrokerError
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
+from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.partition import Partition
-from octavo.broker.partition.surroundings import Surroundings
 from octavo.broker.types import PartitionName, Published, TopicSettings
 from octavo.ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
 from octavo.metadata.store import MetadataUnavailable, VersionConflict
@@ -133,7 +133,7 @@ class Life:
 
     async def _live(self) -> None:
         partition = Partition(
-            NAME, INCARNATION, self._around(), self._settings, lambda partition: None
+            NAME, INCARNATION, self._partition_context(), self._settings, lambda partition: None
         )
         try:
             await partition.open()
@@ -148,12 +148,12 @@ class Life:
     def _settings(self) -> TopicSettings:
         return TopicSettings(rollover_entries=self.rollover_entries)
 
-    def _around(self) -> Surroundings:
+    def _partition_context(self) -> PartitionContext:
         def spawn(work: Coroutine[Any, Any, None]) -> object:
             return asyncio.get_running_loop().create_task(work)
 
         config = BrokerConfig()
-        return Surroundings(
+        return PartitionContext(
             config, _Ledgers(self), _Topics(self), TailCache(1 << 20),  # type: ignore[arg-type]
             ReadAheadBudget(0), OpenBatches(0), lambda: 0, lambda: None, None,  # type: ignore[arg-type]
             lambda: self.name, spawn,

@@ -156,7 +156,7 @@ class Fleet:
                 fleet.cluster.trace.probe("fleet.upkeep_failed")
                 raise Injected(f"maintenance of {partition.name}")
             await real(partition)
-            place = partition._around.broker_id(), partition.name
+            place = partition._context.broker_id(), partition.name
             fleet._maintained[place] = fleet.cluster.loop.time()
 
         put = setattr

@@ -123,7 +123,7 @@ class RecreateLoad:
 
         async def noted(partition: Partition) -> tuple[str, bool, Any]:
             found = await work(partition)
-            self._owners[client.name] = at_owner = partition._around.broker_id()
+            self._owners[client.name] = at_owner = partition._context.broker_id()
             store = self._load.brokers[at_owner].store
             vouched = (
                 store is not None

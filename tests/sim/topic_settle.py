@@ -250,7 +250,7 @@ class TopicJudge:
         if log._writer.error is not None:
             return  # the next ack replaces it; until then nobody is told of its last entry
         last = log._writer.last_add_confirmed
-        state = await _replay(partition._around.ledgers, ledger_id, last)
+        state = await _replay(partition._context.ledgers, ledger_id, last)
         if (
             log._writing is not None
             or log._writer is None

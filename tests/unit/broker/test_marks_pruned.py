@@ -37,9 +37,9 @@ async def test_only_what_is_finished_goes(seed: int, monkeypatch: pytest.MonkeyP
     async def read(transaction: str) -> tuple[TransactionRecord, int]:
         return records[transaction], 1
 
-    around: Any = SimpleNamespace(transactions=SimpleNamespace(read=read))
+    context: Any = SimpleNamespace(transactions=SimpleNamespace(read=read))
     keeper: Any = SimpleNamespace(value=SimpleNamespace(transactions=marks))
-    splicer = Splicer(PartitionName("public", "t", 0), around, keeper)
+    splicer = Splicer(PartitionName("public", "t", 0), context, keeper)
     monkeypatch.setattr(rules, "MARKS_MAX", len(marks))
     assert await splicer._finished() == marks.keys() - needed
     monkeypatch.setattr(rules, "MARKS_MAX", len(marks) + 1)

@@ -18,7 +18,7 @@ from octavo.metadata.transactions import TransactionStore
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PartitionContext:
     """What the partitions of one broker share."""
 
     config: BrokerConfig
