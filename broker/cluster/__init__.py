@@ -1,7 +1,7 @@
 """Who is there, who owns what, and which topics exist.
 
 `members` is the registry of live brokers, `preference` who should own what, `ownership` who does,
-`balance` hands partitions on. `topics` knows namespaces, topics and subscriptions, `remembered`
+`balance` hands partitions on. `topics` knows namespaces, topics and subscriptions, `watched_record`
 keeps a record fresh by its watch, `deletion` deletes a topic whole, `leftovers` the ledgers that
 nobody names any more. `chores` does work for many partitions, `in_use` guards forced recoveries.
 

@@ -1,4 +1,4 @@
-"""Who owns which partition, as last read: kept in memory under a watch (remembered.py)."""
+"""Who owns which partition, as last read: kept in memory under a watch (watched_record.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from octavo.broker.cluster.members import decode_broker
-from octavo.broker.cluster.remembered import Remembered
+from octavo.broker.cluster.watched_record import WatchedRecord
 from octavo.broker.types import BrokerInfo, PartitionName, TopicName
 from octavo.metadata.election import Ownership
 from octavo.metadata.store import Watch
@@ -22,7 +22,7 @@ class Lookup:
 
     __slots__ = ("changed", "changes", "owner", "watch")
 
-    def __init__(self, owner: Remembered[BrokerInfo | None]) -> None:
+    def __init__(self, owner: WatchedRecord[BrokerInfo | None]) -> None:
         self.owner = owner
         self.changes = 0
         self.changed = asyncio.Event()
@@ -80,7 +80,7 @@ class Lookups:
                 value = await self._ownership.owner(path)
                 return None if value is None else decode_broker(value)
 
-            lookup = self._lookups[name] = Lookup(Remembered(read, self._spawn))
+            lookup = self._lookups[name] = Lookup(WatchedRecord(read, self._spawn))
             lookup.watch = self._ownership.watch(path, lambda: self._changed(name))
         return lookup
 

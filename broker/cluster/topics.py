@@ -1,8 +1,9 @@
 """Namespaces, topics and subscriptions as this broker knows them: records, cached, kept by watches.
 
 The topic's record is the truth; the records of its partitions are made by their first owner. A
-lookup costs nothing once the record is in memory; a watch tells when it changes (remembered.py).
-Every change is a compare-and-set: of two brokers that change a topic at once one is told to look.
+lookup costs nothing once the record is in memory; a watch tells when it changes
+(watched_record.py). Every change is a compare-and-set: of two brokers that change a topic at once
+one is told to look.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, cast
 import structlog
 
 from octavo.broker.cluster.deletion import Deletions
-from octavo.broker.cluster.remembered import Remembered
+from octavo.broker.cluster.watched_record import WatchedRecord
 from octavo.broker.errors import (
     InvalidSettings,
     NamespaceNotEmpty,
@@ -58,9 +59,9 @@ class _Known:
 
     __slots__ = ("info", "subscriptions", "watches")
 
-    def __init__(self, info: Remembered[TopicInfo]) -> None:
+    def __init__(self, info: WatchedRecord[TopicInfo]) -> None:
         self.info = info
-        self.subscriptions: dict[str, Remembered[SubscriptionInfo]] = {}
+        self.subscriptions: dict[str, WatchedRecord[SubscriptionInfo]] = {}
         self.watches: list[Watch] = []
 
     def subscriptions_changed(self) -> None:
@@ -315,7 +316,7 @@ class Topics:
             await self.get(topic)
             checked_name("subscription", name)
             known = self._watch(topic)
-            new = Remembered(lambda: self._read_subscription(topic, name), self._spawn)
+            new = WatchedRecord(lambda: self._read_subscription(topic, name), self._spawn)
             found = known.subscriptions.setdefault(name, new)
         try:
             return await found.value()
@@ -399,7 +400,7 @@ class Topics:
     def _watch(self, name: TopicName) -> _Known:
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = _Known(Remembered(self._reading_of(name), self._spawn))
+            known = self._known[name] = _Known(WatchedRecord(self._reading_of(name), self._spawn))
             known.watches = [
                 self._records.watch_topic(*name, lambda: self._changed(name)),
                 self._records.watch_subscriptions(*name, known.subscriptions_changed),

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from octavo.broker.broker import Broker
-from octavo.broker.cluster.remembered import Remembered
+from octavo.broker.cluster.watched_record import WatchedRecord
 from octavo.broker.errors import NamespaceNotFound
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.paths import join
@@ -68,8 +68,8 @@ class Overview:
 
     def start(self) -> None:
         """Watch, and begin to read: the store may be gone when somebody asks."""
-        self._bookies = Remembered(self._registry.available, self._spawn)
-        self._topics = Remembered(self._read_topics, self._spawn)
+        self._bookies = WatchedRecord(self._registry.available, self._spawn)
+        self._topics = WatchedRecord(self._read_topics, self._spawn)
         self._store.on_session(lambda _: self._note_contact())
         self._watches = [
             self._registry.watch(lambda: self._alarm("bookies", self._bookies)),
@@ -124,7 +124,7 @@ class Overview:
                 "GET /v1/cluster has what was last known"
             ) from None
 
-    async def _soon(self, one: Remembered[Any]) -> None:
+    async def _soon(self, one: WatchedRecord[Any]) -> None:
         with contextlib.suppress(TimeoutError, MetadataError):
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 await one.newest()
@@ -143,7 +143,7 @@ class Overview:
     def _topics_changed(self) -> None:
         self._alarm("topics", self._topics)
 
-    def _alarm(self, name: str, one: Remembered[Any]) -> None:
+    def _alarm(self, name: str, one: WatchedRecord[Any]) -> None:
         if not one.stale:
             self._alarm_ms[name] = self._clock()
         one.alarm()

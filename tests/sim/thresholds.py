@@ -89,7 +89,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.log.record:_RETRY_DELAY_S": (0.001, 0.5),
     "octavo.broker.partition.publisher:_LAST_ANSWERS_S": (0.001, 0.1),
     "octavo.broker.partition.publisher:_WAITING_FACTOR": (1, 2),
-    "octavo.broker.cluster.remembered:FRESH_WITHIN_S": (0.0, 0.02),
+    "octavo.broker.cluster.watched_record:FRESH_WITHIN_S": (0.0, 0.02),
     "octavo.broker.partition.rollover:_RETRY_S": (0.001, 0.1),
     "octavo.broker.state.format:SNAPSHOT_ENTRY_BYTES": (1, 200),
     "octavo.broker.state.log:_WAITING_MAX": (2, 10),

@@ -265,10 +265,10 @@ BUGS = (
         """The record changed while it was read: what came back may be of before. The edit forgets
         to look, and the broker goes by it until the next change.""",
         "what is remembered is not older than the last alarm",
-        "unit/broker/test_remembered.py",
+        "unit/broker/test_watched_record.py",
         (
             Edit(
-                "octavo.broker.cluster.remembered:Remembered._read_once",
+                "octavo.broker.cluster.watched_record:WatchedRecord._read_once",
                 "self._stale = alarms != self._alarms",
                 "self._stale = False",
             ),

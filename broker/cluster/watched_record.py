@@ -21,7 +21,7 @@ FRESH_WITHIN_S = 0.3
 """A store that is well answers within milliseconds; one that is not shall cost no more."""
 
 
-class Remembered(Generic[Value]):
+class WatchedRecord(Generic[Value]):
     """`read` reads the record; `spawn` runs a reading that all who ask meanwhile share."""
 
     def __init__(

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from octavo.broker.cluster.remembered import Remembered
+from octavo.broker.cluster.watched_record import WatchedRecord
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -22,12 +22,12 @@ async def test_the_newest_is_not_older_than_the_last_alarm(seed: int) -> None:
             await asyncio.sleep(0)
         return found
 
-    remembered = Remembered(read, asyncio.create_task)
+    record = WatchedRecord(read, asyncio.create_task)
 
     async def ask() -> None:
         for _ in range(5):
             before = stored
-            assert await remembered.newest() >= before, f"seed {seed}"
+            assert await record.newest() >= before, f"seed {seed}"
             await asyncio.sleep(0)
 
     asking = [asyncio.create_task(ask()) for _ in range(4)]
@@ -35,6 +35,6 @@ async def test_the_newest_is_not_older_than_the_last_alarm(seed: int) -> None:
         await asyncio.sleep(0)
         if rng.random() < 0.4:
             stored += 1
-            remembered.alarm()
+            record.alarm()
     await asyncio.gather(*asking)
-    assert await remembered.newest() == stored
+    assert await record.newest() == stored
