@@ -23,8 +23,8 @@ from octavo.broker.cluster.balance import AskHeir, Balance
 from octavo.broker.cluster.chores import Chores
 from octavo.broker.cluster.deletion import Deletions
 from octavo.broker.cluster.leftovers import Leftovers
-from octavo.broker.cluster.members import Members, decode_broker, encode_broker
 from octavo.broker.cluster.ownership import Owners
+from octavo.broker.cluster.registry import BrokerRegistry, decode_broker, encode_broker
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import TopicChanged, TopicNotFound
@@ -87,7 +87,7 @@ class Broker:
         """Calls `let_go` of another broker; set by whoever connects brokers with one another."""
         self.ask_peer: AskHeir | None = None
         """Has another broker serve a partition; set by the same."""
-        self._members = Members(
+        self._registry = BrokerRegistry(
             store, ownership, config.balance_after_ms, self._brokers_gone, self._fail, self._spawn
         )
         self._timekeeper = Timekeeper(
@@ -109,7 +109,7 @@ class Broker:
             deletion_time=self.deletion_time,
             subscription_info=lambda name, sub: self._topics.subscription(name.topic_name, sub),
             spawn=self._spawn,
-            broker_id=lambda: self._members.own.broker_id,
+            broker_id=lambda: self._registry.own.broker_id,
             transactions=TransactionStore(store),
         )
         self.transactions = Transactions(
@@ -117,21 +117,21 @@ class Broker:
         )
         """Commit and abort of transactions; not of one partition, so any broker may."""
         self._owners = Owners(
-            self._context, config, self._topics, records, ownership, self._members, self._spawn
+            self._context, config, self._topics, records, ownership, self._registry, self._spawn
         )
-        self.balance = Balance(config, self._members, self._owners, self._ask_heir)
+        self.balance = Balance(config, self._registry, self._owners, self._ask_heir)
         """Who is to be handed what."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
 
     @property
     def broker_id(self) -> str:
         """Unique in the cluster; known once started."""
-        return self._members.own.broker_id
+        return self._registry.own.broker_id
 
     @property
     def url(self) -> str:
         """Where this broker is reached, as it told the others."""
-        return self._members.own.url
+        return self._registry.own.url
 
     async def start(self, url: str) -> None:
         """Register as reachable at `url` (bind first, then call this) and take part."""
@@ -144,7 +144,7 @@ class Broker:
         self._deletions.start(value)
         await self._topics.create_namespace(DEFAULT_NAMESPACE)
         self._owners.start(value)
-        await self._members.start(own, value)
+        await self._registry.start(own, value)
         self._tell_time()
         self._rounds = [
             self._spawn(self._again_and_again(config.trim_interval_ms, self._keep_up)),
@@ -160,11 +160,11 @@ class Broker:
         await asyncio.gather(*self._rounds, return_exceptions=True)
         await self.chores.close()
         try:
-            await self._members.leave()
+            await self._registry.leave()
         except OctavoError as error:
             _log.warning("broker_not_unregistered", broker=self.broker_id, reason=str(error))
         await self._owners.hand_over()
-        await self._members.close()
+        await self._registry.close()
         self._topics.close()
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -292,11 +292,11 @@ class Broker:
 
     def brokers(self) -> list[BrokerInfo]:
         """The live brokers as last seen, this one included, sorted by id."""
-        return [info for _, info in sorted(self._members.live.items())]
+        return [info for _, info in sorted(self._registry.live.items())]
 
     async def check_registered(self, owner: Owner) -> None:
         """Raises `OwnerNotRegistered` when `owner` is no live broker, at that address."""
-        await self._members.check_registered(BrokerInfo(owner.broker_id, owner.url))
+        await self._registry.check_registered(BrokerInfo(owner.broker_id, owner.url))
 
     def duties(self) -> Duties:
         """Figures of what is done in the background."""
@@ -312,7 +312,7 @@ class Broker:
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
         """Who should own each partition of a topic that has so many, by the live brokers."""
-        return self._members.preferred(topic, partitions)
+        return self._registry.preferred(topic, partitions)
 
     # Time
 
@@ -406,7 +406,7 @@ class Broker:
         await self._leftovers.sweep(self._is_ours_to_sweep)
 
     def _is_ours_to_sweep(self, topic: TopicName) -> bool:
-        return self._members.preferred(topic, 1)[0].broker_id == self.broker_id
+        return self._registry.preferred(topic, 1)[0].broker_id == self.broker_id
 
     def _tell_time(self) -> None:
         self.chores.begin("clock", self.broker_id, self._timekeeper.beat)

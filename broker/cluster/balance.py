@@ -5,7 +5,7 @@ by that broker at once, for it is asked to, and watches what it is preferred for
 publishers wait for some tens of milliseconds. One after the other, with a pause between two.
 Nothing moves
 
-- to a broker that has not been up for `balance_after_ms`, or by one that has not (members.py);
+- to a broker that has not been up for `balance_after_ms`, or by one that has not (registry.py);
 - that was opened here less than `balance_after_ms` ago: whoever gave it saw other brokers;
 - while the metadata store is away, or this broker stops.
 
@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import structlog
 
-from octavo.broker.cluster.members import Members
 from octavo.broker.cluster.ownership import Owners
+from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
 from octavo.broker.types import BrokerInfo, PartitionName
 from octavo.protocol.codes import OctavoError
@@ -75,10 +75,10 @@ class Balance:
     """Moves what one broker serves and others should."""
 
     def __init__(
-        self, config: BrokerConfig, members: Members, owners: Owners, ask_heir: AskHeir
+        self, config: BrokerConfig, registry: BrokerRegistry, owners: Owners, ask_heir: AskHeir
     ) -> None:
         self._config = config
-        self._members = members
+        self._registry = registry
         self._owners = owners
         self._ask_heir = ask_heir
         # A partition that was taken back stays for so long anyhow.
@@ -89,21 +89,21 @@ class Balance:
 
     def to_move(self) -> dict[PartitionName, str]:
         """What is to be handed on as things stand, and to whom."""
-        settled = self._members.settled()
-        own = self._members.own.broker_id
+        settled = self._registry.settled()
+        own = self._registry.own.broker_id
         if own not in settled:
             return {}
         opened_by_s = asyncio.get_running_loop().time() - self._config.balance_after_ms / 1000
         found = {}
         for name, partitions in self._owners.served_since(opened_by_s):
-            heir = self._members.heirs(name.topic_name, partitions, settled)[name.partition]
+            heir = self._registry.heirs(name.topic_name, partitions, settled)[name.partition]
             if heir is not None and heir != own:
                 found[name] = heir
         return found
 
     async def look(self) -> None:
         """Hand on what is to be moved; called now and then."""
-        settled, before = self._members.settled(), self._settled
+        settled, before = self._registry.settled(), self._settled
         self._settled = settled
         if any(one not in before for one in settled):
             # Watch what we are to be given, and take what was released unseen.
@@ -111,7 +111,7 @@ class Balance:
         self._patience.keep_only(settled)
         for name, heir in self.to_move().items():
             if self.to_move().get(name) == heir and self._may_be_given(heir):
-                await self._move(name, self._members.live[heir])
+                await self._move(name, self._registry.live[heir])
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
 
     def _may_be_given(self, heir: str) -> bool:
@@ -146,7 +146,7 @@ class Balance:
         _log.info(
             "partition_handed_on",
             partition=str(name),
-            broker=self._members.own.broker_id,
+            broker=self._registry.own.broker_id,
             to=owner.broker_id,
             duration_ms=duration_ms,
         )

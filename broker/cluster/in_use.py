@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from octavo.broker.cluster.members import decode_broker
+from octavo.broker.cluster.registry import decode_broker
 from octavo.broker.errors import LedgerInUse, TooManyRecoveries
 from octavo.broker.log.leftover import label_of, named_ledgers, partition_of
 from octavo.broker.types import PartitionName

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from octavo.broker.cluster.members import decode_broker
+from octavo.broker.cluster.registry import decode_broker
 from octavo.broker.cluster.watched_record import WatchedRecord
 from octavo.broker.types import BrokerInfo, PartitionName, TopicName
 from octavo.metadata.election import Ownership

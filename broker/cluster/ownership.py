@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from octavo.broker.cluster.lookups import Lookups
-from octavo.broker.cluster.members import Members, decode_broker
+from octavo.broker.cluster.registry import BrokerRegistry, decode_broker
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import (
@@ -81,7 +81,7 @@ class Owners:
         topics: Topics,
         records: TopicStore,
         ownership: Ownership,
-        members: Members,
+        registry: BrokerRegistry,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._context = context
@@ -89,7 +89,7 @@ class Owners:
         self._topics = topics
         self._records = records
         self._ownership = ownership
-        self._members = members
+        self._registry = registry
         self._spawn = spawn
         self._value = b""
         self._local: dict[PartitionName, _Local] = {}
@@ -139,7 +139,7 @@ class Owners:
             raise PartitionMoving(f"{name} is of another topic than it was; ask again")
         if local is None:
             owner = await self._lookups.of(name).owner.value()
-            if owner is not None and owner.broker_id != self._members.own.broker_id:
+            if owner is not None and owner.broker_id != self._registry.own.broker_id:
                 return Owner(owner.broker_id, owner.url, False, info.incarnation)
             if self._stopping:
                 raise PartitionMoving(f"{name} is being handed over by this broker")
@@ -148,7 +148,7 @@ class Owners:
             preferred = self._preferred(name, info.settings)
             # A record of ours that nobody is releasing is left over from a release that failed:
             # as long as our session lives, nobody else can open the partition.
-            ours = owner is not None or preferred.broker_id == self._members.own.broker_id
+            ours = owner is not None or preferred.broker_id == self._registry.own.broker_id
             if not ours and not forwarded:
                 return Owner(preferred.broker_id, preferred.url, False, info.incarnation)
             local = self._claim(name, info.incarnation, info.settings)
@@ -233,7 +233,7 @@ class Owners:
         with contextlib.suppress(TimeoutError, OctavoError):
             async with asyncio.timeout(timeout_s):
                 owner = await lookup.until_owned(lambda: ask(local.partition.incarnation))
-                return owner if owner.broker_id != self._members.own.broker_id else None
+                return owner if owner.broker_id != self._registry.own.broker_id else None
         if not self._stopping:
             self._claim(name, local.partition.incarnation, local.settings())
         return None
@@ -293,7 +293,7 @@ class Owners:
         local.error = None
         local.since_s = asyncio.get_running_loop().time()
         local.opened.set()
-        self._lookups.note(name, self._members.own)
+        self._lookups.note(name, self._registry.own)
 
     async def _wait_until_open(self, name: PartitionName, local: _Local) -> Owner:
         try:
@@ -305,7 +305,7 @@ class Owners:
             raise PartitionMoving(f"{local.error}; ask again")
         if local.error is not None:
             raise local.error
-        own = self._members.own
+        own = self._registry.own
         return Owner(own.broker_id, own.url, True, local.partition.incarnation)
 
     def _forget(self, name: PartitionName, local: _Local, error: NotOwner) -> None:
@@ -368,7 +368,7 @@ class Owners:
         await asyncio.wait((released,))
 
     def _preferred(self, name: PartitionName, settings: TopicSettings) -> BrokerInfo:
-        return self._members.preferred(name.topic_name, settings.partitions)[name.partition]
+        return self._registry.preferred(name.topic_name, settings.partitions)[name.partition]
 
     async def _check_exists(self, name: PartitionName, incarnation: str | None = None) -> TopicInfo:
         info = await self._topics.get_bound(name.topic_name, incarnation)
@@ -394,7 +394,7 @@ class Owners:
                 await self._verify_own(name)
                 return
             info = await self._check_exists(name)
-            own = self._preferred(name, info.settings).broker_id == self._members.own.broker_id
+            own = self._preferred(name, info.settings).broker_id == self._registry.own.broker_id
             if (
                 own
                 and await self._lookups.of(name).owner.newest() is None
@@ -435,12 +435,12 @@ class Owners:
             self._reconciling = False
 
     async def _take_all_free(self) -> None:
-        own = self._members.own
+        own = self._registry.own
         wanted = [
             name
             for topic in await self._topics.all_topics()
             for number, broker in enumerate(
-                self._members.preferred(topic.name, topic.settings.partitions)
+                self._registry.preferred(topic.name, topic.settings.partitions)
             )
             if broker.broker_id == own.broker_id
             and (name := topic.name.partition(number)) not in self._local

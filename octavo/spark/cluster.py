@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 import aiohttp
 import structlog
 
-from octavo.broker.cluster.members import decode_broker
+from octavo.broker.cluster.registry import decode_broker
 from octavo.clock import wall_clock_ms
 from octavo.credentials import credentials_file
 from octavo.ledger.client import LedgerClient

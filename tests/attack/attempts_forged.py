@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from octavo.broker.cluster.members import encode_broker
+from octavo.broker.cluster.registry import encode_broker
 from octavo.broker.types import BrokerInfo
 from octavo.metadata.opening import open_store
 from octavo.metadata.topics import owner_path

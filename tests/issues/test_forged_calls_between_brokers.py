@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from octavo.broker.cluster.members import encode_broker
+from octavo.broker.cluster.registry import encode_broker
 from octavo.broker.http.broker_proof import (
     ESCAPED_HEADER,
     FORWARDED_HEADER,
@@ -165,5 +165,5 @@ async def test_a_broker_of_which_nothing_was_heard_yet_is_registered(brokers: Ht
     """The watch on the brokers may be late; the record of one is there before it owns anything."""
     first, other = preferred(brokers)
     assert (await brokers.apis[first].get(PARTITION)).status == 200
-    del brokers.nodes[other].broker._members.live[first]
+    del brokers.nodes[other].broker._registry.live[first]
     assert (await brokers.apis[other].get(PARTITION)).json()["owner"] == first

@@ -131,8 +131,8 @@ async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
     brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await brokers.start("A")
-    members: Any = one.broker._members  # type: ignore[attr-defined]
-    reload, failed = members._reload, asyncio.Event()
+    registry: Any = one.broker._registry  # type: ignore[attr-defined]
+    reload, failed = registry._reload, asyncio.Event()
 
     async def broken() -> None:
         if not failed.is_set():
@@ -140,7 +140,7 @@ async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
             raise RuntimeError("a bug")
         await reload()
 
-    monkeypatch.setattr(members, "_reload", broken)
+    monkeypatch.setattr(registry, "_reload", broken)
     await brokers.start("B")
     await until(lambda: len(one.broker.brokers()) == 2, "A sees B")
     assert failed.is_set()

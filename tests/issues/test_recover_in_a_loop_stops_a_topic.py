@@ -15,7 +15,7 @@ import pytest
 
 from octavo.broker.cluster import in_use
 from octavo.broker.cluster.in_use import RecoveryDoor, writes
-from octavo.broker.cluster.members import encode_broker
+from octavo.broker.cluster.registry import encode_broker
 from octavo.broker.errors import TooManyRecoveries
 from octavo.broker.log.leftover import custom_of, partition_of
 from octavo.broker.types import BrokerInfo, PartitionName

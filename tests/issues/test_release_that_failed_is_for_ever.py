@@ -65,10 +65,10 @@ async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
     partition = await owned(one.broker, name)
     await partition.publish(batch(2, tag="a"))
     if not alone:
-        members = one.broker._members
+        registry = one.broker._registry
         await brokers.start("B")
-        await until(lambda: len(members.live) == 2, "A knows of B")
-        monkeypatch.setattr(members, "preferred", lambda *_: (members.live["B"],))
+        await until(lambda: len(registry.live) == 2, "A knows of B")
+        monkeypatch.setattr(registry, "preferred", lambda *_: (registry.live["B"],))
     await lost_and_not_released(one.broker, name, monkeypatch)
     async with asyncio.timeout(10):
         while True:

@@ -66,7 +66,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.disk.loss:_NAMED_MAX octavo.bookie.metrics.write:LATENCY_S
         octavo.bookie.metrics.write:COUNTS octavo.bookie.metrics.write:_GROUP_BYTES
         octavo.bookie.metrics.write:_FLUSH_S octavo.bookie.metrics.write:_FLUSH_BYTES
-        octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.members:_STRANGERS_TOLD_S
+        octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.registry:_STRANGERS_TOLD_S
         octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.subscriptions.subscription:_STALE_SHOWN
         octavo.broker.types:_NAME_SHOWN_CHARS octavo.ledger.rereplication.forgetting:_NAMED_MAX
     """,
@@ -84,7 +84,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.partition.opening:_LONGER_MAX
     """,
     "a cache of a pure function": """
-        octavo.broker.cluster.members:_TOPICS_REMEMBERED
+        octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
         octavo.ledger.write.ensemble_writer:_GIVE_UP_PAUSE_S

@@ -170,7 +170,7 @@ BUGS = (
         _FORGED,
         (
             Edit(
-                "octavo.broker.cluster.members:Members.check_registered",
+                "octavo.broker.cluster.registry:BrokerRegistry.check_registered",
                 "if self.live.get(owner.broker_id) == owner:",
                 "if owner.broker_id in self.live:",
             ),

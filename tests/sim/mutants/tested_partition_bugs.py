@@ -111,10 +111,10 @@ BUGS = (
         """Its name is there, before and after. What it had served nobody serves any more, and
         nobody takes it: the edit compares names, not runs.""",
         "S8",
-        "unit/broker/test_members.py",
+        "unit/broker/test_broker_registry.py",
         (
             Edit(
-                "octavo.broker.cluster.members:Members._reload",
+                "octavo.broker.cluster.registry:BrokerRegistry._reload",
                 "if values.get(n) != value",
                 "if n not in values",
             ),
@@ -126,10 +126,10 @@ BUGS = (
         """What is served is handed on to brokers that have settled. The edit remembers when the
         name was first seen: a broker that dies every minute is handed partitions every minute.""",
         "S10",
-        "unit/broker/test_members.py",
+        "unit/broker/test_broker_registry.py",
         (
             Edit(
-                "octavo.broker.cluster.members:Members._reload",
+                "octavo.broker.cluster.registry:BrokerRegistry._reload",
                 "name: now_s if name in gone else self._up_since_s.get(name, now_s)",
                 "name: self._up_since_s.get(name, now_s)",
             ),
@@ -193,8 +193,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.cluster.ownership:Owners.owner_of",
-                "ours = owner is not None or preferred.broker_id == self._members.own.broker_id",
-                "ours = preferred.broker_id == self._members.own.broker_id",
+                "ours = owner is not None or preferred.broker_id == self._registry.own.broker_id",
+                "ours = preferred.broker_id == self._registry.own.broker_id",
             ),
         ),
     ),

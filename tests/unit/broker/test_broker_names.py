@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.cluster.members import decode_broker, encode_broker
+from octavo.broker.cluster.registry import decode_broker, encode_broker
 from octavo.broker.config import BrokerConfig, BrokerConfigError
 from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
 from octavo.broker.types import (

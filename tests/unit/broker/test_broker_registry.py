@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from octavo.broker.cluster.members import Members, encode_broker
+from octavo.broker.cluster.registry import BrokerRegistry, encode_broker
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.store import RecordNotFound, SessionState
 from octavo.metadata.topics import broker_path
@@ -68,7 +68,9 @@ class Known:
         unused: Any = None
         store: Any = self.store
         ours: Any = Ours()
-        self.members = Members(store, ours, int(SETTLE_S * 1000), self._gone, unused, unused)
+        self.registry = BrokerRegistry(
+            store, ours, int(SETTLE_S * 1000), self._gone, unused, unused
+        )
 
     def _gone(self) -> None:
         self.times_gone += 1
@@ -87,9 +89,9 @@ def told(story: Callable[[Known], Awaitable[None]]) -> None:
     async def whole() -> None:
         known = Known()
         own = BrokerInfo("a", "http://a")
-        await known.members.start(own, encode_broker(own, "1"))
+        await known.registry.start(own, encode_broker(own, "1"))
         await story(known)
-        await known.members.close()
+        await known.registry.close()
 
     loop = SimLoop(1, trace=Trace())
     try:
@@ -121,11 +123,11 @@ def test_a_broker_that_came_back_has_to_settle_again() -> None:
     async def story(known: Known) -> None:
         await known.see(b="1")
         await asyncio.sleep(SETTLE_S)
-        assert known.members.settled() == ("a", "b")
+        assert known.registry.settled() == ("a", "b")
         await known.see(b="2")
-        assert known.members.settled() == ("a",)
+        assert known.registry.settled() == ("a",)
         await asyncio.sleep(SETTLE_S)
-        assert known.members.settled() == ("a", "b")
+        assert known.registry.settled() == ("a", "b")
 
     told(story)
 
@@ -135,10 +137,10 @@ def test_nobody_is_handed_anything_while_our_own_session_was_disturbed() -> None
         await known.see(b="1")
         await asyncio.sleep(SETTLE_S)
         known.store.session(SessionState.SUSPENDED)
-        assert known.members.settled() == ()
-        assert set(known.members.heirs(TOPIC, 4, ())) == {None}
+        assert known.registry.settled() == ()
+        assert set(known.registry.heirs(TOPIC, 4, ())) == {None}
         await asyncio.sleep(SETTLE_S)
-        assert known.members.settled() == ("a", "b")
+        assert known.registry.settled() == ("a", "b")
 
     told(story)
 
@@ -148,10 +150,10 @@ def test_who_leaves_does_not_count_itself() -> None:
 
     async def story(known: Known) -> None:
         await known.see(a="1", b="1")
-        await known.members.leave()
+        await known.registry.leave()
         await known.see(a="1", b="1")
-        assert sorted(known.members.live) == ["b"]
-        owners = {one.broker_id for one in known.members.preferred(TOPIC, 4)}
+        assert sorted(known.registry.live) == ["b"]
+        owners = {one.broker_id for one in known.registry.preferred(TOPIC, 4)}
         assert owners == {"b"}
 
     told(story)

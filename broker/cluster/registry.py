@@ -51,7 +51,7 @@ def decode_broker(value: bytes) -> BrokerInfo | None:
     return None
 
 
-class Members:
+class BrokerRegistry:
     """Our registration and the set of all live brokers."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Members:
         self._store.on_session(self._session_changed)
         await self._register()
         await self._reload()
-        self._following = asyncio.create_task(self._follow(), name="members")
+        self._following = asyncio.create_task(self._follow(), name="broker registry")
 
     async def leave(self) -> None:
         """From now on the others prefer each other."""
