@@ -23,7 +23,7 @@ from octavo.broker.cluster.balance import AskHeir, Balance
 from octavo.broker.cluster.chores import Chores
 from octavo.broker.cluster.deletion import Deletions
 from octavo.broker.cluster.leftovers import Leftovers
-from octavo.broker.cluster.ownership import Owners
+from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker, encode_broker
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.config import BrokerConfig
@@ -116,7 +116,7 @@ class Broker:
             self._context.transactions, records, ledgers, clock, self.deletion_time
         )
         """Commit and abort of transactions; not of one partition, so any broker may."""
-        self._owners = Owners(
+        self._owners = OwnershipManager(
             self._context, config, self._topics, records, ownership, self._registry, self._spawn
         )
         self.balance = Balance(config, self._registry, self._owners, self._ask_heir)

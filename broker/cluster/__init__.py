@@ -8,5 +8,5 @@ nobody names any more. `chores` does work for many partitions, `in_use` guards f
 Promises: a partition has at most one owner that can be acknowledged; a name that was deleted and
 made again is another topic. A broker that crashes loses its session, and its partitions are claimed
 by others. Relies on sessions and compare-and-set of `metadata`, and on fencing. Others use
-`Owners`, `BrokerRegistry`, `Topics`, `Balance` and `Deletions`.
+`OwnershipManager`, `BrokerRegistry`, `Topics`, `Balance` and `Deletions`.
 """

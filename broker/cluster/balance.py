@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import structlog
 
-from octavo.broker.cluster.ownership import Owners
+from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
 from octavo.broker.types import BrokerInfo, PartitionName
@@ -75,7 +75,11 @@ class Balance:
     """Moves what one broker serves and others should."""
 
     def __init__(
-        self, config: BrokerConfig, registry: BrokerRegistry, owners: Owners, ask_heir: AskHeir
+        self,
+        config: BrokerConfig,
+        registry: BrokerRegistry,
+        owners: OwnershipManager,
+        ask_heir: AskHeir,
     ) -> None:
         self._config = config
         self._registry = registry

@@ -71,7 +71,7 @@ class _Local:
         self.task: asyncio.Task[None] | None = None
 
 
-class Owners:
+class OwnershipManager:
     """The partitions of one broker, and what it knows of the others' ones."""
 
     def __init__(

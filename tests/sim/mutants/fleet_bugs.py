@@ -48,7 +48,7 @@ MUTANTS = (
         "hand-overs between brokers that go on living",
         (
             Edit(
-                "octavo.broker.cluster.ownership:Owners._hand_over",
+                "octavo.broker.cluster.ownership:OwnershipManager._hand_over",
                 "await local.partition.close(graceful=True)",
                 "pass",
             ),

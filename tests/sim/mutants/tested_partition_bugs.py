@@ -192,7 +192,7 @@ BUGS = (
         "issues/test_release_that_failed_is_for_ever.py",
         (
             Edit(
-                "octavo.broker.cluster.ownership:Owners.owner_of",
+                "octavo.broker.cluster.ownership:OwnershipManager.owner_of",
                 "ours = owner is not None or preferred.broker_id == self._registry.own.broker_id",
                 "ours = preferred.broker_id == self._registry.own.broker_id",
             ),
@@ -208,7 +208,7 @@ BUGS = (
         "issues/test_release_that_failed_is_for_ever.py",
         (
             Edit(
-                "octavo.broker.cluster.ownership:Owners._release_noted",
+                "octavo.broker.cluster.ownership:OwnershipManager._release_noted",
                 "        if claim and await self._ownership.owner(path) == self._value:\n"
                 "            await self._ownership.claim(path, self._value)\n",
                 "",

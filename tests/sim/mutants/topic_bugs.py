@@ -108,7 +108,7 @@ MUTANTS = (
         "a broker paused past its session, with a ledger to trim or to roll",
         (
             Edit(
-                "octavo.broker.cluster.ownership:Owners._claim_lost",
+                "octavo.broker.cluster.ownership:OwnershipManager._claim_lost",
                 "if local is not None:\n"
                 '        local.partition.abandon("this broker\'s session has ended")',
                 "del local",
