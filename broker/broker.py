@@ -385,7 +385,7 @@ class Broker:
         served = self.partitions()
         self.chores.keep_only("upkeep", [partition.name for partition in served])
         for partition in served:
-            self.chores.begin("upkeep", partition.name, partition.upkeep)
+            self.chores.begin("upkeep", partition.name, partition.maintain)
         self.chores.begin("sweep", "transactions", self._sweep_transactions)
 
     async def _sweep_transactions(self) -> None:

@@ -30,11 +30,11 @@ from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
+from octavo.broker.partition.maintenance import Maintenance
 from octavo.broker.partition.opening import Opened, PartitionOpener
 from octavo.broker.partition.publisher import Publisher, Segment
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.partition.splicing import Splicer
-from octavo.broker.partition.upkeep import Upkeep
 from octavo.broker.state.format import Op, snapshot
 from octavo.broker.state.log import StateLog
 from octavo.broker.subscriptions.subscription import Subscription
@@ -102,7 +102,7 @@ class Partition:
         self._rollover: Rollover | None = None
         self._state_log: StateLog | None = None
         self._reopening: asyncio.Task[None] | None = None
-        self._upkeep = Upkeep(
+        self._maintenance = Maintenance(
             name, context, self._record, settings, self._log, self._subscriptions, self.persist,
             self._lost,
         )  # fmt: skip
@@ -350,7 +350,7 @@ class Partition:
         assert self._rollover is not None
         self._rollover.look()
         assert self._publisher is not None
-        self._upkeep.confirmed(self._publisher, payload_bytes, entries)
+        self._maintenance.confirmed(self._publisher, payload_bytes, entries)
 
     def _snapshot(self) -> Iterator[bytes]:
         publisher = self._publisher
@@ -419,7 +419,7 @@ class Partition:
         assert self._gone is not None
         if self._publisher is not None:
             self._publisher.fail(self._gone)
-        self._upkeep.close()
+        self._maintenance.close()
         if self._reopening is not None and self._reopening is not asyncio.current_task():
             self._reopening.cancel()
         if self._rollover is not None:
@@ -431,10 +431,10 @@ class Partition:
         if self._publisher is not None:
             await self._publisher.abandon()
 
-    async def upkeep(self) -> None:
+    async def maintain(self) -> None:
         """Roll over by age, trim by retention; called now and then."""
         if self.state is PartitionState.OPEN:
             assert self._rollover is not None
             assert self._publisher is not None
             self._rollover.look()
-            await self._upkeep.trim(self._publisher)
+            await self._maintenance.trim(self._publisher)

@@ -92,7 +92,7 @@ async def test_offsets_outside_the_log(brokers: BrokerCluster) -> None:
     for number in range(12):
         await partition.publish(batch(2, tag=f"t{number}"))
     while partition.earliest_offset < 10:  # roll-overs may lag behind the publishing
-        await partition.upkeep()
+        await partition.maintain()
         await asyncio.sleep(0.01)
     await partition.publish(batch(2, tag="last"))  # one ledger may have held all others
     with pytest.raises(OffsetTrimmed) as trimmed:
@@ -113,18 +113,18 @@ async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
             while len(partition.stats().ledgers) < 1 + (number + 1) // 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
     before = [ledger for ledger, _ in partition.stats().ledgers]
-    await partition.upkeep()
+    await partition.maintain()
     assert [ledger for ledger, _ in partition.stats().ledgers] == before
     brokers.clock.now_ms += 70_000
     info, _ = await running.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
     subscription = await partition.subscribe(info)
-    await partition.upkeep()
+    await partition.maintain()
     assert partition.earliest_offset == 0, "the subscription still needs everything"
     await subscription.seek(12)
-    await partition.upkeep()
+    await partition.maintain()
     assert 5 <= partition.earliest_offset <= 12
     await running.broker.delete_subscription(name.topic_name, "s")
-    await partition.upkeep()
+    await partition.maintain()
     after = [ledger for ledger, _ in partition.stats().ledgers]
     assert partition.earliest_offset >= 15
     left = await running.ledgers.list()

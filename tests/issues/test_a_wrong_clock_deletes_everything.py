@@ -60,7 +60,7 @@ async def test_a_clock_set_forward_deletes_nothing(tmp_path: Path, days: int) ->
     async with running_brokers(tmp_path) as brokers:
         broker, partition = await filled(brokers, 0, 0, 0)
         brokers.clock.now_ms += days * DAY_MS
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 0
         time = broker.deletion_time()
         assert time is not None
@@ -79,7 +79,7 @@ async def test_a_broker_that_starts_with_a_wrong_clock_deletes_nothing(tmp_path:
         broker = (await brokers.start("B", **QUICK)).broker
         partition = await owned(broker, partition.name)
         await until(lambda: broker.deletion_time() is not None, "the store was heard")
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 0
 
 
@@ -89,22 +89,22 @@ async def test_who_operates_it_confirms_that_a_week_has_passed(tmp_path: Path) -
         other = (await brokers.start("B", **QUICK)).broker
         await until(lambda: other.deletion_time() is not None, "the store was heard")
         brokers.clock.now_ms += 8 * DAY_MS
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 0
         await other.confirm_clock()
         await until(lambda: believes(broker), "the other brokers take it over")
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 3
 
 
 async def test_a_message_from_the_future_is_as_old_as_its_arrival(tmp_path: Path) -> None:
     async with running_brokers(tmp_path) as brokers:
         broker, partition = await filled(brokers, -3650, 30, float("inf"), 30)
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 0, "none of the first ledger has come long ago"
         brokers.clock.now_ms += 8 * DAY_MS
         await broker.confirm_clock()
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 4
 
 
@@ -115,15 +115,15 @@ async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
         brokers.clock.now_ms -= 8 * DAY_MS
         assert not believes(broker)
         await until(lambda: believes(broker), "it has stayed so for long enough")
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 0
         brokers.clock.now_ms += 8 * DAY_MS
         await broker.confirm_clock()
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 0
         brokers.clock.now_ms += 8 * DAY_MS
         await broker.confirm_clock()
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 2
 
 
@@ -136,14 +136,14 @@ async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path
         await until(lambda: believes(broker), "it has stayed so for long enough")
         await partition.publish(batch(1, time_ms=-1))
         await until(lambda: len(partition._record.chain.links) > 1, "a roll-over")
-        await partition.upkeep()
+        await partition.maintain()
         brokers.clock.now_ms += 8 * DAY_MS
         await broker.confirm_clock()
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 0
         brokers.clock.now_ms += 8 * DAY_MS
         await broker.confirm_clock()
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == 1
 
 

@@ -47,17 +47,17 @@ async def test_a_bug_in_one_partition_leaves_the_others_maintained(
             one.broker, TopicName("public", f"t{number}"), retention_bytes=0, rollover_entries=1
         )
         partitions.append(await owned(one.broker, name))
-    upkeep, ill = Partition.upkeep, partitions[0].name
+    maintain, ill = Partition.maintain, partitions[0].name
 
     async def broken(partition: Partition) -> None:
         if partition.name == ill:
             if how == "hangs":
                 await asyncio.Event().wait()
             raise RuntimeError("a bug")
-        await upkeep(partition)
+        await maintain(partition)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Partition, "upkeep", broken)
+        patch.setattr(Partition, "maintain", broken)
         with capture_logs() as logs:
             for partition in partitions:
                 for _ in range(4):

@@ -42,8 +42,8 @@ async def taken_over(brokers: BrokerCluster, *ages_days: float) -> Partition:
 
 async def kept_up(partition: Partition) -> None:
     for _ in range(3):
-        await partition.upkeep()
-        await until(lambda: partition._upkeep._measuring is None, "the ledger is measured")
+        await partition.maintain()
+        await until(lambda: partition._maintenance._measuring is None, "the ledger is measured")
 
 
 def oldest(partition: Partition) -> PartitionLedger:

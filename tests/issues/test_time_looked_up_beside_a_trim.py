@@ -38,7 +38,7 @@ async def test_ledgers_that_came_meanwhile_are_looked_into(
             await until(
                 lambda: link.ledger_id not in dict(partition.stats().ledgers[-1:]), "rolled over"
             )
-            await partition.upkeep()
+            await partition.maintain()
             assert link.ledger_id not in dict(partition.stats().ledgers)
             stored.append((await partition.publish(batch(1, time_ms=5_000))).first_offset)
             raise LedgerNotFound(f"ledger {link.ledger_id} is gone")

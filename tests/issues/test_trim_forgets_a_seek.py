@@ -49,8 +49,8 @@ async def trimmable(folder: Path) -> AsyncIterator[tuple[Partition, Subscription
 
 async def test_a_seek_while_a_trim_waits_is_honoured(tmp_path: Path) -> None:
     async with trimmable(tmp_path) as (partition, subscription):
-        upkeep: Any = partition._upkeep
-        persist = upkeep._persist
+        maintenance: Any = partition._maintenance
+        persist = maintenance._persist
         sought: list[int] = []
 
         async def persist_while_one_goes_back(op: Op) -> None:
@@ -58,8 +58,8 @@ async def test_a_seek_while_a_trim_waits_is_honoured(tmp_path: Path) -> None:
             if not sought:
                 sought.append(await subscription.seek(3))
 
-        upkeep._persist = persist_while_one_goes_back
-        await partition.upkeep()
+        maintenance._persist = persist_while_one_goes_back
+        await partition.maintain()
         assert sought == [3]
         assert partition.earliest_offset <= 3
         deliveries = await subscription.receive("c", messages_max=1, wait_s=0)
@@ -79,6 +79,6 @@ async def test_a_seek_while_the_record_is_written_says_where_it_stands(tmp_path:
             return version
 
         topics.write_partition = write_while_one_goes_back
-        await partition.upkeep()
+        await partition.maintain()
         assert partition.earliest_offset == sought[0], "told what is left, not what was asked for"
         assert partition.earliest_offset > 3

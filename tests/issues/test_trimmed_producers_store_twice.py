@@ -61,16 +61,16 @@ async def test_what_came_while_the_producers_were_written_is_not_trimmed(tmp_pat
                 await until(partial(newest_begins_at, end), "rolled over")
 
         await publish(0, 2)
-        upkeep: Any = partition._upkeep
-        persist = upkeep._persist
+        maintenance: Any = partition._maintenance
+        persist = maintenance._persist
 
         async def persist_while_some_publish(op: Op) -> None:
-            upkeep._persist = persist
+            maintenance._persist = persist
             await persist(op)
             await publish(2, 4)
 
-        upkeep._persist = persist_while_some_publish
-        await partition.upkeep()
+        maintenance._persist = persist_while_some_publish
+        await partition.maintain()
         assert partition.earliest_offset == 2
         await first.vanish()
 

@@ -149,9 +149,9 @@ class Fleet:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """While this is entered, maintenance is watched, and fails where it is to."""
-        real, fleet = Partition.upkeep, self
+        real, fleet = Partition.maintain, self
 
-        async def upkeep(partition: Partition) -> None:
+        async def maintain(partition: Partition) -> None:
             if partition.name.partition == fleet.options.ill and fleet.rng.random() < 0.7:
                 fleet.cluster.trace.probe("fleet.upkeep_failed")
                 raise Injected(f"maintenance of {partition.name}")
@@ -160,11 +160,11 @@ class Fleet:
             fleet._maintained[place] = fleet.cluster.loop.time()
 
         put = setattr
-        put(Partition, "upkeep", upkeep)
+        put(Partition, "maintain", maintain)
         try:
             yield
         finally:
-            put(Partition, "upkeep", real)
+            put(Partition, "maintain", real)
 
     # ------------------------------------------------------------------ the referee
 

@@ -104,7 +104,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.bulkload.driver:_AT_ONCE": (1, 2),
     "octavo.broker.bulkload.driver:_CHANGES_TRIED_MAX": (1, 2),
     "octavo.broker.bulkload.driver:_SWEEP_AFTER_MS": (50, 300),
-    "octavo.broker.partition.upkeep:_CHECKPOINT_ENTRIES": (1, 5, 20),
+    "octavo.broker.partition.maintenance:_CHECKPOINT_ENTRIES": (1, 5, 20),
     "octavo.ledger.rereplication.copying:_SINGLE_READS_MAX": (1, 3),
     "octavo.ledger.rereplication.forgetting:_READ_AT_ONCE": (1, 2),
     "octavo.ledger.client:_TICK_S": (0.005, 0.5),

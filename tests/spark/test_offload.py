@@ -188,7 +188,7 @@ async def test_trimmed_and_deleted_ledgers_leave_no_objects(place: Place, tmp_pa
     await offloaded(place, tmp_path / "out", DROP)
     partition = await owned(place.broker, place.name)
     await place.broker.update_topic(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
-    await partition.upkeep()
+    await partition.maintain()
     assert partition.earliest_offset > 0
     with pytest.raises(OffsetTrimmed):
         await partition.read(0, bytes_max=1, count_max=1)

@@ -72,7 +72,7 @@ async def trim(place: Place) -> int:
     partition = await owned(place.broker, place.name)
     before = {ledger_id for ledger_id, _ in partition.stats().ledgers}
     await place.broker.update_topic(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
-    await partition.upkeep()
+    await partition.maintain()
     stats = partition.stats()
     assert stats.earliest_offset > 0
     for ledger_id in before - {ledger_id for ledger_id, _ in stats.ledgers}:

@@ -78,8 +78,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.broker:Broker._keep_up",
-                'self.chores.begin("upkeep", partition.name, partition.upkeep)',
-                'self.chores.begin("upkeep", served[0].name, partition.upkeep)',
+                'self.chores.begin("upkeep", partition.name, partition.maintain)',
+                'self.chores.begin("upkeep", served[0].name, partition.maintain)',
             ),
         ),
         PROFILE,

@@ -88,12 +88,12 @@ BUGS = (
         "issues/test_trim_forgets_a_seek.py",
         (
             Edit(
-                "octavo.broker.partition.upkeep:Upkeep._trim",
+                "octavo.broker.partition.maintenance:Maintenance._trim",
                 "limit = self._subscriptions.oldest_unacked()\n    if",
                 "limit = early = self._subscriptions.oldest_unacked()\n    if",
             ),
             Edit(
-                "octavo.broker.partition.upkeep:Upkeep._trim",
+                "octavo.broker.partition.maintenance:Maintenance._trim",
                 "limits = [self._subscriptions.oldest_unacked(), scanned_from]",
                 "limits = [early, scanned_from]",
             ),

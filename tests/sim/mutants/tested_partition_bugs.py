@@ -99,7 +99,7 @@ BUGS = (
         "issues/test_trimmed_producers_store_twice.py",
         (
             Edit(
-                "octavo.broker.partition.upkeep:Upkeep._trim",
+                "octavo.broker.partition.maintenance:Maintenance._trim",
                 "limits = [self._subscriptions.oldest_unacked(), scanned_from]",
                 "limits = [self._subscriptions.oldest_unacked()]",
             ),

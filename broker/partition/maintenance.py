@@ -25,7 +25,7 @@ _CHECKPOINT_ENTRIES = 5_000
 """A take-over scans no more batch headers than about this many."""
 
 
-class Upkeep:
+class Maintenance:
     """The chores of one partition."""
 
     def __init__(
