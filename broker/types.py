@@ -102,8 +102,8 @@ class AckId(NamedTuple):
     """The claim check of one delivery: `partition-offset-epoch-lease`.
 
     It says itself which partition it belongs to, so any broker can route it. `epoch` counts the
-    take-overs of the partition and `lease` the hand-outs within one epoch: an ack id whose lease
-    has ended, or whose owner has changed, can be told from a living one.
+    take-overs of the partition and `lease` the dispatched batches within one epoch: an ack id whose
+    lease has ended, or whose owner has changed, can be told from a living one.
     """
 
     partition: int

@@ -1,4 +1,4 @@
-"""From a hand-out to the messages that a consumer gets: its batches are read, and taken apart.
+"""From a dispatched batch to the messages that a consumer gets: what is stored is read and opened.
 
 Only what is wanted of a batch is taken apart, and no more than some megabytes go into one answer:
 a few bytes in a packed batch may unpack to as many messages of any length as a receive may ask for.
@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from octavo.broker.log.open_batches import ReadableBatch
-from octavo.broker.subscriptions.dispatch import HandOut
+from octavo.broker.subscriptions.dispatch import DispatchedBatch
 from octavo.broker.types import Delivery, MessageId, PartitionName, StoredBatch
 from octavo.protocol.records import record_bytes
 
@@ -36,8 +36,8 @@ class DeliveringLog(Protocol):
         """The batch, opened, for as long as the block lasts."""
 
 
-async def delivered(log: DeliveringLog, found: HandOut) -> list[Delivery]:
-    """The messages of the hand-out in order: at least one, and as many as there is room for."""
+async def delivered(log: DeliveringLog, found: DispatchedBatch) -> list[Delivery]:
+    """The dispatched messages in order: at least one, and as many as there is room for."""
     offsets = found.offsets
     deliveries: list[Delivery] = []
     room = _GIVEN_BYTES_MAX
@@ -54,7 +54,11 @@ async def delivered(log: DeliveringLog, found: HandOut) -> list[Delivery]:
 
 
 async def _take(
-    log: DeliveringLog, found: HandOut, batch: StoredBatch, deliveries: list[Delivery], room: int
+    log: DeliveringLog,
+    found: DispatchedBatch,
+    batch: StoredBatch,
+    deliveries: list[Delivery],
+    room: int,
 ) -> int:
     """Add the messages that are of this batch; the room that is left."""
     front, back = f"{log.name.partition}-", f"-{log.lease_epoch}-{found.number}"

@@ -4,8 +4,9 @@
               ↓ lease ended, or nacked
             waiting (until its delay is over) → leased again, delivery count + 1
 
-A hand-out is a run of messages leased to one consumer under one lease number. An ack id names
-offset and lease, so it is good at any broker while the lease lasts and worthless afterwards.
+A dispatched batch is what one receive gives: messages leased to one consumer under one lease
+number. An ack id names offset and lease, so it is good at any broker while the lease lasts and
+worthless afterwards.
 Nothing here is durable: after a take-over leases are void and what is unacked is fresh again.
 Redelivery comes before what is new, lowest offset first. `leased_max` bounds what is out or ready
 to go out again; what waits for its delay is no consumer's, and is bounded apart by `delayed_max`.
@@ -54,7 +55,7 @@ class _Lease:
         """Its messages are still on their way from the bookies: it does not end by time."""
 
 
-class HandOut(NamedTuple):
+class DispatchedBatch(NamedTuple):
     """What one receive gets: ascending offsets under lease `number`, with delivery counts.
 
     `counts` holds only the offsets that were delivered before.
@@ -66,7 +67,7 @@ class HandOut(NamedTuple):
 
 
 class Dispatcher:
-    """The hand-out side of one subscription in one partition, over its `Cursor`."""
+    """Who gets which messages of one subscription in one partition, over its `Cursor`."""
 
     def __init__(
         self,
@@ -145,7 +146,9 @@ class Dispatcher:
             known = self.consumers[consumer] = Consumer(consumer, now_ms)
         known.seen_ms = now_ms
 
-    def hand_out(self, consumer: str, now_ms: int, end: int, messages_max: int) -> HandOut | None:
+    def dispatch(
+        self, consumer: str, now_ms: int, end: int, messages_max: int
+    ) -> DispatchedBatch | None:
         """Lease up to `messages_max` messages before offset `end`; None when there are none."""
         self.expire(now_ms)
         offsets = self._take_ready(messages_max) if self._ready else []
@@ -158,10 +161,10 @@ class Dispatcher:
         self._numbers += 1
         deadline_ms = now_ms + self._ack_timeout_ms
         self._grant(_Lease(self._numbers, self.consumers[consumer], deadline_ms, offsets))
-        return HandOut(self._numbers, offsets, counts)
+        return DispatchedBatch(self._numbers, offsets, counts)
 
-    def reading(self, found: HandOut) -> None:
-        """The messages of a hand-out are being fetched: nobody can ack them, so no lease ends.
+    def reading(self, found: DispatchedBatch) -> None:
+        """The messages of a batch are being fetched: nobody can ack them, so no lease ends.
 
         `begin` or `give_back` says how it went.
         """
@@ -170,13 +173,13 @@ class Dispatcher:
             if self.holds(offset, found.number):
                 self._lease_of[offset].being_read = True
 
-    def begin(self, found: HandOut, now_ms: int) -> None:
+    def begin(self, found: DispatchedBatch, now_ms: int) -> None:
         """They go to their consumer now: its time to ack begins."""
         self._reads -= 1
         self.extend([o for o in found.offsets if self.holds(o, found.number)], now_ms)
 
-    def again(self, found: HandOut, now_ms: int) -> HandOut | None:
-        """What is still out of an earlier hand-out, its lease begun anew; None when nothing is.
+    def again(self, found: DispatchedBatch, now_ms: int) -> DispatchedBatch | None:
+        """What is still out of an earlier batch, its lease begun anew; None when nothing is.
 
         For a consumer whose answer was lost: not a new delivery, so nothing is counted.
         """
@@ -185,7 +188,7 @@ class Dispatcher:
         if not left:
             return None
         self.extend(left, now_ms)
-        return HandOut(found.number, left, found.counts)
+        return DispatchedBatch(found.number, left, found.counts)
 
     def holds(self, offset: int, number: int) -> bool:
         """Whether the lease `number` still covers `offset`."""
@@ -230,12 +233,12 @@ class Dispatcher:
             heapq.heappush(self._delayed, (now_ms + delay_ms, offset))
         return True
 
-    def give_back(self, found: HandOut) -> None:
+    def give_back(self, found: DispatchedBatch) -> None:
         """It could not be read, or nobody waits for it: it does not count as a delivery."""
         self._reads -= 1
         self._take_back(found, 0)
 
-    def shorten(self, found: HandOut, count: int) -> HandOut:
+    def shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
         """Only the first `count` go to their consumer: it is as if the others never had."""
         self._take_back(found, count)
         return found._replace(offsets=found.offsets[:count])
@@ -326,7 +329,7 @@ class Dispatcher:
         lease.consumer.leased -= 1
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
 
-    def _take_back(self, found: HandOut, start: int) -> None:
+    def _take_back(self, found: DispatchedBatch, start: int) -> None:
         for offset in found.offsets[start:]:
             if self.holds(offset, found.number):
                 self._release(offset)

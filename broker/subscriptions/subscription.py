@@ -24,7 +24,7 @@ from octavo.broker.errors import (
 from octavo.broker.state.cursor import Cursor, Range, ranges_of
 from octavo.broker.state.format import Op, ack_op, cursor_op
 from octavo.broker.subscriptions.delivering import DeliveringLog, delivered
-from octavo.broker.subscriptions.dispatch import Dispatcher, HandOut
+from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.types import (
     AckId,
     ConsumerStats,
@@ -38,7 +38,7 @@ _MESSAGES_MAX = 10_000
 """One receive gives no more, whatever it asks for."""
 _STALE_SHOWN = 10
 _ANSWERS_REMEMBERED = 256
-"""Of so many consumers the last hand-out is known, should its answer get lost."""
+"""Of so many consumers the last dispatched batch is known, should its answer get lost."""
 
 
 class SubscribedLog(DeliveringLog, Protocol):
@@ -78,7 +78,7 @@ class Subscription:
             delayed_max=config.delayed_messages_max,
         )
         self._waiters: dict[asyncio.Future[None], None] = {}
-        self._answered: OrderedDict[str, tuple[str, HandOut]] = OrderedDict()
+        self._answered: OrderedDict[str, tuple[str, DispatchedBatch]] = OrderedDict()
         """By consumer the last numbered request, and what it was given."""
         self._newest: tuple[str, int] | None = None
         """Of an exclusive subscription: the highest numbered call of its consumer."""
@@ -86,7 +86,7 @@ class Subscription:
         self._receiving = 0
         """Calls that have not got a message yet."""
         self._in_order = asyncio.Lock()
-        """One hand-out is read after the other: the next one begins with what this gives back."""
+        """One dispatched batch is read after another: the next begins with what this gives back."""
         self._closed: NotOwner | None = None
 
     async def receive(
@@ -116,7 +116,7 @@ class Subscription:
             while not self._is_late(call):
                 async with self._in_order:
                     late = self._is_late(call)
-                    found = None if late else self._hand_out(consumer, messages_max, request)
+                    found = None if late else self._dispatch(consumer, messages_max, request)
                     if found is not None:
                         self._receiving -= waiting
                         waiting = 0
@@ -238,7 +238,7 @@ class Subscription:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def _hand_out(self, consumer: str, messages_max: int, request: str) -> HandOut | None:
+    def _dispatch(self, consumer: str, messages_max: int, request: str) -> DispatchedBatch | None:
         if self._closed is not None:
             raise self._closed
         now_ms = self._now_ms()
@@ -250,7 +250,7 @@ class Subscription:
             if again is not None:
                 return again
         end = self._log.next_offset
-        found = self._dispatcher.hand_out(consumer, now_ms, end, self._share(messages_max, end))
+        found = self._dispatcher.dispatch(consumer, now_ms, end, self._share(messages_max, end))
         if found is not None:
             self._note_answer(consumer, request, found)
         return found
@@ -267,7 +267,7 @@ class Subscription:
             return all(map(self._cursor.is_acked, found.offsets))
         return self._newest_got_none
 
-    def _note_answer(self, consumer: str, request: str, found: HandOut) -> None:
+    def _note_answer(self, consumer: str, request: str, found: DispatchedBatch) -> None:
         self._answered.pop(consumer, None)
         if request:
             self._answered[consumer] = (request, found)
@@ -300,7 +300,7 @@ class Subscription:
             timer.cancel()
             self._waiters.pop(waiter, None)
 
-    async def _deliver(self, found: HandOut) -> list[Delivery]:
+    async def _deliver(self, found: DispatchedBatch) -> list[Delivery]:
         self._dispatcher.reading(found)
         try:
             deliveries = await delivered(self._log, found)
@@ -314,7 +314,7 @@ class Subscription:
             self.wake()
             raise
 
-    def _shorten(self, found: HandOut, count: int) -> HandOut:
+    def _shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
         """What did not fit is there for whoever asks next, and no part of this answer."""
         shorter = self._dispatcher.shorten(found, count)
         for consumer, (request, answered) in self._answered.items():

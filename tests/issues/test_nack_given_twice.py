@@ -15,10 +15,10 @@ def test_the_second_nack_of_a_message_changes_nothing() -> None:
         Cursor(), exclusive=False, ack_timeout_ms=1_000, leased_max=10, delayed_max=10
     )
     dispatcher.enter("c", 0)
-    assert dispatcher.hand_out("c", 0, 1, 10) is not None
+    assert dispatcher.dispatch("c", 0, 1, 10) is not None
     dispatcher.nack(0, 0, 0)
     dispatcher.nack(0, 0, 0)
-    again = dispatcher.hand_out("c", 1, 1, 10)
+    again = dispatcher.dispatch("c", 1, 1, 10)
     assert again is not None
     assert (again.offsets, again.counts) == ([0], {0: 2})
     assert dispatcher.ready == 0

@@ -45,7 +45,7 @@ class SlowConsumer:
             self._send(handing.due(now_s), now_ms)
         if handing.is_empty:
             self.broker.enter(self.name, now_ms)
-            found = self.broker.hand_out(self.name, now_ms, self.end, handing.want())
+            found = self.broker.dispatch(self.name, now_ms, self.end, handing.want())
             if found is None:
                 return None
             received = [

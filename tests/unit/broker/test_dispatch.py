@@ -30,7 +30,7 @@ def make(
 
 def take(dispatcher: Dispatcher, now: int, end: int, most: int, name: str = "a") -> list[int]:
     dispatcher.enter(name, now)
-    found = dispatcher.hand_out(name, now, end, most)
+    found = dispatcher.dispatch(name, now, end, most)
     return found.offsets if found else []
 
 
@@ -52,7 +52,7 @@ def test_nobody_gets_a_message_that_another_holds() -> None:
 def test_a_hand_out_given_again_is_no_new_delivery() -> None:
     dispatcher = make()
     dispatcher.enter("a", 0)
-    found = dispatcher.hand_out("a", 0, 10, 4)
+    found = dispatcher.dispatch("a", 0, 10, 4)
     assert found is not None
     ack(dispatcher, 1)
     again = dispatcher.again(found, TIMEOUT - 1)
@@ -62,7 +62,7 @@ def test_a_hand_out_given_again_is_no_new_delivery() -> None:
     assert dispatcher.holds(0, found.number), "its lease began anew"
     assert dispatcher.again(found, 3 * TIMEOUT) is None, "it is over"
     dispatcher.enter("a", 3 * TIMEOUT)
-    late = dispatcher.hand_out("a", 3 * TIMEOUT, 10, 4)
+    late = dispatcher.dispatch("a", 3 * TIMEOUT, 10, 4)
     assert late is not None
     assert late.offsets == [0, 2, 3, 4]
     assert late.counts == {0: 2, 2: 2, 3: 2}
@@ -80,7 +80,7 @@ def test_an_ended_lease_is_delivered_again_first_and_counted() -> None:
     ack(dispatcher, 1)
     assert dispatcher.next_event_ms() == TIMEOUT
     dispatcher.enter("b", TIMEOUT)
-    again = dispatcher.hand_out("b", TIMEOUT, 5, 10)
+    again = dispatcher.dispatch("b", TIMEOUT, 5, 10)
     assert again is not None
     assert again.offsets == [0, 2, 3, 4]
     assert again.counts == {0: 2, 2: 2}
@@ -162,14 +162,14 @@ def test_cumulative_ack_ends_leases_and_moves_on() -> None:
 def test_a_seek_voids_every_lease() -> None:
     dispatcher = make()
     dispatcher.enter("a", 0)
-    first = dispatcher.hand_out("a", 0, 10, 5)
+    first = dispatcher.dispatch("a", 0, 10, 5)
     assert first is not None
     dispatcher.nack(3, 0, 50)
     dispatcher.cursor.reset(2)
     dispatcher.reset()
     assert dispatcher.leased == dispatcher.ready == dispatcher.delayed == 0
     dispatcher.enter("a", 1)
-    again = dispatcher.hand_out("a", 1, 10, 5)
+    again = dispatcher.dispatch("a", 1, 10, 5)
     assert again is not None
     assert (again.offsets, again.counts) == ([2, 3, 4, 5, 6], {})
     assert not dispatcher.holds(2, first.number)
@@ -240,7 +240,7 @@ class Dispatching(RuleBasedStateMachine):
     def receive(self, most: int, name: str) -> None:
         model = self.model
         self.dispatcher.enter(name, self.now)
-        found = self.dispatcher.hand_out(name, self.now, self.end, most)
+        found = self.dispatcher.dispatch(name, self.now, self.end, most)
         free = [o for o in range(self.end) if model.free(o, self.now)]
         again = [o for o in free if o in model.attempts]
         expected = sorted((again + [o for o in free if o not in model.attempts])[:most])
