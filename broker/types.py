@@ -317,7 +317,7 @@ class SubscriptionStats:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """One owned partition. `ledgers` is its chain as (ledger id, base offset), oldest first."""
+    """One owned partition. `ledgers`: (ledger id, base offset), oldest first."""
 
     name: PartitionName
     broker_id: str

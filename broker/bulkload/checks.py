@@ -94,11 +94,11 @@ class Checks:
         The store was synced when the transaction was read.
         """
         topic = await self._check_exist(offer.name.topic_name, [offer.name])
-        there = {link.ledger_id for link in (await self.partition_record(offer.name)).ledgers}
-        links = len(there)
-        if links + len(offer.ledgers) > rules.LEDGERS_MAX:
+        there = {segment.ledger_id for segment in (await self.partition_record(offer.name)).ledgers}
+        count = len(there)
+        if count + len(offer.ledgers) > rules.LEDGERS_MAX:
             raise TooManyLedgers(
-                f"{offer.name} has {links} ledgers; with {len(offer.ledgers)} more it would have "
+                f"{offer.name} has {count} ledgers; with {len(offer.ledgers)} more it would have "
                 f"more than {rules.LEDGERS_MAX}: let retention remove some, or write larger batches"
             )
         return topic, there

@@ -326,7 +326,7 @@ class Transactions:
         partition = await self._checks.partition_record(
             PartitionName(namespace, topic, int(number))
         )
-        return any(link.ledger_id == ledger.ledger_id for link in partition.ledgers)
+        return any(segment.ledger_id == ledger.ledger_id for segment in partition.ledgers)
 
 
 def _name(part: TransactionPart) -> PartitionName:

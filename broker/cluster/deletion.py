@@ -262,7 +262,7 @@ class Deletions:
 
     async def _fence(self, marked: _Marked, served: frozenset[int]) -> None:
         """Step 5. By an owner's own word that it serves the partition no more it need not be."""
-        wanted = [link.ledger_id for link in marked.record.ledgers if link.count is None]
+        wanted = [segment.ledger_id for segment in marked.record.ledgers if segment.count is None]
         if marked.record.state_ledger is not None:
             wanted.append(marked.record.state_ledger)
         for ledger_id in wanted:
@@ -310,8 +310,8 @@ class Deletions:
 
 
 def _ledgers_of(record: PartitionRecord) -> Iterable[int]:
-    links: Iterable[PartitionLedger] = record.ledgers
-    yield from (link.ledger_id for link in links if not is_only_copy(link.offload))
+    segments: Iterable[PartitionLedger] = record.ledgers
+    yield from (segment.ledger_id for segment in segments if not is_only_copy(segment.offload))
     if record.state_ledger is not None:
         yield record.state_ledger
     yield from compacted_ledgers(record)

@@ -115,7 +115,7 @@ def may_go(
 
 def named_ledgers(record: PartitionRecord) -> set[int]:
     """All ledgers that a partition's record names."""
-    named = {link.ledger_id for link in record.ledgers} | set(compacted_ledgers(record))
+    named = {segment.ledger_id for segment in record.ledgers} | set(compacted_ledgers(record))
     return named if record.state_ledger is None else named | {record.state_ledger}
 
 

@@ -1,10 +1,10 @@
 """Batches of a partition from its ledgers: by offset, by time, by message id.
 
 What the tail cache no longer has is read from bookies, or from the object that is the only copy
-left. An offset is found by the chain (which ledger), the sparse index (between which entries) and,
-where that leaves several, by the headers of single batches. A reader that goes on where it stopped
-finds the next chunk read ahead. Memory is bounded: readers per partition, streams read ahead, and
-bytes read ahead over all partitions.
+left. An offset is found by the list of ledgers (which one), the sparse index (between which
+entries) and, where that leaves several, by the headers of single batches. A reader that goes on
+where it stopped finds the next chunk read ahead. Memory is bounded: readers per partition, streams
+read ahead, and bytes read ahead over all partitions.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from octavo.broker.errors import (
     PartitionDamaged,
     PartitionUnavailable,
 )
-from octavo.broker.log.chain import Contents
 from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.ledger_list import Contents
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
 from octavo.ledger.client import LedgerClient
@@ -157,7 +157,7 @@ class LogReader:
 
         Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
         """
-        assert self._record.chain.earliest_offset <= offset < end
+        assert self._record.ledgers.earliest_offset <= offset < end
         chunk = await self._chunk(offset, max(bytes_max, CHUNK_BYTES))
         taken: list[StoredBatch] = []
         size = count = 0
@@ -176,89 +176,99 @@ class LogReader:
 
     async def batch_of(self, message_id: MessageId) -> StoredBatch:
         """The batch that a message id names. Raises `MessageNotFound`."""
-        link = self._record.chain.link_of(message_id.ledger_id)
-        if link is not None and message_id.entry_id <= await self._last_entry_of(link):
+        segment = self._record.ledgers.segment_of(message_id.ledger_id)
+        if segment is not None and message_id.entry_id <= await self._last_entry_of(segment):
             entry_id = message_id.entry_id
-            batches = await self._undamaged(link, lambda: self._entries(link, entry_id, entry_id))
+            batches = await self._undamaged(
+                segment, lambda: self._entries(segment, entry_id, entry_id)
+            )
             if message_id.index < batches[0].header.record_count:
                 return batches[0]
         raise MessageNotFound(f"{self._name} has no message {message_id}")
 
-    async def offset_at(self, time_ms: int, link: PartitionLedger, least: int = 0) -> int | None:
+    async def offset_at(self, time_ms: int, segment: PartitionLedger, least: int = 0) -> int | None:
         """The first offset in this ledger with a message as new as `time_ms`; None: all are older.
 
         `least`: none before it counts. How long it takes: see `EntrySource.as_new_as`.
         """
-        last = await self._last_entry_of(link)
-        relative = max(0, least - link.base_offset)
-        first = await self._undamaged(link, lambda: self.entry_of(link, least)) if relative else 0
+        last = await self._last_entry_of(segment)
+        relative = max(0, least - segment.base_offset)
+        first = (
+            await self._undamaged(segment, lambda: self.entry_of(segment, least)) if relative else 0
+        )
 
         async def search(reader: AnyReader) -> int | None:
             if last > reader.last_add_confirmed:
                 await self._catch_up(reader, last)
             return await offset_as_new_as(
-                reader, time_ms, last, link.disorder_ms, self._opening, first=first, least=relative
+                reader,
+                time_ms,
+                last,
+                segment.disorder_ms,
+                self._opening,
+                first=first,
+                least=relative,
             )
 
-        found = await self._where_it_lies(link, await self._reader(link), search)
-        return None if found is None else link.base_offset + found
+        found = await self._where_it_lies(segment, await self._reader(segment), search)
+        return None if found is None else segment.base_offset + found
 
-    async def contents_of(self, link: PartitionLedger) -> Contents:
+    async def contents_of(self, segment: PartitionLedger) -> Contents:
         """What a closed ledger holds, by the headers of all its batches: it is read whole."""
 
         async def read(reader: AnyReader) -> Contents:
-            found, order = Contents(), self._order(link, reader)
+            found, order = Contents(), self._order(segment, reader)
             async for entry in reader.entries(0, reader.last_add_confirmed):
                 found = found.plus(order.follow(entry), len(entry.payload))
             return found
 
-        return await self._undamaged(link, lambda: self._of_closed(link, read))
+        return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
-    async def header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
+    async def header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
         """The header of one entry, as it is stored: its base offset is relative to the ledger.
 
         For whoever does not know yet how many messages the ledger holds.
         """
 
         async def read(reader: AnyReader) -> BatchHeader:
-            order = Continuity(link.ledger_id, base_offset=link.base_offset)
+            order = Continuity(segment.ledger_id, base_offset=segment.base_offset)
             entries = await reader.read(max(0, entry_id - 1), entry_id)
             return [order.follow(entry) for entry in entries][-1]
 
-        return await self._undamaged(link, lambda: self._of_closed(link, read))
+        return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def headers_from(
-        self, link: PartitionLedger, first_entry: int
+        self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, BatchHeader]]:
         """Entry id and header of every batch from `first_entry` on, for rebuilding producers."""
-        last = await self._last_entry_of(link)
+        last = await self._last_entry_of(segment)
         if first_entry > last:
             return []
 
         async def read(reader: AnyReader) -> list[tuple[int, BatchHeader]]:
-            order = self._order(link, reader)
+            order = self._order(segment, reader)
             entries = reader.entries(first_entry, last)
             return [(entry.entry_id, order.follow(entry)) async for entry in entries]
 
         async def attempt() -> list[tuple[int, BatchHeader]]:
-            return await self._where_it_lies(link, await self._reader(link), read)
+            return await self._where_it_lies(segment, await self._reader(segment), read)
 
-        return await self._undamaged(link, attempt)
+        return await self._undamaged(segment, attempt)
 
-    async def entry_of(self, link: PartitionLedger, offset: int) -> int:
+    async def entry_of(self, segment: PartitionLedger, offset: int) -> int:
         """The entry of this ledger that contains the absolute `offset`."""
         hint = self._hints.get(offset)
-        if hint is not None and hint[0] == link.ledger_id:
+        if hint is not None and hint[0] == segment.ledger_id:
             return hint[1]
-        relative = offset - link.base_offset
-        last = await self._last_entry_of(link)
-        if is_only_copy(link.offload):
-            reader = await self._reader(link)
+        relative = offset - segment.base_offset
+        last = await self._last_entry_of(segment)
+        if is_only_copy(segment.offload):
+            reader = await self._reader(segment)
             if isinstance(reader, OffloadedReader):
                 return await reader.entry_holding(relative)
-        low, low_offset, high, high_offset = self._index.bounds(link.ledger_id, relative, last)
+        low, low_offset, high, high_offset = self._index.bounds(segment.ledger_id, relative, last)
         if high_offset is None:
-            high_offset = link.count
+            high_offset = segment.count
         tries = 0
         while low < high:
             guess = (low + high + 1) // 2
@@ -267,9 +277,9 @@ class LogReader:
                 guess = low + (high - low + 1) * (relative - low_offset) // span
                 guess = min(max(guess, low + 1), high)
             tries += 1
-            header = await self._one_header(link, guess)
+            header = await self._one_header(segment, guess)
             start = header.base_offset
-            self._index.note(link.ledger_id, start, guess)
+            self._index.note(segment.ledger_id, start, guess)
             if start > relative:
                 high, high_offset = guess - 1, start
             else:
@@ -279,7 +289,7 @@ class LogReader:
         return low
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger left the chain."""
+        """The ledger left the partition."""
         self._index.forget(ledger_id)
         for offset, (hinted, _) in list(self._hints.items()):
             if hinted == ledger_id:
@@ -319,54 +329,54 @@ class LogReader:
 
     async def _load(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
         """About so many bytes of one ledger, from the batch that contains `offset`."""
-        if offset < self._record.chain.earliest_offset:  # trimmed since this was asked for
+        if offset < self._record.ledgers.earliest_offset:  # trimmed since this was asked for
             raise self._trimmed(offset)
-        link = self._record.chain.find(offset)
+        segment = self._record.ledgers.find(offset)
         try:
-            batches = await self._run_undamaged(link, offset, bytes_wanted)
+            batches = await self._run_undamaged(segment, offset, bytes_wanted)
         except LedgerNotFound as error:
-            if offset >= self._record.chain.earliest_offset:
+            if offset >= self._record.ledgers.earliest_offset:
                 raise
             raise self._trimmed(offset) from error
-        self._hint(batches[-1].next_offset, link.ledger_id, batches[-1].entry_id + 1)
+        self._hint(batches[-1].next_offset, segment.ledger_id, batches[-1].entry_id + 1)
         return batches
 
     async def _run_undamaged(
-        self, link: PartitionLedger, offset: int, bytes_wanted: int
+        self, segment: PartitionLedger, offset: int, bytes_wanted: int
     ) -> list[StoredBatch]:
         try:
-            return await self._undamaged(link, lambda: self._run(link, offset, bytes_wanted))
+            return await self._undamaged(segment, lambda: self._run(segment, offset, bytes_wanted))
         except PartitionDamaged as error:
             # What comes before is good; but an entry that says too much shows at the one behind it.
             with contextlib.suppress(LedgerDamaged):
-                front = await self._run(link, offset, bytes_wanted, error.entry_id - 1)
+                front = await self._run(segment, offset, bytes_wanted, error.entry_id - 1)
                 if front:
                     return front
             raise
 
     async def _run(
-        self, link: PartitionLedger, offset: int, bytes_wanted: int, before: int | None = None
+        self, segment: PartitionLedger, offset: int, bytes_wanted: int, before: int | None = None
     ) -> list[StoredBatch]:
         hint = self._hints.get(offset)
-        first = await self.entry_of(link, offset)
-        last = await self._last_entry_of(link) if before is None else before - 1
+        first = await self.entry_of(segment, offset)
+        last = await self._last_entry_of(segment) if before is None else before - 1
         if first > last and before is None:  # its writer is gone since
             raise PartitionUnavailable(f"{self._name}: entry {first} is not confirmed here now")
         if first > last:
             return []
-        mean = await self._mean_entry_bytes(link)
+        mean = await self._mean_entry_bytes(segment)
         wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
         # What a hint names begins where the batch before it ended.
-        starts = offset if hint == (link.ledger_id, first) else None
-        batches = await self._entries(link, first, min(last, first + wanted - 1), starts)
+        starts = offset if hint == (segment.ledger_id, first) else None
+        batches = await self._entries(segment, first, min(last, first + wanted - 1), starts)
         if not batches[0].base_offset <= offset < batches[0].next_offset:
             held = f"{batches[0].base_offset} to {batches[0].next_offset - 1}"
             why = f"holds offsets {held}; expected is one that holds {offset}"
-            raise LedgerDamaged(link.ledger_id, first, why)
+            raise LedgerDamaged(segment.ledger_id, first, why)
         return batches
 
     def _trimmed(self, offset: int) -> OffsetTrimmed:
-        earliest = self._record.chain.earliest_offset
+        earliest = self._record.ledgers.earliest_offset
         return OffsetTrimmed(
             f"{self._name}: offset {offset} was trimmed; the earliest is {earliest}", earliest
         )
@@ -378,49 +388,49 @@ class LogReader:
 
     # Ledgers
 
-    async def _one_header(self, link: PartitionLedger, entry_id: int) -> BatchHeader:
+    async def _one_header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
         """As it is stored, for a search: whether it is right, whoever reads there looks at."""
-        (entry,) = await self._read(link, entry_id, entry_id)
-        return Continuity(link.ledger_id).checked(entry)
+        (entry,) = await self._read(segment, entry_id, entry_id)
+        return Continuity(segment.ledger_id).checked(entry)
 
     async def _entries(
-        self, link: PartitionLedger, first: int, last: int, starts: int | None = None
+        self, segment: PartitionLedger, first: int, last: int, starts: int | None = None
     ) -> list[StoredBatch]:
         """Batches that follow from one another. `starts`: the offset of the first one, if known;
         else the one before it is read as well. Raises `LedgerDamaged`."""
         known = starts is not None or first == 0
-        entries = await self._read(link, first if known else first - 1, last)
-        order = self._order(link, await self._reader(link), starts)
+        entries = await self._read(segment, first if known else first - 1, last)
+        order = self._order(segment, await self._reader(segment), starts)
         found = []
         for entry in entries:
             header = order.follow(entry)
             if entry.entry_id < first:
                 continue
-            base = link.base_offset + header.base_offset
+            base = segment.base_offset + header.base_offset
             served = header._replace(base_offset=base, partition_leader_epoch=0)
             data = with_base_offset(entry.payload, base)
-            found.append(StoredBatch(base, link.ledger_id, entry.entry_id, served, data))
+            found.append(StoredBatch(base, segment.ledger_id, entry.entry_id, served, data))
         return found
 
-    async def _read(self, link: PartitionLedger, first: int, last: int) -> list[Entry]:
-        reader = await self._reader(link)
+    async def _read(self, segment: PartitionLedger, first: int, last: int) -> list[Entry]:
+        reader = await self._reader(segment)
         if last > reader.last_add_confirmed:
             await self._catch_up(reader, last)
-        return await self._where_it_lies(link, reader, lambda one: one.read(first, last))
+        return await self._where_it_lies(segment, reader, lambda one: one.read(first, last))
 
     def _order(
-        self, link: PartitionLedger, reader: AnyReader, starts: int | None = None
+        self, segment: PartitionLedger, reader: AnyReader, starts: int | None = None
     ) -> Continuity:
-        closed = link.count is not None and reader.is_closed
+        closed = segment.count is not None and reader.is_closed
         return Continuity(
-            link.ledger_id,
-            base_offset=link.base_offset,
-            expected=None if starts is None else starts - link.base_offset,
-            count=link.count,
+            segment.ledger_id,
+            base_offset=segment.base_offset,
+            expected=None if starts is None else starts - segment.base_offset,
+            count=segment.count,
             last_entry=reader.last_add_confirmed if closed else None,
         )
 
-    async def _undamaged(self, link: PartitionLedger, read: Callable[[], Awaitable[T]]) -> T:
+    async def _undamaged(self, segment: PartitionLedger, read: Callable[[], Awaitable[T]]) -> T:
         """What `read` finds, at another copy when the entries of one do not follow.
 
         Raises `PartitionDamaged` when they follow in none.
@@ -431,25 +441,25 @@ class LogReader:
                 return await read()
             except LedgerDamaged as damage:
                 tried += 1
-                self.forget(link.ledger_id)  # what was learned of it may come from there
-                reader = await self._reader(link)
+                self.forget(segment.ledger_id)  # what was learned of it may come from there
+                reader = await self._reader(segment)
                 if isinstance(reader, OffloadedReader) or tried >= reader.copies:
                     raise PartitionDamaged(f"{self._name}: {damage}", damage.entry_id) from damage
                 reader.turn_away(damage.entry_id, damage)
 
     async def _of_closed(
-        self, link: PartitionLedger, read: Callable[[AnyReader], Awaitable[T]]
+        self, segment: PartitionLedger, read: Callable[[AnyReader], Awaitable[T]]
     ) -> T:
-        return await self._where_it_lies(link, await self._closed_reader(link), read)
+        return await self._where_it_lies(segment, await self._closed_reader(segment), read)
 
     async def _where_it_lies(
-        self, link: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]
+        self, segment: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]
     ) -> T:
         """What `read` finds: again, elsewhere, when the bookies have given the ledger up."""
         try:
             return await read(reader)
         except (LedgerNotFound, NoSuchEntry):
-            moved = await self._moved(link)
+            moved = await self._moved(segment)
             if moved is None:
                 raise
             return await read(await self._reader(moved))
@@ -465,61 +475,62 @@ class LogReader:
                 f"{self._name}: the bookies do not yet confirm entry {entry_id}"
             ) from error
 
-    async def _reader(self, link: PartitionLedger) -> AnyReader:
-        return await self._readers.get_or_open(link.ledger_id, lambda: self._open(link))
+    async def _reader(self, segment: PartitionLedger) -> AnyReader:
+        return await self._readers.get_or_open(segment.ledger_id, lambda: self._open(segment))
 
-    async def _open(self, link: PartitionLedger) -> AnyReader:
-        if not is_only_copy(link.offload):
+    async def _open(self, segment: PartitionLedger) -> AnyReader:
+        if not is_only_copy(segment.offload):
             try:
-                return await self._ledgers.open(link.ledger_id)
+                return await self._ledgers.open(segment.ledger_id)
             except LedgerNotFound:
-                moved = await self._moved(link)
+                moved = await self._moved(segment)
                 if moved is None:
                     raise
-                link = moved
-        assert link.offload is not None
-        return await open_offloaded(link.ledger_id, link.offload)
+                segment = moved
+        assert segment.offload is not None
+        return await open_offloaded(segment.ledger_id, segment.offload)
 
-    async def _moved(self, link: PartitionLedger) -> PartitionLedger | None:
-        """The bookies have it no more: its link, if a copy elsewhere is the only one by now."""
+    async def _moved(self, segment: PartitionLedger) -> PartitionLedger | None:
+        """The bookies have it no more: its segment, if a copy elsewhere is the only one by now."""
         await self._record.look()
-        moved = self._record.chain.link_of(link.ledger_id)
+        moved = self._record.ledgers.segment_of(segment.ledger_id)
         if moved is None or not is_only_copy(moved.offload):
             return None
-        reader = self._readers.get(link.ledger_id)
+        reader = self._readers.get(segment.ledger_id)
         if reader is not None and not isinstance(reader, OffloadedReader):
-            await self._readers.drop(link.ledger_id, reader)
+            await self._readers.drop(segment.ledger_id, reader)
         return moved
 
-    async def _last_entry_of(self, link: PartitionLedger) -> int:
-        if link.count is None:
+    async def _last_entry_of(self, segment: PartitionLedger) -> int:
+        if segment.count is None:
             # While somebody waited it may have been closed, and others after it.
-            now = self._record.chain.link_of(link.ledger_id)
+            now = self._record.ledgers.segment_of(segment.ledger_id)
             if now is not None and now.count is None:
-                return self._last_entry(link.ledger_id)
-        return (await self._closed_reader(link)).last_add_confirmed
+                return self._last_entry(segment.ledger_id)
+        return (await self._closed_reader(segment)).last_add_confirmed
 
-    async def _closed_reader(self, link: PartitionLedger) -> AnyReader:
-        reader = await self._reader(link)
+    async def _closed_reader(self, segment: PartitionLedger) -> AnyReader:
+        reader = await self._reader(segment)
         if reader.is_closed:
             return reader
         # It was opened while the ledger still grew: its end may have moved since.
-        await self._readers.drop(link.ledger_id, reader)
-        return await self._reader(link)
+        await self._readers.drop(segment.ledger_id, reader)
+        return await self._reader(segment)
 
-    async def _mean_entry_bytes(self, link: PartitionLedger) -> int:
-        if link.count is None or link.bytes == 0:
+    async def _mean_entry_bytes(self, segment: PartitionLedger) -> int:
+        if segment.count is None or segment.bytes == 0:
             return 16 * 1024
-        return max(1, link.bytes // max(1, await self._last_entry_of(link) + 1))
+        return max(1, segment.bytes // max(1, await self._last_entry_of(segment) + 1))
 
 
 class LedgerTimes:
-    """What the closed ledgers of one partition hold by time, where their links do not say it.
+    """What the closed ledgers of one partition hold by time, where their segments do not say it.
 
     A ledger that was closed by recovery, or by a version that looked at its first and last batch
-    only, has a link with an unknown `disorder_ms`: its newest message may be newer than `last_ms`.
-    Whoever needs to know has it read whole once; what was learned is kept while the partition is
-    open here. Cost: a ledger's bytes once, one ledger at a time; of each some numbers in memory.
+    only, has a segment with an unknown `disorder_ms`: its newest message may be newer than
+    `last_ms`. Whoever needs to know has it read whole once; what was learned is kept while the
+    partition is open here. Cost: a ledger's bytes once, one ledger at a time; of each some numbers
+    in memory.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -527,16 +538,16 @@ class LedgerTimes:
         self._known: dict[int, Contents] = {}
         self._turn = asyncio.Lock()
 
-    async def of(self, link: PartitionLedger) -> Contents:
+    async def of(self, segment: PartitionLedger) -> Contents:
         """What a closed ledger holds. Raises what reading it raises."""
         async with self._turn:  # of those who ask for the same ledger only the first one reads it
-            contents = self._known.get(link.ledger_id)
+            contents = self._known.get(segment.ledger_id)
             if contents is None:
-                contents = self._known[link.ledger_id] = await self._reader.contents_of(link)
+                contents = self._known[segment.ledger_id] = await self._reader.contents_of(segment)
             return contents
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger left the chain."""
+        """The ledger left the partition."""
         self._known.pop(ledger_id, None)
 
 

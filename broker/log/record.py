@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from octavo.broker.errors import BrokerError, TopicNotFound
-from octavo.broker.log.chain import Chain
+from octavo.broker.log.ledger_list import LedgerList
 from octavo.broker.types import PartitionName
 from octavo.metadata.offloads import same_to_owner, with_jobs_part_of
 from octavo.metadata.store import MetadataUnavailable, RecordExists, RecordNotFound, VersionConflict
@@ -30,9 +30,9 @@ from octavo.protocol.codes import Scope
 _RETRY_DELAY_S = 0.1
 
 
-def with_chain(record: PartitionRecord, chain: Chain) -> PartitionRecord:
+def with_ledgers(record: PartitionRecord, ledger_list: LedgerList) -> PartitionRecord:
     """`record` with these ledgers."""
-    return replace(record, ledgers=chain.links, trimmed_offset=chain.earliest_offset)
+    return replace(record, ledgers=ledger_list.segments, trimmed_offset=ledger_list.earliest_offset)
 
 
 class OwnershipLost(BrokerError):
@@ -48,7 +48,7 @@ class OwnershipLost(BrokerError):
 
 
 class PartitionRecordKeeper:
-    """`value` is the record as last read or written, `chain` its ledgers; `change` sets both."""
+    """`value` is the record as last read or written, `ledgers` its ledgers; `change` sets both."""
 
     def __init__(
         self, topics: TopicStore, name: PartitionName, timeout_ms: int, incarnation: str
@@ -61,7 +61,7 @@ class PartitionRecordKeeper:
         self._version = 0
         self._guard: str | None = None
         self.value = PartitionRecord()
-        self.chain = Chain()
+        self.ledgers = LedgerList()
 
     async def read(self) -> PartitionRecord:
         """The record as it stands, made by its first owner; to be called under the owner's claim.
@@ -136,7 +136,7 @@ class PartitionRecordKeeper:
 
     def _set(self, value: PartitionRecord) -> None:
         self.value = value
-        self.chain = Chain(value.ledgers, value.trimmed_offset)
+        self.ledgers = LedgerList(value.ledgers, value.trimmed_offset)
 
     async def _put(self, wanted: PartitionRecord) -> tuple[PartitionRecord, int]:
         """What stands there afterwards, and its version."""

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from octavo.broker.errors import CompactedViewUnreadable, MessageNotFound, NotOwner
-from octavo.broker.log.chain import Contents
 from octavo.broker.log.compacted_view import CompactedBatch, Hints, Room, View, batch_of
+from octavo.broker.log.ledger_list import Contents
 from octavo.broker.log.reader import OpenReaders
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.log import PartitionLog

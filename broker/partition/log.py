@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
 from octavo.broker.log.cache import PartitionTail, TailCache
-from octavo.broker.log.chain import end_offset, is_measured, measured
 from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.ledger_list import end_offset, is_measured, measured
 from octavo.broker.log.reader import LedgerTimes, LogReader, ReadAheadBudget
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.publisher import Publisher
@@ -56,7 +56,7 @@ class PartitionLog:
     @property
     def earliest_offset(self) -> int:
         """The first offset that retention has left."""
-        return self._record.chain.earliest_offset
+        return self._record.ledgers.earliest_offset
 
     @property
     def kept_from(self) -> int:
@@ -114,15 +114,15 @@ class PartitionLog:
     async def offset_at(self, time_ms: int, least: int = 0) -> int:
         """See `Partition.offset_at`. `least`: messages before that offset do not count."""
         passed = -1
-        # The chain of each moment: what follows a ledger that was trimmed meanwhile may be newer.
-        while (link := self._after(passed)) is not None:
-            passed = link.base_offset
-            if least >= (self.end_offset if link.count is None else end_offset(link)):
+        # The list of each moment: what follows a ledger that was trimmed meanwhile may be newer.
+        while (segment := self._after(passed)) is not None:
+            passed = segment.base_offset
+            if least >= (self.end_offset if segment.count is None else end_offset(segment)):
                 continue
             try:
-                found = await self._offset_in(link, time_ms, least)
+                found = await self._offset_in(segment, time_ms, least)
             except LedgerNotFound:
-                if self._record.chain.link_of(link.ledger_id) is not None:
+                if self._record.ledgers.segment_of(segment.ledger_id) is not None:
                     raise
                 continue  # retention has removed it meanwhile
             if found is not None:
@@ -130,23 +130,24 @@ class PartitionLog:
         return self.end_offset
 
     def _after(self, base_offset: int) -> PartitionLedger | None:
-        links = self._record.chain.links
-        place = bisect_right(links, base_offset, key=lambda link: link.base_offset)
-        return links[place] if place < len(links) else None
+        segments = self._record.ledgers.segments
+        place = bisect_right(segments, base_offset, key=lambda segment: segment.base_offset)
+        return segments[place] if place < len(segments) else None
 
-    async def _offset_in(self, link: PartitionLedger, time_ms: int, least: int) -> int | None:
-        if link.count is not None:
-            if not is_measured(link) and not is_only_copy(link.offload):  # an object's footer knows
-                link = measured(link, await self.times.of(link))
+    async def _offset_in(self, segment: PartitionLedger, time_ms: int, least: int) -> int | None:
+        if segment.count is not None:
+            # Of an object its footer knows.
+            if not is_measured(segment) and not is_only_copy(segment.offload):
+                segment = measured(segment, await self.times.of(segment))
         elif self._publisher is not None:
-            contents = self._publisher.contents_of(link.ledger_id)
-            link = replace(link, last_ms=contents.last_ms, disorder_ms=contents.disorder_ms)
-        if is_measured(link) and link.last_ms < time_ms:
+            contents = self._publisher.contents_of(segment.ledger_id)
+            segment = replace(segment, last_ms=contents.last_ms, disorder_ms=contents.disorder_ms)
+        if is_measured(segment) and segment.last_ms < time_ms:
             return None
-        return await self.reader.offset_at(time_ms, link, least)
+        return await self.reader.offset_at(time_ms, segment, least)
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger left the chain."""
+        """The ledger left the partition."""
         self.reader.forget(ledger_id)
         self.times.forget(ledger_id)
 

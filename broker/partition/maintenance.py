@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from octavo.broker.log.chain import RetentionPolicy
-from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_chain
+from octavo.broker.log.ledger_list import RetentionPolicy
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.publisher import Publisher
@@ -94,18 +94,18 @@ class Maintenance:
 
     async def _date(self, now_ms: int) -> None:
         """Have ledgers age whose messages do not say how old they are."""
-        if self._record.chain.dating(now_ms) is not self._record.chain:
+        if self._record.ledgers.dating(now_ms) is not self._record.ledgers:
             await self._record.change(
-                lambda record: with_chain(record, self._record.chain.dating(now_ms))
+                lambda record: with_ledgers(record, self._record.ledgers.dating(now_ms))
             )
 
-    async def _measure(self, link: PartitionLedger) -> None:
+    async def _measure(self, segment: PartitionLedger) -> None:
         """Have the record say how new a ledger's messages are; the next trim goes by that."""
         try:
-            contents = await self._log.times.of(link)
+            contents = await self._log.times.of(segment)
             await self._record.change(
-                lambda record: with_chain(
-                    record, self._record.chain.measuring(link.ledger_id, contents)
+                lambda record: with_ledgers(
+                    record, self._record.ledgers.measuring(segment.ledger_id, contents)
                 )
             )
         except OwnershipLost as error:
@@ -114,7 +114,7 @@ class Maintenance:
             # It stays until it can be read: what nobody knows the age of is kept.
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
-                "ledger_not_measured", ledger_id=link.ledger_id, reason=str(error), exc_info=bug
+                "ledger_not_measured", ledger_id=segment.ledger_id, reason=str(error), exc_info=bug
             )
         finally:
             self._measuring = None
@@ -128,7 +128,7 @@ class Maintenance:
         policy = RetentionPolicy(age_ms, settings.retention_bytes)
         if age_ms is not None and time is not None and not time.doubt:
             await self._date(time.date_ms)
-        before = self._record.chain
+        before = self._record.ledgers
         unknown = before.to_measure(policy, now_ms, open_bytes)
         if unknown is not None and self._measuring is None:
             # It takes as long as reading the ledger: others are not kept waiting for that.
@@ -156,16 +156,16 @@ class Maintenance:
             # the record is being written none may.
             limits = [self._subscriptions.oldest_unacked(), scanned_from]
             limit = min((offset for offset in limits if offset is not None), default=None)
-            chain = self._record.chain.trimming(policy, now_ms, open_bytes, limit)
-            self._log.leave(chain.earliest_offset)
-            return with_chain(record, chain)
+            ledger_list = self._record.ledgers.trimming(policy, now_ms, open_bytes, limit)
+            self._log.leave(ledger_list.earliest_offset)
+            return with_ledgers(record, ledger_list)
 
         await self._record.change(trimmed)
         # Only now that no record names them may they go.
-        for ledger_id in before.dropped_in(self._record.chain):
+        for ledger_id in before.dropped_in(self._record.ledgers):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
             self._log.forget(ledger_id)
-            link = before.link_of(ledger_id)
-            if link is not None and is_only_copy(link.offload):
+            segment = before.segment_of(ledger_id)
+            if segment is not None and is_only_copy(segment.offload):
                 continue  # the next offload removes an object that no record names
             await delete_quietly(self._context.ledgers, ledger_id)

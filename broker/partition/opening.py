@@ -7,8 +7,8 @@
 
 Fencing comes before reading: after step 2 nothing can be added to what step 3 sees. If somebody
 else changed the record meanwhile, step 4 fails and all begins anew (LedgerChaining: of two who
-take over at once, one chain wins). A crash anywhere leaves at most ledgers that no record names,
-and these are found (log/leftover.py).
+take over at once, one wins). A crash anywhere leaves at most ledgers that no record names, and
+these are found (log/leftover.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import structlog
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import PartitionUnavailable
-from octavo.broker.log.chain import Chain, Contents
+from octavo.broker.log.ledger_list import Contents, LedgerList
 from octavo.broker.log.reader import LogReader
-from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_chain
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.format import State, snapshot
 from octavo.broker.state.log import (
@@ -134,12 +134,12 @@ class PartitionOpener:
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
             contents = await self._measure(recovered)
-            chain = self._closing(self._record.chain, contents)
+            ledger_list = self._closing(self._record.ledgers, contents)
             upto = known_upto if known_upto is not None else state.producers_upto
-            table = await self._producers(producers, state, chain, upto)
+            table = await self._producers(producers, state, ledger_list, upto)
             state_writer = None if new_state is None else await new_state
             if state_writer is not None:
-                await self._write_state(state_writer, state, table, chain.end_offset)
+                await self._write_state(state_writer, state, table, ledger_list.end_offset)
             writer = await new
         except BaseException:
             self._spawn(self._discard(new, new_state))
@@ -154,8 +154,8 @@ class PartitionOpener:
                     if made is not None:
                         let_go(made)
             raise
-        for ledger_id in Chain(record.ledgers, record.trimmed_offset).dropped_in(
-            self._record.chain
+        for ledger_id in LedgerList(record.ledgers, record.trimmed_offset).dropped_in(
+            self._record.ledgers
         ):
             self._spawn(delete_quietly(self._ledgers, ledger_id))
         if state_ledger is not None:
@@ -164,7 +164,7 @@ class PartitionOpener:
 
     async def _close_last(self) -> LedgerMetadata | None:
         """Step 2: after this nobody adds to the newest ledger any more."""
-        last = self._record.chain.last
+        last = self._record.ledgers.last
         if last is None or last.count is not None:
             return None
         return await self._ledgers.recover(last.ledger_id)
@@ -178,7 +178,7 @@ class PartitionOpener:
             return None
         if recovered.last_entry < 0:
             return Contents()
-        closed = replace(self._record.chain.links[-1], count=0)
+        closed = replace(self._record.ledgers.segments[-1], count=0)
         first = await self._reader.header(closed, 0)
         last = await self._reader.header(closed, recovered.last_entry)
         return Contents(
@@ -191,27 +191,29 @@ class PartitionOpener:
             0 if recovered.last_entry == 0 else -1,
         )
 
-    def _closing(self, chain: Chain, contents: Contents | None) -> Chain:
-        """`chain` with its newest ledger closed."""
-        return chain if contents is None else chain.closing_last(contents, self._clock())
+    def _closing(self, ledger_list: LedgerList, contents: Contents | None) -> LedgerList:
+        """`ledger_list` with its newest ledger closed."""
+        return (
+            ledger_list if contents is None else ledger_list.closing_last(contents, self._clock())
+        )
 
     async def _producers(
-        self, known: ProducerTable | None, state: State, chain: Chain, upto: int
+        self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
     ) -> ProducerTable:
         """Producers as of `upto`, and what the batches since then say."""
         table = ProducerTable(self._config.producers_max)
         for producer in known.snapshot() if known is not None else state.producers.values():
             table.restore(producer)
-        for link in chain.links:
+        for segment in ledger_list.segments:
             # What was spliced has no sequences, and may be long.
-            if not link.spliced and link.base_offset + (link.count or 0) > upto:
-                await self._scan(table, link, max(upto, link.base_offset))
+            if not segment.spliced and segment.base_offset + (segment.count or 0) > upto:
+                await self._scan(table, segment, max(upto, segment.base_offset))
         return table
 
-    async def _scan(self, table: ProducerTable, link: PartitionLedger, start: int) -> None:
-        first_entry = await self._reader.entry_of(link, start)
-        for _, header in await self._reader.headers_from(link, first_entry):
-            offset = link.base_offset + header.base_offset
+    async def _scan(self, table: ProducerTable, segment: PartitionLedger, start: int) -> None:
+        first_entry = await self._reader.entry_of(segment, start)
+        for _, header in await self._reader.headers_from(segment, first_entry):
+            offset = segment.base_offset + header.base_offset
             if header.producer_id >= 0 and header.base_sequence >= 0 and offset >= start:
                 table.accept(
                     header.producer_id,
@@ -251,9 +253,9 @@ class PartitionOpener:
             assert record is before or own, "nobody else uses the record before it is open"
             state_ledger = record.state_ledger if state_writer is None else state_writer.ledger_id
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
-            # The chain of this moment: the owner may have trimmed it while its ledger was reopened.
-            chain = self._closing(Chain(record.ledgers, record.trimmed_offset), contents)
-            return with_chain(changed, chain.appending(writer.ledger_id))
+            # As it is now: the owner may have trimmed it while its ledger was reopened.
+            ledger_list = self._closing(LedgerList(record.ledgers, record.trimmed_offset), contents)
+            return with_ledgers(changed, ledger_list.appending(writer.ledger_id))
 
         await self._record.change(make)
 

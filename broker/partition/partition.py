@@ -32,7 +32,7 @@ from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
 from octavo.broker.partition.opening import Opened, PartitionOpener
-from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.partition.splicing import Splicer
 from octavo.broker.state.format import Op, snapshot
@@ -147,9 +147,12 @@ class Partition:
             epoch=self.epoch,
             earliest_offset=self.earliest_offset,
             next_offset=self.next_offset,
-            stored_bytes=self._record.chain.closed_bytes + open_bytes,
+            stored_bytes=self._record.ledgers.closed_bytes + open_bytes,
             pending_bytes=0 if publisher is None else publisher.inflight_bytes,
-            ledgers=tuple((link.ledger_id, link.base_offset) for link in self._record.chain.links),
+            ledgers=tuple(
+                (segment.ledger_id, segment.base_offset)
+                for segment in self._record.ledgers.segments
+            ),
             last_add_confirmed=-1 if segment is None else segment.last_entry,
             producers=0 if publisher is None else len(publisher.stored_producers),
             subscriptions=self._subscriptions.stats(),
@@ -311,9 +314,9 @@ class Partition:
         self._lost(NotOwner(f"{self.name}: {why}"))
 
     def _begin(self, opened: Opened) -> None:
-        link = self._record.chain.last
-        assert link is not None
-        segment = Segment(opened.writer, link.base_offset, self._context.clock(), released=True)
+        last = self._record.ledgers.last
+        assert last is not None
+        segment = OpenSegment(opened.writer, last.base_offset, self._context.clock(), released=True)
         self._publisher = Publisher(
             self.name, self._config, segment, opened.producers, self._log.renew_tail(),
             self._log.index, self._confirmed, self._publisher_failed,

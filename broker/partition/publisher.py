@@ -28,8 +28,8 @@ from octavo.broker.errors import (
     PublishOutcomeUnknown,
 )
 from octavo.broker.log.cache import CachedBatch, PartitionTail
-from octavo.broker.log.chain import Contents, RolloverPolicy
 from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.ledger_list import Contents, RolloverPolicy
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.log import let_go
@@ -45,7 +45,7 @@ _WAITING_FACTOR = 4
 _LAST_ANSWERS_S = 2.0
 
 
-class Segment:
+class OpenSegment:
     """The publisher's view of one ledger."""
 
     __slots__ = (
@@ -93,7 +93,7 @@ class _Job:
         self.future = future
         self.size = len(batch)
         self.first_offset = self.entry_id = -1
-        self.segment: Segment | None = None
+        self.segment: OpenSegment | None = None
         self.stored = False
         self.sequence: tuple[int, int, int, int] | None = None
         """Producer, epoch, first sequence, count; None when it does not number its messages."""
@@ -118,7 +118,7 @@ class Publisher:
         self,
         name: PartitionName,
         config: BrokerConfig,
-        segment: Segment,
+        segment: OpenSegment,
         producers: ProducerTable,
         tail: PartitionTail,
         index: EntryIndex,
@@ -181,7 +181,7 @@ class Publisher:
         self._until_confirmed.append((offset, done))
         await done
 
-    def switch_to(self, segment: Segment) -> None:
+    def switch_to(self, segment: OpenSegment) -> None:
         """From now on batches go to another ledger.
 
         It starts at `next_offset`, or after what is spliced in between.
@@ -207,7 +207,7 @@ class Publisher:
         segment = self._segment_of(ledger_id)
         return Contents() if segment is None else segment.contents
 
-    def _listen_to(self, segment: Segment) -> None:
+    def _listen_to(self, segment: OpenSegment) -> None:
         """A writer may end while nothing is added: what bookies do not confirm yet they never will.
 
         Readers wait for that, so the ledger is to be closed and another begun without an add.
@@ -218,7 +218,7 @@ class Publisher:
         if isinstance(event, Ended):
             self.fail(event.error)
 
-    def _segment_of(self, ledger_id: int) -> Segment | None:
+    def _segment_of(self, ledger_id: int) -> OpenSegment | None:
         for segment in (self.segment, self._previous):
             if segment.writer.ledger_id == ledger_id:
                 return segment
@@ -241,7 +241,7 @@ class Publisher:
         for segment in (self._previous, self.segment):
             let_go(segment.writer)
 
-    def release(self, segment: Segment, tail: PartitionTail | None = None) -> None:
+    def release(self, segment: OpenSegment, tail: PartitionTail | None = None) -> None:
         """The partition's record names this ledger: what it has confirmed may be answered.
 
         `tail`, empty, when ledgers were spliced in before it: the old one cannot go on after them.
@@ -388,7 +388,7 @@ class Publisher:
             self._pump()
         self._on_confirmed(size, entries)
 
-    def _confirm(self, job: _Job, segment: Segment) -> None:
+    def _confirm(self, job: _Job, segment: OpenSegment) -> None:
         header, first = job.header, job.first_offset
         assert first == self.confirmed_offset, "confirmations come in the order of the offsets"
         self.confirmed_offset = first + header.record_count

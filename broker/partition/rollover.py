@@ -8,7 +8,7 @@
     6. answers of the new one may go out
 
 A splice is the same with closed ledgers between the old one and the new, which step 5 names as well
-(bulkload/rules.py); the old one may then be empty, and leaves the chain.
+(bulkload/rules.py); the old one may then be empty, and leaves the list.
 
 A crash after 2 leaves a ledger that no record names (log/leftover.py): nothing in it was answered.
 If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails, and the new
@@ -26,9 +26,9 @@ import structlog
 
 from octavo.broker.errors import NotOwner, PartitionUnavailable
 from octavo.broker.log.cache import PartitionTail
-from octavo.broker.log.chain import RolloverPolicy
-from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_chain
-from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.broker.log.ledger_list import RolloverPolicy
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
+from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.state.log import create_ledger, delete_quietly, discard
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
@@ -175,7 +175,7 @@ class Rollover:
         publisher, old = self._publisher, self._publisher.segment
         old_end = publisher.next_offset
         base = old_end + sum(one.count for one in insertion.ledgers)
-        segment = Segment(new, base, self._clock(), released=False)
+        segment = OpenSegment(new, base, self._clock(), released=False)
         publisher.switch_to(segment)
         may_be_named = False
         try:
@@ -202,13 +202,13 @@ class Rollover:
         publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
 
     def _joined(
-        self, record: PartitionRecord, old: Segment, new: LedgerWriter, insertion: Insertion
+        self, record: PartitionRecord, old: OpenSegment, new: LedgerWriter, insertion: Insertion
     ) -> PartitionRecord:
         now_ms = self._clock()
-        chain = self._record.chain.closing_last(old.contents, now_ms)
+        ledger_list = self._record.ledgers.closing_last(old.contents, now_ms)
         if insertion.ledgers:
-            chain = chain.splicing(insertion.ledgers, now_ms)
-        joined = with_chain(record, chain.appending(new.ledger_id))
+            ledger_list = ledger_list.splicing(insertion.ledgers, now_ms)
+        joined = with_ledgers(record, ledger_list.appending(new.ledger_id))
         return replace(joined, transactions={**insertion.marks(record.transactions)})
 
 

@@ -98,6 +98,6 @@ class Splicer:
         name = tuple(self._name)
         for part in record.parts:
             if (part.namespace, part.topic, part.partition) == name:
-                link = self._record.chain.link_of(part.ledgers[0].ledger_id)
-                return None if link is None else link.base_offset
+                segment = self._record.ledgers.segment_of(part.ledgers[0].ledger_id)
+                return None if segment is None else segment.base_offset
         return None

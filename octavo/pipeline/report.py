@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.broker.log.chain import Chain, RetentionPolicy
+from octavo.broker.log.ledger_list import LedgerList, RetentionPolicy
 from octavo.metadata.topics import PartitionLedger, PartitionRecord, TopicSettings
 from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.report_page import page
@@ -121,8 +121,8 @@ def expired_links(
     if chain_findings("", record):
         return []
     policy = RetentionPolicy(settings.retention_ms, settings.retention_bytes)
-    chain = Chain(record.ledgers, record.trimmed_offset)
-    kept = chain.trimming(policy, now_ms).links
+    ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
+    kept = ledger_list.trimming(policy, now_ms).segments
     return list(record.ledgers[: len(record.ledgers) - len(kept)])
 
 

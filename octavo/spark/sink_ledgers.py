@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from octavo.broker.bulkload.rules import BATCH_KEY, KIND, KIND_KEY, PARTITION_KEY, TRANSACTION_KEY
-from octavo.broker.log.chain import Contents
+from octavo.broker.log.ledger_list import Contents
 from octavo.ledger.errors import LedgerError
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.together import all_of

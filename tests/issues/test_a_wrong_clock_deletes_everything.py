@@ -20,7 +20,7 @@ import pytest
 from octavo.broker.broker import Broker
 from octavo.broker.clock.deletion_clock import ClockLimits
 from octavo.broker.clock.timekeeper import Timekeeper
-from octavo.broker.log.chain import Chain, Contents, RetentionPolicy
+from octavo.broker.log.ledger_list import Contents, LedgerList, RetentionPolicy
 from octavo.broker.partition.partition import Partition
 from octavo.metadata.clock import ClockRecord, Written
 from tests.support.broker_cluster import (
@@ -44,7 +44,7 @@ async def filled(brokers: BrokerCluster, *ages_days: float) -> tuple[Broker, Par
     for number, age in enumerate(ages_days, 1):
         stamp = -1 if age == float("inf") else brokers.clock.now_ms - int(age * DAY_MS)
         await partition.publish(batch(1, time_ms=stamp))
-        await until(lambda n=number: len(partition._record.chain.links) > n, "a roll-over")
+        await until(lambda n=number: len(partition._record.ledgers.segments) > n, "a roll-over")
     await until(lambda: broker.deletion_time() is not None, "the store was heard")
     return broker, partition
 
@@ -135,7 +135,7 @@ async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path
         assert not believes(broker)
         await until(lambda: believes(broker), "it has stayed so for long enough")
         await partition.publish(batch(1, time_ms=-1))
-        await until(lambda: len(partition._record.chain.links) > 1, "a roll-over")
+        await until(lambda: len(partition._record.ledgers.segments) > 1, "a roll-over")
         await partition.maintain()
         brokers.clock.now_ms += 8 * DAY_MS
         await broker.confirm_clock()
@@ -149,10 +149,10 @@ async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path
 
 def test_a_doubted_time_dates_nothing() -> None:
     """Pure: what says of no time ages from the time that was written down, and by no other."""
-    chain = Chain().appending(1).closing_last(Contents(1, 1, -1, -1), 5).appending(2)
+    ledger_list = LedgerList().appending(1).closing_last(Contents(1, 1, -1, -1), 5).appending(2)
     policy = RetentionPolicy(100, None)
-    assert chain.trimming(policy, 10**15) is chain
-    dated = chain.dating(1_000)
+    assert ledger_list.trimming(policy, 10**15) is ledger_list
+    dated = ledger_list.dating(1_000)
     assert dated.dating(2_000) is dated, "once"
     assert dated.trimming(policy, 1_100) is dated
     assert dated.trimming(policy, 1_101).earliest_offset == 1

@@ -38,13 +38,15 @@ async def test_the_first_as_new_that_a_compacted_read_gives(tmp_path: Path, batc
             Record(key.encode(), b"%d" % offset, (), time_ms)
             for offset, (key, time_ms) in enumerate(zip(KEYS, TIMES, strict=True))
         ]
-        links = partition._record.chain.links
+        links = partition._record.ledgers.segments
         for at in range(0, len(records), batch):
             await partition.publish(build_batch(records[at : at + batch]))
             if batch == 1 and at % 2:
                 before = len(links)
-                await until(lambda n=before: len(partition._record.chain.links) > n, "a roll-over")
-                links = partition._record.chain.links
+                await until(
+                    lambda n=before: len(partition._record.ledgers.segments) > n, "a roll-over"
+                )
+                links = partition._record.ledgers.segments
         topics = TopicStore(running.store)
         for horizon in range(len(TIMES) + 1):
             newest = {record.key: offset for offset, record in enumerate(records[:horizon])}

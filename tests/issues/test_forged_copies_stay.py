@@ -55,7 +55,7 @@ async def test_one_bad_copy_is_repaired_from_the_others(
                     await asyncio.sleep(0.01)
         looked: Any = partition
         log = looked._log.reader
-        reader = await log._reader(log._record.chain.find(0))
+        reader = await log._reader(log._record.ledgers.find(0))
         reader._sticky = metadata.fragments[0].bookies.index("b1")
         assert await values(partition) == EXPECTED
         async with asyncio.timeout(30):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from octavo.broker.log.chain import Chain
 from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.ledger_list import LedgerList
 from octavo.broker.log.reader import LogReader, ReadAheadBudget
 from octavo.broker.types import PartitionName
 from octavo.ledger.read.open_batch import opening
@@ -31,17 +31,17 @@ async def test_the_end_of_a_ledger_that_was_closed_meanwhile() -> None:
         opened.append(ledger_id)
         return ClosedReader()
 
-    record: Any = SimpleNamespace(chain=Chain((PartitionLedger(1, 0),)))
+    record: Any = SimpleNamespace(ledgers=LedgerList((PartitionLedger(1, 0),)))
     ledgers: Any = SimpleNamespace(open=open_ledger)
     written = {1: 7}
     reader = LogReader(
         PartitionName("public", "t", 0), ledgers, record, EntryIndex(), ReadAheadBudget(1),
         lambda ledger_id: written.get(ledger_id, -1), opening,
     )  # fmt: skip
-    link = record.chain.find(0)
+    link = record.ledgers.find(0)
     assert await reader._last_entry_of(link) == 7
     written = {3: 0}
-    record.chain = Chain(
+    record.ledgers = LedgerList(
         (PartitionLedger(1, 0, 4), PartitionLedger(2, 4, 2), PartitionLedger(3, 6))
     )
     assert await reader._last_entry_of(link) == 3, "what the record says now, not what it said"

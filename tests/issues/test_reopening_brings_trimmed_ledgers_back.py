@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from octavo.broker.log.chain import RetentionPolicy
-from octavo.broker.log.record import with_chain
+from octavo.broker.log.ledger_list import RetentionPolicy
+from octavo.broker.log.record import with_ledgers
 from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
 
 
@@ -22,24 +22,24 @@ async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:
         partition = await owned(running.broker, name)
         for number in range(1, 3):
             await partition.publish(batch(1, time_ms=brokers.clock.now_ms))
-            await until(lambda n=number: len(partition._record.chain.links) > n, "a roll-over")
+            await until(lambda n=number: len(partition._record.ledgers.segments) > n, "a roll-over")
         await partition.publish(batch(1, time_ms=brokers.clock.now_ms))
         await partition._rollover.cancel()  # type: ignore[union-attr]
         record, opener = partition._record, partition._opener
-        before = [link.ledger_id for link in record.chain.links]
+        before = [link.ledger_id for link in record.ledgers.segments]
         policy = RetentionPolicy(None, 0)
         measure: Any = opener._measure
 
         async def measure_while_it_is_trimmed(recovered: Any) -> Any:
             found = await measure(recovered)
             await record.change(
-                lambda value: with_chain(value, record.chain.trimming(policy, 2**60, 0, None))
+                lambda value: with_ledgers(value, record.ledgers.trimming(policy, 2**60, 0, None))
             )
             return found
 
         opener._measure = measure_while_it_is_trimmed  # type: ignore[method-assign]
         opened = await opener.reopen(partition._publisher.stored_producers, 3)
-        after = [link.ledger_id for link in record.chain.links]
+        after = [link.ledger_id for link in record.ledgers.segments]
         assert after == [before[-1], opened.writer.ledger_id]
-        assert record.chain.earliest_offset == 2
+        assert record.ledgers.earliest_offset == 2
         await opened.writer.close()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.broker.log.chain import Contents
-from octavo.broker.log.record import with_chain
+from octavo.broker.log.ledger_list import Contents
+from octavo.broker.log.record import with_ledgers
 from octavo.broker.partition.partition import Partition
 from octavo.ledger.errors import LedgerError
 from octavo.metadata.topics import PartitionLedger
@@ -47,7 +47,7 @@ async def kept_up(partition: Partition) -> None:
 
 
 def oldest(partition: Partition) -> PartitionLedger:
-    return partition._record.chain.links[0]
+    return partition._record.ledgers.segments[0]
 
 
 async def test_fresh_messages_between_old_ones_stay(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ async def test_what_an_older_version_wrote_is_not_believed(tmp_path: Path) -> No
         partition = await taken_over(brokers, 400, 0, 400)
         wrong = Contents(3, 0, 0, brokers.clock.now_ms - 400 * DAY_MS, -1)
         await partition._record.change(
-            lambda record: with_chain(
-                record, partition._record.chain.measuring(oldest(partition).ledger_id, wrong)
+            lambda record: with_ledgers(
+                record, partition._record.ledgers.measuring(oldest(partition).ledger_id, wrong)
             )
         )
         await kept_up(partition)

@@ -16,7 +16,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.log.chain import Contents
+from octavo.broker.log.ledger_list import Contents
 from octavo.broker.partition.partition import Partition
 from octavo.ledger.offload.format import GROUP_ENTRIES_MAX, About, ObjectFile, ObjectWriter
 from octavo.ledger.offload.offloaded import OffloadedReader
@@ -154,11 +154,11 @@ async def test_open_rolled_over_and_taken_over(tmp_path: Path) -> None:
         for number, time_ms in enumerate(TIMES):
             await partition.publish(build_batch([Record(b"k", b"v", (), time_ms)]))
             if number == 3:
-                await until(lambda: len(partition._record.chain.links) > 1, "a roll-over")
+                await until(lambda: len(partition._record.ledgers.segments) > 1, "a roll-over")
         await ask_all(brokers, partition, expected)
         await first.vanish()
         taken = await owned((await brokers.start("B")).broker, name)
-        assert [link.disorder_ms for link in taken._record.chain.links] == [90, -1, -1]
+        assert [link.disorder_ms for link in taken._record.ledgers.segments] == [90, -1, -1]
         await ask_all(brokers, taken, expected)
         # What `from=` and a subscription's seek are resolved by.
         assert [await taken.resolve(time_ms=one) for one in (100, 101, 121)] == [0, 2, 6]

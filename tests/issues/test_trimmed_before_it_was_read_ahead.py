@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import OffsetTrimmed
-from octavo.broker.log.chain import Chain
+from octavo.broker.log.ledger_list import LedgerList
 from octavo.broker.log.reader import LogReader, ReadAheadBudget
 from octavo.broker.types import PartitionName
 from octavo.metadata.topics import PartitionLedger
@@ -21,7 +21,7 @@ from octavo.metadata.topics import PartitionLedger
 
 async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
     links = [PartitionLedger(ledger_id, 10 * ledger_id, 10) for ledger_id in range(3)]
-    record: Any = SimpleNamespace(chain=Chain(tuple(links)))
+    record: Any = SimpleNamespace(ledgers=LedgerList(tuple(links)))
     unused: Any = None
     reader = LogReader(
         PartitionName("public", "t", 0),
@@ -33,7 +33,7 @@ async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
         unused,
     )
     reader._read_ahead(5)
-    record.chain = Chain(tuple(links[1:]), trimmed_to=10)
+    record.ledgers = LedgerList(tuple(links[1:]), trimmed_to=10)
     with pytest.raises(OffsetTrimmed) as caught:
         await reader._chunk(5, 100)
     assert caught.value.earliest == 10

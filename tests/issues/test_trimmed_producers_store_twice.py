@@ -53,7 +53,7 @@ async def test_what_came_while_the_producers_were_written_is_not_trimmed(tmp_pat
         ]
 
         def newest_begins_at(offset: int) -> bool:
-            return partition._record.chain.links[-1].base_offset == offset
+            return partition._record.ledgers.segments[-1].base_offset == offset
 
         async def publish(first: int, stop: int) -> None:
             for one in numbered[first:stop]:

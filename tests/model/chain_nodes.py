@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from octavo.broker.log.chain import Chain
+from octavo.broker.log.ledger_list import LedgerList
 from octavo.metadata.topics import PartitionRecord
 from tests.model.broker_life import Batch, Chained, Event, Life, chained
 from tests.model.world import Message, Mood, Node, Nodes
@@ -95,10 +95,12 @@ class RecordStore(Node):
             self.owner = sender
         assert after.epoch in (before.epoch, before.epoch + 1), "an epoch was left out"
         assert sender == self.owner, f"{sender} changed the list in the epoch of {self.owner}"
-        known = {link.ledger_id: link for link in after.ledgers}
-        for link in before.ledgers:
-            if link.count is not None:
-                assert known.get(link.ledger_id) == link, f"closed L{link.ledger_id} changed"
+        known = {segment.ledger_id: segment for segment in after.ledgers}
+        for segment in before.ledgers:
+            if segment.count is not None:
+                assert known.get(segment.ledger_id) == segment, (
+                    f"closed L{segment.ledger_id} changed"
+                )
 
     def ignores(self, message: Message, sender: Any) -> bool:
         if message.method == "read":
@@ -180,16 +182,16 @@ def check(nodes: Nodes) -> str | None:
     """S9: what was acked stands in the log, at its offset; the log's ledgers are there."""
     record: PartitionRecord = nodes["record"].value.record
     ledgers: Ledgers = nodes["ledgers"]
-    chain = Chain(record.ledgers, record.trimmed_offset)
+    ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
     log: dict[int, str] = {}
-    for link in chain.links:
-        kept = ledgers.kept[link.ledger_id]
+    for segment in ledger_list.segments:
+        kept = ledgers.kept[segment.ledger_id]
         if kept.deleted:
-            return f"S9: ledger {link.ledger_id} is part of the log and was deleted"
-        if link.count is not None and (not kept.closed or len(kept.entries) != link.count):
-            return f"S9: the list says that ledger {link.ledger_id} has {link.count} entries"
+            return f"S9: ledger {segment.ledger_id} is part of the log and was deleted"
+        if segment.count is not None and (not kept.closed or len(kept.entries) != segment.count):
+            return f"S9: the list says that ledger {segment.ledger_id} has {segment.count} entries"
         for batch in kept.entries:
-            log[link.base_offset + batch.base_offset] = batch.text
+            log[segment.base_offset + batch.base_offset] = batch.text
     for node in nodes.values():
         if isinstance(node, Broker):
             for offset, text in node.acked:

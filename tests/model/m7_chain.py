@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.opening import PartitionOpener
-from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.metadata.store import VersionConflict
 from octavo.metadata.topics import PartitionRecord
 from tests.model.chain_nodes import Broker, Ledgers, RecordStore, all_served, check
@@ -36,7 +36,7 @@ async def overwrite(
 
 async def look_only(self: PartitionOpener) -> Any:
     """The last ledger is measured, but its owner is not fenced."""
-    last = self._record.chain.last
+    last = self._record.ledgers.last
     if last is None or last.count is not None:
         return None
     return await self._ledgers.look(last.ledger_id)  # type: ignore[attr-defined]
@@ -45,7 +45,7 @@ async def look_only(self: PartitionOpener) -> Any:
 _switch_to = Publisher.switch_to
 
 
-def answer_at_once(self: Publisher, segment: Segment) -> None:
+def answer_at_once(self: Publisher, segment: OpenSegment) -> None:
     """What the new ledger stores is answered before the record names it."""
     _switch_to(self, segment)
     segment.released = True

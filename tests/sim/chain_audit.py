@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from octavo.broker.log.chain import is_measured
+from octavo.broker.log.ledger_list import is_measured
 from octavo.broker.types import PartitionName
 from octavo.metadata.clock import CLOCK_PATH
 from octavo.metadata.offloads import same_to_owner

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from octavo.broker.log.chain import end_offset
+from octavo.broker.log.ledger_list import end_offset
 from octavo.metadata.clock import ClockRecord
 from octavo.metadata.topic_records import PartitionLedger, decode_record
 from tests.sim.metadata_tree import Change

@@ -26,7 +26,7 @@ _VIEWS = ("values", "items", "keys")
 _FIXED = (
     "self.config.directories",
     "self._all",  # the journals of a bookie
-    "self._record.chain.links",  # a tuple
+    "self._record.ledgers.segments",  # a tuple
     "self._logs.log_ids",  # a list of its own for each who asks
 )
 """What nobody changes."""

@@ -107,11 +107,11 @@ BUGS = (
         """What is left afterwards has to hold the bytes to keep; the edit looks at what was there
         before.""",
         "retention",
-        "unit/broker/test_chain.py",
+        "unit/broker/test_ledger_list.py",
         (
             Edit(
-                "octavo.broker.log.chain:Chain._covered_from",
-                "total - link.bytes >= policy.payload_bytes",
+                "octavo.broker.log.ledger_list:LedgerList._covered_from",
+                "total - segment.bytes >= policy.payload_bytes",
                 "total >= policy.payload_bytes",
             ),
         ),
@@ -343,9 +343,9 @@ BUGS = (
         "issues/test_a_wrong_clock_deletes_everything.py",
         (
             Edit(
-                "octavo.broker.log.chain:is_older",
-                "max(link.aging_since_ms, stamped_ms)",
-                "link.aging_since_ms",
+                "octavo.broker.log.ledger_list:is_older",
+                "max(segment.aging_since_ms, stamped_ms)",
+                "segment.aging_since_ms",
             ),
         ),
     ),

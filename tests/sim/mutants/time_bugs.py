@@ -72,9 +72,9 @@ MUTANTS = (
         "messages without timestamps, retention by time",
         (
             Edit(
-                "octavo.broker.log.chain:is_older",
-                "is_measured(link) and link.first_ms >= 0 and now_ms",
-                "is_measured(link) and now_ms",
+                "octavo.broker.log.ledger_list:is_older",
+                "is_measured(segment) and segment.first_ms >= 0 and now_ms",
+                "is_measured(segment) and now_ms",
             ),
         ),
         profile="topic",
@@ -108,7 +108,7 @@ MUTANTS = (
         "timestamps out of order, lookups by time",
         (
             Edit(
-                "octavo.broker.log.chain:Contents.plus",
+                "octavo.broker.log.ledger_list:Contents.plus",
                 "max(self.disorder_ms, self.last_ms - newest)",
                 "max(0, self.last_ms - newest)",
             ),

@@ -98,7 +98,7 @@ async def test_a_change_takes_effect_once_whatever_is_lost(faults: list[str]) ->
     topics.faults = list(faults)
     await keeper.change(with_ledger(5))
     assert topics.version == 1
-    assert keeper.chain.last == PartitionLedger(5, 0)
+    assert keeper.ledgers.last == PartitionLedger(5, 0)
     await keeper.change(lambda record: replace(record, epoch=9))
     assert (topics.version, topics.record) == (2, keeper.value)
 
@@ -198,9 +198,9 @@ async def test_an_offload_beside_the_owner_disturbs_neither(faults: list[str]) -
     assert [link.ledger_id for link in keeper.value.ledgers] == [5, 6]
     assert keeper.value.ledgers[0].offload is not None
     offload_in(topics, 5, "dropped")
-    assert keeper.chain.links[0].offload == OffloadRecord("u", "offloaded", "x")
+    assert keeper.ledgers.segments[0].offload == OffloadRecord("u", "offloaded", "x")
     await keeper.look()
-    assert keeper.chain.links[0].offload == OffloadRecord("u", "dropped", "x")
+    assert keeper.ledgers.segments[0].offload == OffloadRecord("u", "dropped", "x")
     await keeper.change(lambda record: replace(record, epoch=9))
     assert topics.record == keeper.value
 

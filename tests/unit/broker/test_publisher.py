@@ -18,7 +18,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.entry_index import EntryIndex
-from octavo.broker.partition.publisher import Publisher, Segment
+from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.types import PartitionName, Published
 from octavo.ledger.actions import Closed, Ended
@@ -83,8 +83,8 @@ class Bench:
         )
 
     @staticmethod
-    def segment(writer: Any, base: int, *, released: bool = True) -> Segment:
-        return Segment(writer, base, 0, released=released)
+    def segment(writer: Any, base: int, *, released: bool = True) -> OpenSegment:
+        return OpenSegment(writer, base, 0, released=released)
 
     def publish(
         self, count: int = 1, expected: int | None = None, sequence: int = -1, size: int = 1

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import PublishOutcomeUnknown
-from octavo.broker.log.chain import Chain
+from octavo.broker.log.ledger_list import LedgerList
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.rollover import Rollover
 from octavo.ledger.errors import NotEnoughBookies, OutcomeUnknown
@@ -41,7 +41,7 @@ class Record:
     def __init__(self, said: list[str]) -> None:
         self.said = said
         self.value = PartitionRecord()
-        self.chain = Chain((PartitionLedger(1, 100),), 100)
+        self.ledgers = LedgerList((PartitionLedger(1, 100),), 100)
         self.error: OctavoError | None = None
 
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from octavo.broker.bulkload import rules
 from octavo.broker.bulkload.rules import Standing
 from octavo.broker.errors import BatchBegun, TransactionAborted
-from octavo.broker.log.chain import Chain, Contents
+from octavo.broker.log.ledger_list import Contents, LedgerList
 from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
 from octavo.metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
@@ -38,7 +38,7 @@ class Transactions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.record = TransactionRecord()
-        self.chains = [Chain().appending(-1 - n) for n in range(PARTITIONS)]
+        self.lists = [LedgerList().appending(-1 - n) for n in range(PARTITIONS)]
         self.marks: list[Mapping[str, int]] = [{} for _ in range(PARTITIONS)]
         self.next_ledger = 1
         self.offers: list[tuple[int, tuple[TransactionPart, ...]]] = []
@@ -55,7 +55,7 @@ class Transactions(RuleBasedStateMachine):
         return rules.mark_of("id", self.record)
 
     def is_there(self, ledger_id: int) -> bool:
-        return any(chain.link_of(ledger_id) for chain in self.chains)
+        return any(ledger_list.segment_of(ledger_id) for ledger_list in self.lists)
 
     @rule()
     def forget(self) -> None:
@@ -149,9 +149,9 @@ class Transactions(RuleBasedStateMachine):
         found = rules.part_of(self.record, batch, "public", "t", number)
         if found is None or rules.is_spliced(self.marks[number], self.mark, batch):
             return
-        chain = self.chains[number].closing_last(Contents(1, 10, 5, 9), 0)
-        chain = chain.splicing(found.ledgers, 0)
-        self.chains[number] = chain.appending(-100 - self.next_ledger)
+        ledger_list = self.lists[number].closing_last(Contents(1, 10, 5, 9), 0)
+        ledger_list = ledger_list.splicing(found.ledgers, 0)
+        self.lists[number] = ledger_list.appending(-100 - self.next_ledger)
         self.next_ledger += 1
         self.marks[number] = rules.marking(self.marks[number], self.mark, batch, ())
 
@@ -186,8 +186,8 @@ class Transactions(RuleBasedStateMachine):
     def nothing_twice_and_nothing_undecided(self) -> None:
         decided = [one for parts in self.every() for one in rules.ledger_ids(parts)]
         assert len(set(decided)) == len(decided)
-        for chain in self.chains:
-            there = [link.ledger_id for link in chain.links if link.spliced]
+        for ledger_list in self.lists:
+            there = [link.ledger_id for link in ledger_list.segments if link.spliced]
             assert len(set(there)) == len(there)
             assert set(there) <= set(decided)
 
@@ -205,7 +205,7 @@ class Transactions(RuleBasedStateMachine):
             if batch < self.record.batch or self.record.complete:
                 for one in parts:
                     for ledger in one.ledgers:
-                        assert self.chains[one.partition].link_of(ledger.ledger_id)
+                        assert self.lists[one.partition].segment_of(ledger.ledger_id)
 
     @invariant()
     def what_is_complete_owes_nothing(self) -> None:
@@ -225,34 +225,38 @@ TestTransactions.settings = settings(max_examples=200, stateful_step_count=40, d
 
 @given(st.lists(st.integers(1, 9), max_size=5), st.lists(st.integers(1, 9), max_size=5))
 def test_spliced_ledgers_follow_one_another(before: list[int], spliced: list[int]) -> None:
-    chain = Chain()
+    ledger_list = LedgerList()
     for number, count in enumerate(before):
-        chain = chain.appending(number).closing_last(Contents(count, count, 1, 2), 3)
-    longer = chain.splicing((private(100 + n, count) for n, count in enumerate(spliced)), 4)
+        ledger_list = ledger_list.appending(number).closing_last(Contents(count, count, 1, 2), 3)
+    longer = ledger_list.splicing((private(100 + n, count) for n, count in enumerate(spliced)), 4)
     assert longer.end_offset == sum(before) + sum(spliced)
     model = [n for n, count in enumerate(before) for _ in range(count)]
     model += [100 + n for n, count in enumerate(spliced) for _ in range(count)]
     assert [longer.find(offset).ledger_id for offset in range(len(model))] == model
-    assert [link.spliced for link in longer.links] == [False] * len(before) + [True] * len(spliced)
+    news = [False] * len(before) + [True] * len(spliced)
+    assert [one.spliced for one in longer.segments] == news
     assert longer.appending(999).find(len(model)).ledger_id == 999
 
 
 def test_a_splice_after_an_empty_open_ledger_replaces_it() -> None:
-    chain = Chain((), trimmed_to=40).appending(3).closing_last(Contents(), 7)
-    chain = chain.splicing([private(8, 5)], 7).appending(9)
-    assert [(link.ledger_id, link.base_offset) for link in chain.links] == [(8, 40), (9, 45)]
+    ledger_list = LedgerList((), trimmed_to=40).appending(3).closing_last(Contents(), 7)
+    ledger_list = ledger_list.splicing([private(8, 5)], 7).appending(9)
+    assert [(link.ledger_id, link.base_offset) for link in ledger_list.segments] == [
+        (8, 40),
+        (9, 45),
+    ]
 
 
 @pytest.mark.parametrize("ledger", [private(1), private(5, 0)])
 def test_a_ledger_that_is_there_or_is_empty_is_not_spliced(ledger: PrivateLedger) -> None:
-    chain = Chain().appending(1).closing_last(Contents(1, 1, 1, 1), 1)
+    ledger_list = LedgerList().appending(1).closing_last(Contents(1, 1, 1, 1), 1)
     with pytest.raises(AssertionError):
-        chain.splicing([ledger], 2)
+        ledger_list.splicing([ledger], 2)
 
 
 def test_nothing_is_spliced_behind_an_open_ledger() -> None:
     with pytest.raises(AssertionError):
-        Chain().appending(1).splicing([private(2)], 2)
+        LedgerList().appending(1).splicing([private(2)], 2)
 
 
 def test_an_empty_batch_is_complete_at_once() -> None:
