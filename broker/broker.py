@@ -37,13 +37,8 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
     BrokerInfo,
-    Owner,
     PartitionName,
-    SubscriptionInfo,
-    SubscriptionSettings,
-    TopicInfo,
     TopicName,
-    TopicSettings,
 )
 from octavo.ledger.client import LedgerClient
 from octavo.metadata.clock import ClockStore
@@ -81,13 +76,14 @@ class Broker:
         self._deletions = Deletions(
             records, ledgers, ownership, config, self._tell_all, self._spawn
         )
-        self._topics = Topics(records, self._deletions, clock, self._spawn, self._topic_deleted)
+        self.topics = Topics(records, self._deletions, clock, self._spawn, self._topic_deleted)
+        """Namespaces, topics and subscriptions of the cluster."""
         self._leftovers = Leftovers(records, ledgers, config)
         self.tell_peer: TellPeer | None = None
         """Calls `let_go` of another broker; set by whoever connects brokers with one another."""
         self.ask_peer: AskHeir | None = None
         """Has another broker serve a partition; set by the same."""
-        self._registry = BrokerRegistry(
+        self.registry = BrokerRegistry(
             store, ownership, config.balance_after_ms, self._brokers_gone, self._fail, self._spawn
         )
         self._timekeeper = Timekeeper(
@@ -107,31 +103,31 @@ class Broker:
             open_batches=self.open_batches,
             clock=clock,
             deletion_time=self.deletion_time,
-            subscription_info=lambda name, sub: self._topics.subscription(name.topic_name, sub),
+            subscription_info=lambda name, sub: self.topics.subscription(name.topic_name, sub),
             spawn=self._spawn,
-            broker_id=lambda: self._registry.own.broker_id,
+            broker_id=lambda: self.registry.own.broker_id,
             transactions=TransactionStore(store),
         )
         self.transactions = Transactions(
             self._context.transactions, records, ledgers, clock, self.deletion_time
         )
         """Commit and abort of transactions; not of one partition, so any broker may."""
-        self._owners = OwnershipManager(
-            self._context, config, self._topics, records, ownership, self._registry, self._spawn
+        self.ownership = OwnershipManager(
+            self._context, config, self.topics, records, ownership, self.registry, self._spawn
         )
-        self.balance = Balance(config, self._registry, self._owners, self._ask_heir)
+        self.balance = Balance(config, self.registry, self.ownership, self._ask_heir)
         """Who is to be handed what."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
 
     @property
     def broker_id(self) -> str:
         """Unique in the cluster; known once started."""
-        return self._registry.own.broker_id
+        return self.registry.own.broker_id
 
     @property
     def url(self) -> str:
         """Where this broker is reached, as it told the others."""
-        return self._registry.own.url
+        return self.registry.own.url
 
     async def start(self, url: str) -> None:
         """Register as reachable at `url` (bind first, then call this) and take part."""
@@ -140,11 +136,11 @@ class Broker:
         own = BrokerInfo(broker_id, url)
         run = f"{self._rng.getrandbits(64):016x}"
         value = encode_broker(own, run)
-        self._topics.start(run)
+        self.topics.start(run)
         self._deletions.start(value)
-        await self._topics.create_namespace(DEFAULT_NAMESPACE)
-        self._owners.start(value)
-        await self._registry.start(own, value)
+        await self.topics.create_namespace(DEFAULT_NAMESPACE)
+        self.ownership.start(value)
+        await self.registry.start(own, value)
         self._tell_time()
         self._rounds = [
             self._spawn(self._again_and_again(config.trim_interval_ms, self._keep_up)),
@@ -160,57 +156,16 @@ class Broker:
         await asyncio.gather(*self._rounds, return_exceptions=True)
         await self.chores.close()
         try:
-            await self._registry.leave()
+            await self.registry.leave()
         except OctavoError as error:
             _log.warning("broker_not_unregistered", broker=self.broker_id, reason=str(error))
-        await self._owners.hand_over()
-        await self._registry.close()
-        self._topics.close()
+        await self.ownership.hand_over()
+        await self.registry.close()
+        self.topics.close()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    # Namespaces
-
-    async def create_namespace(self, name: str) -> bool:
-        """True if it is new, False if it was there. Raises `InvalidName`."""
-        return await self._topics.create_namespace(name)
-
-    async def delete_namespace(self, name: str) -> None:
-        """Raises `NamespaceNotFound`, `NamespaceNotEmpty`."""
-        await self._topics.delete_namespace(name)
-
-    async def list_namespaces(self) -> list[str]:
-        """All names, sorted; `public` is always there."""
-        return await self._topics.list_namespaces()
-
-    # Topics
-
-    async def create_topic(
-        self, name: TopicName, settings: TopicSettings
-    ) -> tuple[TopicInfo, bool]:
-        """The topic, and whether it is new. Raises `SettingsConflict`, `NamespaceNotFound`."""
-        return await self._topics.create_topic(name, settings)
-
-    async def get_topic(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
-        """Cheap: kept in memory under a watch. Raises `TopicNotFound`.
-
-        With an `incarnation` no other topic of that name will do: raises `TopicChanged`.
-        """
-        return await self._topics.get_bound(name, incarnation)
-
-    async def update_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """New settings; partitions may only grow. Raises `TopicNotFound`, `InvalidSettings`."""
-        return await self._topics.update(name, settings)
-
-    async def delete_topic(self, name: TopicName, incarnation: str | None = None) -> None:
-        """Delete the topic, its ledgers and cursors; nobody serves it any more when this returns.
-
-        With an `incarnation` no other topic of that name: raises `TopicChanged`. Raises
-        `TopicNotFound`, and `TopicDeleting` when it takes long: it goes on by itself.
-        """
-        await self._topics.delete(name, incarnation)
 
     async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
         """Serve this incarnation of the topic no more: it is being deleted, says another broker.
@@ -218,101 +173,22 @@ class Broker:
         The partitions that were served here until now. Raises `TopicChanged` when it stands.
         """
         with contextlib.suppress(TopicNotFound, MetadataUnavailable, SessionExpired):
-            if (await self._topics.newest(name)).incarnation == incarnation:
+            if (await self.topics.newest(name)).incarnation == incarnation:
                 raise TopicChanged(f"topic {name} is not being deleted", looked=True)
-        self._topics.forget(name)
-        return await self._owners.let_go(name, incarnation)
-
-    def forget_topic(self, name: TopicName) -> None:
-        """What is known of it here turned out to be old."""
-        self._topics.forget(name)
-
-    async def list_topics(self, namespace: str) -> list[str]:
-        """The topics' names, sorted. Raises `NamespaceNotFound`."""
-        return await self._topics.topics_in(namespace)
-
-    # Subscriptions of a topic (each partition has a cursor of its own, see Partition.subscribe)
-
-    async def create_subscription(
-        self, topic: TopicName, name: str, settings: SubscriptionSettings
-    ) -> tuple[SubscriptionInfo, bool]:
-        """The subscription, and whether it is new; then call `Partition.subscribe` at every owner.
-
-        A partition that is missed makes its cursor when it is first used. Raises
-        `SettingsConflict`, `TopicNotFound`, `InvalidName`.
-        """
-        return await self._topics.create_subscription(topic, name, settings)
-
-    async def get_subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
-        """Raises `SubscriptionNotFound`, `TopicNotFound`."""
-        return await self._topics.subscription(topic, name)
-
-    async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
-        """Sorted by name. Raises `TopicNotFound`."""
-        return await self._topics.list_subscriptions(topic)
-
-    async def delete_subscription(self, topic: TopicName, name: str) -> None:
-        """Its cursors vanish with it. Raises `SubscriptionNotFound`, `TopicNotFound`."""
-        await self._topics.delete_subscription(topic, name)
-
-    # Ownership
-
-    async def owner_of(
-        self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
-    ) -> Owner:
-        """Who serves the partition; claims and opens it when nobody does and it should be us.
-
-        `forwarded`: another broker sent the request here, believing that we should serve: claim
-        an unowned partition whatever the preference (ends ping-pong). `local` is true only when
-        `partition` will succeed at once. `incarnation`: of which topic the partition must be.
-        Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`, `PartitionUnavailable`,
-        `TopicChanged`.
-        """
-        return await self._owners.owner_of(name, forwarded=forwarded, incarnation=incarnation)
-
-    def owner_changes(self, name: PartitionName) -> int:
-        """How often the partition's owner has changed, as far as this broker has heard."""
-        return self._owners.owner_changes(name)
-
-    async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
-        """Return once `owner_changes` is no longer `seen`, or when time is up."""
-        await self._owners.until_owner_changes(name, seen, timeout_s)
-
-    def doubt_owner(self, name: PartitionName) -> None:
-        """Who was taken for the owner says no: look in the store before the next answer."""
-        self._owners.doubt_owner(name)
-
-    async def partition(self, name: PartitionName) -> Partition:
-        """The local, open one. Raises `NotOwner`."""
-        return await self._owners.partition(name)
-
-    def partitions(self) -> list[Partition]:
-        """All that are open here, for statistics."""
-        return self._owners.open_partitions()
-
-    def brokers(self) -> list[BrokerInfo]:
-        """The live brokers as last seen, this one included, sorted by id."""
-        return [info for _, info in sorted(self._registry.live.items())]
-
-    async def check_registered(self, owner: Owner) -> None:
-        """Raises `OwnerNotRegistered` when `owner` is no live broker, at that address."""
-        await self._registry.check_registered(BrokerInfo(owner.broker_id, owner.url))
+        self.topics.forget(name)
+        return await self.ownership.let_go(name, incarnation)
 
     def duties(self) -> Duties:
         """Figures of what is done in the background."""
         balance = self.balance
         return Duties(
-            len(self.partitions()),
+            len(self.ownership.open_partitions()),
             len(balance.to_move()),
             balance.moved,
             dict(self.chores.failures),
             self._leftovers.removed,
             self._context.ledgers.taken.count,
         )
-
-    def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
-        """Who should own each partition of a topic that has so many, by the live brokers."""
-        return self._registry.preferred(topic, partitions)
 
     # Time
 
@@ -331,14 +207,14 @@ class Broker:
     # In the background
 
     def _topic_deleted(self, name: TopicName) -> None:
-        self._owners.topic_deleted(name)
+        self.ownership.topic_deleted(name)
 
     async def _tell_all(
         self, name: TopicName, incarnation: str, claims: frozenset[bytes]
     ) -> frozenset[int]:
         """Every live broker lets the topic go, as far as it can be reached; see `let_go`."""
         # The list of brokers may be as old as anything that a watch keeps.
-        found = {one.broker_id: one for one in self.brokers()}
+        found = {one.broker_id: one for one in self.registry.brokers()}
         found |= {one.broker_id: one for one in map(decode_broker, sorted(claims)) if one}
         others = [one for _, one in sorted(found.items()) if one.broker_id != self.broker_id]
         told = await asyncio.gather(
@@ -364,7 +240,7 @@ class Broker:
             await self.ask_peer(heir, name, incarnation)
 
     def _brokers_gone(self) -> None:
-        self._owners.reconcile()
+        self.ownership.reconcile()
 
     def _fail(self, error: OctavoError) -> None:
         if not self.failed.done():
@@ -382,7 +258,7 @@ class Broker:
                 )
 
     def _keep_up(self) -> None:
-        served = self.partitions()
+        served = self.ownership.open_partitions()
         self.chores.keep_only("upkeep", [partition.name for partition in served])
         for partition in served:
             self.chores.begin("upkeep", partition.name, partition.maintain)
@@ -406,7 +282,7 @@ class Broker:
         await self._leftovers.sweep(self._is_ours_to_sweep)
 
     def _is_ours_to_sweep(self, topic: TopicName) -> bool:
-        return self._registry.preferred(topic, 1)[0].broker_id == self.broker_id
+        return self.registry.preferred(topic, 1)[0].broker_id == self.broker_id
 
     def _tell_time(self) -> None:
         self.chores.begin("clock", self.broker_id, self._timekeeper.beat)
@@ -416,8 +292,8 @@ class Broker:
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
         """The partition, claimed if nobody serves it and we should; None when another does."""
-        owner = await self._owners.owner_of(name, forwarded=False)
-        return await self._owners.partition(name) if owner.local else None
+        owner = await self.ownership.owner_of(name)
+        return await self.ownership.partition(name) if owner.local else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task that ends with this broker at the latest; an error in it is never silent."""

@@ -127,9 +127,16 @@ class OwnershipManager:
         ]
 
     async def owner_of(
-        self, name: PartitionName, *, forwarded: bool, incarnation: str | None = None
+        self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
     ) -> Owner:
-        """See `Broker.owner_of`."""
+        """Who serves the partition; claims and opens it when nobody does and it should be us.
+
+        `forwarded`: another broker sent the request here, believing that we should serve: claim
+        an unowned partition whatever the preference (ends ping-pong). `local` is true only when
+        `partition` will succeed at once. `incarnation`: of which topic the partition must be.
+        Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`, `PartitionUnavailable`,
+        `TopicChanged`.
+        """
         info = await self._check_exists(name, incarnation)
         local = self._local.get(name)
         if local is not None and local.partition.incarnation != info.incarnation:
@@ -155,19 +162,19 @@ class OwnershipManager:
         return await self._wait_until_open(name, local)
 
     def owner_changes(self, name: PartitionName) -> int:
-        """See `Broker.owner_changes`."""
+        """How often the partition's owner has changed, as far as this broker has heard."""
         return self._lookups.changes(name)
 
     async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
-        """See `Broker.until_owner_changes`."""
+        """Return once `owner_changes` is no longer `seen`, or when time is up."""
         await self._lookups.until_changed(name, seen, timeout_s)
 
     def doubt_owner(self, name: PartitionName) -> None:
-        """See `Broker.doubt_owner`."""
+        """Who was taken for the owner says no: look in the store before the next answer."""
         self._lookups.of(name).owner.alarm()
 
     async def partition(self, name: PartitionName) -> Partition:
-        """See `Broker.partition`."""
+        """The local, open one. Raises `NotOwner`."""
         local = self._local.get(name)
         if local is None or not local.opened.is_set() or local.error is not None:
             raise NotOwner(f"{name} is not served by this broker")
@@ -187,7 +194,7 @@ class OwnershipManager:
         self._lookups.forget(topic)
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
-        """See `Broker.let_go`."""
+        """Serve this incarnation no more; the partitions that were served here until now."""
         held = [
             (name, local.partition)
             for name, local in self._local.items()
@@ -371,7 +378,7 @@ class OwnershipManager:
         return self._registry.preferred(name.topic_name, settings.partitions)[name.partition]
 
     async def _check_exists(self, name: PartitionName, incarnation: str | None = None) -> TopicInfo:
-        info = await self._topics.get_bound(name.topic_name, incarnation)
+        info = await self._topics.get(name.topic_name, incarnation)
         if not 0 <= name.partition < info.settings.partitions:
             info = await self._topics.newest(name.topic_name)  # it may have grown
         if not 0 <= name.partition < info.settings.partitions:

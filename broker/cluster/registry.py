@@ -113,6 +113,10 @@ class BrokerRegistry:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
+    def brokers(self) -> list[BrokerInfo]:
+        """The live brokers as last seen, this one included, sorted by id."""
+        return [info for _, info in sorted(self.live.items())]
+
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
         """Who should own each partition of a topic that has so many, were it free now."""
         live = self.live or {self.own.broker_id: self.own}

@@ -107,7 +107,7 @@ class Topics:
     # Namespaces
 
     async def create_namespace(self, name: str) -> bool:
-        """See `Broker.create_namespace`."""
+        """True if it is new, False if it was there. Raises `InvalidName`."""
         checked_name("namespace", name)
         try:
             await self._records.create_namespace(name, NamespaceRecord(self._clock()))
@@ -116,7 +116,7 @@ class Topics:
         return True
 
     async def delete_namespace(self, name: str) -> None:
-        """See `Broker.delete_namespace`."""
+        """Raises `NamespaceNotFound`, `NamespaceNotEmpty`."""
         await self._check_namespace(name)
         if name == DEFAULT_NAMESPACE:
             raise NamespaceNotEmpty(f"namespace {name!r} is always there")
@@ -128,7 +128,7 @@ class Topics:
             ) from error
 
     async def list_namespaces(self) -> list[str]:
-        """All names, sorted."""
+        """All names, sorted; `public` is always there."""
         return await self._records.list_namespaces()
 
     async def _check_namespace(self, name: str) -> None:
@@ -141,10 +141,8 @@ class Topics:
 
     # Topics
 
-    async def create_topic(
-        self, name: TopicName, settings: TopicSettings
-    ) -> tuple[TopicInfo, bool]:
-        """See `Broker.create_topic`."""
+    async def create(self, name: TopicName, settings: TopicSettings) -> tuple[TopicInfo, bool]:
+        """The topic, and whether it is new. Raises `SettingsConflict`, `NamespaceNotFound`."""
         await self._check_namespace(name.namespace)
         self._made += 1
         incarnation = f"{self._run}-{self._made}"
@@ -176,12 +174,23 @@ class Topics:
             return None
         return _info_of(name, record)
 
-    async def get(self, name: TopicName) -> TopicInfo:
-        """The topic, from memory if possible. Raises `TopicNotFound`."""
+    async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
+        """Cheap: kept in memory under a watch. Raises `TopicNotFound`.
+
+        With an `incarnation` no other topic of that name will do: raises `TopicChanged`.
+        """
         known = self._known.get(name)
-        if known is not None and (fresh := known.info.fresh) is not None:
-            return fresh
-        return await self._found(name, newest=False)
+        info = None if known is None else known.info.fresh
+        if info is None:
+            info = await self._found(name, newest=False)
+        if incarnation and info.incarnation != incarnation:
+            info = await self.newest(name)  # we or the caller may be behind
+            if info.incarnation != incarnation:
+                raise TopicChanged(
+                    f"topic {name} was deleted, and another one was made in its place",
+                    looked=True,
+                )
+        return info
 
     async def _found(self, name: TopicName, *, newest: bool) -> TopicInfo:
         info = self._watch(name).info
@@ -196,18 +205,6 @@ class Topics:
         self._watch(name).info.alarm()
         return await self._found(name, newest=True)
 
-    async def get_bound(self, name: TopicName, incarnation: str | None) -> TopicInfo:
-        """`get`, but of this incarnation if one is given. Raises `TopicChanged`."""
-        info = await self.get(name)
-        if incarnation and info.incarnation != incarnation:
-            info = await self.newest(name)  # we or the caller may be behind
-            if info.incarnation != incarnation:
-                raise TopicChanged(
-                    f"topic {name} was deleted, and another one was made in its place",
-                    looked=True,
-                )
-        return info
-
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
         """The newest settings in memory."""
         known = self._known.get(name)
@@ -215,7 +212,7 @@ class Topics:
         return fallback if last is None else last.settings
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """See `Broker.update_topic`."""
+        """New settings; partitions may only grow. Raises `TopicNotFound`, `InvalidSettings`."""
         try:
             async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
                 await self._update(name, settings, check)
@@ -248,7 +245,11 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
-        """See `Broker.delete_topic`."""
+        """Delete the topic, its ledgers and cursors; nobody serves it any more when this returns.
+
+        With an `incarnation` no other topic of that name: raises `TopicChanged`. Raises
+        `TopicNotFound`, and `TopicDeleting` when it takes long: it goes on by itself.
+        """
         await self._records.sync()
         try:
             record, _ = await self._records.read_topic(*name)
@@ -259,8 +260,8 @@ class Topics:
         await self._deletions.finish(name, record.identity)
         self.forget(name)
 
-    async def topics_in(self, namespace: str) -> list[str]:
-        """See `Broker.list_topics`."""
+    async def names_in(self, namespace: str) -> list[str]:
+        """The topics of a namespace, sorted. Raises `NamespaceNotFound`."""
         await self._check_namespace(namespace)
         return await self._records.list_topics(namespace)
 
@@ -273,12 +274,16 @@ class Topics:
                     found.append(await self.get(TopicName(namespace, topic)))
         return found
 
-    # Subscriptions
+    # Subscriptions of a topic (each partition has a cursor of its own, see Partition.subscribe)
 
     async def create_subscription(
         self, topic: TopicName, name: str, settings: SubscriptionSettings
     ) -> tuple[SubscriptionInfo, bool]:
-        """See `Broker.create_subscription`."""
+        """The subscription, and whether it is new; then call `Partition.subscribe` at every owner.
+
+        A partition that is missed makes its cursor when it is first used. Raises
+        `SettingsConflict`, `TopicNotFound`, `InvalidName`.
+        """
         checked_name("subscription", name)
         info = await self.newest(topic)
         record = SubscriptionRecord(
@@ -309,7 +314,7 @@ class Topics:
                 await self._records.delete_subscription(*topic, name, version)
 
     async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
-        """The subscription, from memory if possible. Raises `SubscriptionNotFound`."""
+        """From memory if possible. Raises `SubscriptionNotFound`, `TopicNotFound`."""
         known = self._known.get(topic)
         found = None if known is None else known.subscriptions.get(name)
         if known is None or found is None:
@@ -325,7 +330,7 @@ class Topics:
             raise
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
-        """See `Broker.list_subscriptions`."""
+        """Sorted by name. Raises `TopicNotFound`."""
         await self.get(topic)
         found = []
         for name in await self._records.list_subscriptions(*topic):
@@ -334,7 +339,7 @@ class Topics:
         return found
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
-        """See `Broker.delete_subscription`."""
+        """Its cursors vanish with it. Raises `SubscriptionNotFound`, `TopicNotFound`."""
         await self.get(topic)
         try:
             await self._records.delete_subscription(*topic, checked_name("subscription", name))

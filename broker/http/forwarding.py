@@ -34,7 +34,7 @@ from octavo.broker.http.forwarded_headers import escaped
 from octavo.broker.http.problems import Problem
 from octavo.broker.metrics import Metrics
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import Owner, PartitionName, TopicInfo
+from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicInfo
 
 HELD_ANSWER_BYTES_MAX = 1024 * 1024
 """A longer answer is passed on piece by piece."""
@@ -99,23 +99,24 @@ async def with_owner(
     heard less than the other.
     """
     services = call.services
+    broker, ownership = services.broker, services.broker.ownership
     loop = asyncio.get_running_loop()
     deadline = loop.time() + services.config.moving_wait_ms / 1000
     pause = FIRST_PAUSE_S
     forwarded = call.forwarded
     looked = False
     while True:
-        seen = services.broker.owner_changes(name)
+        seen = ownership.owner_changes(name)
         try:
-            owner = await services.broker.owner_of(
+            owner = await ownership.owner_of(
                 name, forwarded=forwarded, incarnation=call.incarnation
             )
             if not owner.local:
-                await services.broker.check_registered(owner)
+                await broker.registry.check_registered(BrokerInfo(owner.broker_id, owner.url))
             call.owner_url = owner.url
             call.served_incarnation = owner.incarnation
             if owner.local:
-                return await here(await services.broker.partition(name))
+                return await here(await ownership.partition(name))
             if forwarded:
                 raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
             return await there(owner)
@@ -123,16 +124,16 @@ async def with_owner(
             # Ours was an old belief, or the caller's; if it was ours, we know better next time.
             if error.looked and call.names_incarnation:
                 raise TopicReplaced(str(error)) from error
-            services.broker.forget_topic(name.topic_name)
+            broker.topics.forget(name.topic_name)
             if forwarded or error.looked or loop.time() + pause > deadline or not may_repeat():
                 raise
         except (NotOwner, PartitionMoving, OwnerUnreachable) as error:
             gives_up = looked and forwarded and isinstance(error, NotOwner)
             if gives_up or loop.time() + pause > deadline or not may_repeat():
                 raise
-            services.broker.doubt_owner(name)  # a watch may be late by any time
+            ownership.doubt_owner(name)  # a watch may be late by any time
             looked = True
-            await services.broker.until_owner_changes(name, seen, pause)
+            await ownership.until_owner_changes(name, seen, pause)
             pause = min(pause * 2, PAUSE_S_MAX)
 
 
@@ -142,7 +143,7 @@ async def topic_of(call: Call) -> TopicInfo:
     Raises `TopicNotFound`, and `TopicReplaced` when the caller means an earlier one.
     """
     try:
-        info = await call.services.broker.get_topic(call.topic, call.incarnation)
+        info = await call.services.broker.topics.get(call.topic, call.incarnation)
     except TopicChanged as error:
         raise TopicReplaced(str(error)) if call.names_incarnation else error from error
     call.served_incarnation = info.incarnation

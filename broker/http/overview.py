@@ -131,13 +131,15 @@ class Overview:
 
     async def _read_topics(self) -> list[str]:
         found = []
-        for namespace in await self._broker.list_namespaces():
+        for namespace in await self._broker.topics.list_namespaces():
             if namespace not in self._watched:
                 self._watched.add(namespace)
                 path = join(TOPICS_ROOT, namespace)
                 self._watches.append(self._store.watch_children(path, self._topics_changed))
             with contextlib.suppress(NamespaceNotFound):
-                found += [f"{namespace}/{one}" for one in await self._broker.list_topics(namespace)]
+                found += [
+                    f"{namespace}/{one}" for one in await self._broker.topics.names_in(namespace)
+                ]
         return found
 
     def _topics_changed(self) -> None:

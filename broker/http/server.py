@@ -79,7 +79,7 @@ class BrokerServer:
         self._broker = broker
         self._config = http or HttpConfig()
         metrics = Metrics(
-            lambda: [open_here.stats() for open_here in broker.partitions()],
+            lambda: [open_here.stats() for open_here in broker.ownership.open_partitions()],
             broker.duties,
             broker.deletion_time,
         )

@@ -116,14 +116,16 @@ async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
     await partition.maintain()
     assert [ledger for ledger, _ in partition.stats().ledgers] == before
     brokers.clock.now_ms += 70_000
-    info, _ = await running.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    info, _ = await running.broker.topics.create_subscription(
+        name.topic_name, "s", SubscriptionSettings()
+    )
     subscription = await partition.subscribe(info)
     await partition.maintain()
     assert partition.earliest_offset == 0, "the subscription still needs everything"
     await subscription.seek(12)
     await partition.maintain()
     assert 5 <= partition.earliest_offset <= 12
-    await running.broker.delete_subscription(name.topic_name, "s")
+    await running.broker.topics.delete_subscription(name.topic_name, "s")
     await partition.maintain()
     after = [ledger for ledger, _ in partition.stats().ledgers]
     assert partition.earliest_offset >= 15

@@ -29,8 +29,8 @@ async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition
         while True:
             for one in running:
                 try:
-                    if (await one.broker.owner_of(name)).local:
-                        return await one.broker.partition(name)
+                    if (await one.broker.ownership.owner_of(name)).local:
+                        return await one.broker.ownership.partition(name)
                 except BrokerError as error:
                     if not error.retryable:
                         raise
@@ -46,14 +46,14 @@ async def test_an_expired_session_ends_serving_at_once_and_the_broker_comes_back
     await partition.publish(batch(2, tag="a"))
     with capture_logs() as events:
         await first.expire()
-        await until(lambda: not first.broker.partitions(), "A serves nothing")
+        await until(lambda: not first.broker.ownership.open_partitions(), "A serves nothing")
     lost = [event for event in events if event["event"] == "partition_lost"]
     assert lost[0]["reason"].endswith("this broker's session has ended")
     with pytest.raises(NotOwner):
         await partition.publish(batch(1))
     with pytest.raises(NotOwner):
         await partition.read(0, bytes_max=1, count_max=1)
-    await until(lambda: "A" in {b.broker_id for b in second.broker.brokers()}, "A is back")
+    await until(lambda: "A" in {b.broker_id for b in second.broker.registry.brokers()}, "A is back")
     again = await owner_among(name, first, second)
     assert (await again.publish(batch(1, tag="b"))).first_offset == 2
     assert await values(again) == ["a-0", "a-1", "b-0"]
@@ -84,7 +84,9 @@ async def test_a_state_ledger_closed_by_somebody_else_moves_the_partition_too(
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(4))
-    info, _ = await first.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    info, _ = await first.broker.topics.create_subscription(
+        name.topic_name, "s", SubscriptionSettings()
+    )
     subscription = await partition.subscribe(info)
     await subscription.acknowledge(up_to=0)
     record, _ = await TopicStore(second.store).read_partition(*name)
@@ -100,7 +102,9 @@ async def test_whoever_waits_is_told_when_the_partition_goes(brokers: BrokerClus
     first = await brokers.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
-    info, _ = await first.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    info, _ = await first.broker.topics.create_subscription(
+        name.topic_name, "s", SubscriptionSettings()
+    )
     subscription = await partition.subscribe(info)
     waiting = [
         asyncio.create_task(partition.read(0, bytes_max=1, count_max=1, wait_s=60)),
@@ -122,7 +126,9 @@ async def test_a_record_changed_behind_the_owner_stops_it(brokers: BrokerCluster
     await records.write_partition(*name, replace(record, epoch=record.epoch + 1), version)
     # These go to the ledger that the record names: they count. Then it cannot roll over.
     await asyncio.gather(*(partition.publish(batch(1, tag=f"{n}")) for n in range(3)))
-    await until(lambda: partition not in first.broker.partitions(), "A has given it up")
+    await until(
+        lambda: partition not in first.broker.ownership.open_partitions(), "A has given it up"
+    )
     with pytest.raises(NotOwner):
         await partition.publish(batch(1))
     again = await owner_among(name, first)
@@ -145,14 +151,16 @@ async def test_a_broker_that_crashed_and_came_back_at_once_serves_again(
     await first.vanish()
     partition = await owner_among(name, again, second)
     assert (await partition.publish(batch(1, tag="b"))).first_offset == 2
-    await until(lambda: len(second.broker.brokers()) == 2, "B sees the new A")
+    await until(lambda: len(second.broker.registry.brokers()) == 2, "B sees the new A")
 
 
 async def test_everything_stops_and_comes_back(brokers: BrokerCluster) -> None:
     first = await brokers.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
-    info, _ = await first.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    info, _ = await first.broker.topics.create_subscription(
+        name.topic_name, "s", SubscriptionSettings()
+    )
     await (await partition.subscribe(info)).acknowledge()
     await partition.publish(batch(5, tag="a"))
     await (await partition.subscription("s")).acknowledge(up_to=2)

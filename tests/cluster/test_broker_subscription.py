@@ -27,7 +27,7 @@ async def subscribed(
     broker: Broker, name: PartitionName, sub: str = "s", **settings: Any
 ) -> tuple[Partition, Subscription]:
     partition = await owned(broker, name)
-    info, _ = await broker.create_subscription(
+    info, _ = await broker.topics.create_subscription(
         name.topic_name, sub, SubscriptionSettings(**settings)
     )
     return partition, await partition.subscribe(info)
@@ -201,7 +201,7 @@ async def test_starts_names_and_bad_ids(brokers: BrokerCluster) -> None:
             await earliest.acknowledge([bad])
     # A namesake made later has a cursor of its own.
     await earliest.acknowledge(up_to=3)
-    await broker.delete_subscription(name.topic_name, "early")
+    await broker.topics.delete_subscription(name.topic_name, "early")
     brokers.clock.now_ms += 1
     with pytest.raises(SubscriptionNotFound):
         await partition.subscription("early")

@@ -38,16 +38,18 @@ async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
     partition = await owned(first.broker, name)
     for number in range(20):
         await partition.publish(batch(3, tag=f"m{number}"))
-    assert (await second.broker.owner_of(name)).broker_id == "A"
+    assert (await second.broker.ownership.owner_of(name)).broker_id == "A"
     old_ledger = partition.stats().ledgers[-1][0]
     with capture_logs() as events:
         await first.vanish()
-        await until(lambda: second.broker.partitions(), "B serves the partition unasked")
+        await until(
+            lambda: second.broker.ownership.open_partitions(), "B serves the partition unasked"
+        )
     taken = [event for event in events if event["event"] == "partition_taken_over"]
     assert [(e["broker"], e["ledger"], e["last_entry"]) for e in taken] == [("B", old_ledger, 19)]
     assert taken[0]["new_ledger"] != old_ledger
     assert taken[0]["duration_ms"] > 0
-    survivor = await second.broker.partition(name)
+    survivor = await second.broker.ownership.partition(name)
     assert survivor.next_offset == 60
     assert (await survivor.publish(batch(1, tag="after"))).first_offset == 60
     assert await values(survivor) == [f"m{n}-{i}" for n in range(20) for i in range(3)] + [
@@ -62,15 +64,15 @@ async def test_who_waits_for_another_owner_hears_of_it(brokers: BrokerCluster) -
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
     await owned(first.broker, name)
-    assert (await second.broker.owner_of(name)).broker_id == "A"
-    seen = second.broker.owner_changes(name)
-    waiting = asyncio.create_task(second.broker.until_owner_changes(name, seen, 3600))
+    assert (await second.broker.ownership.owner_of(name)).broker_id == "A"
+    seen = second.broker.ownership.owner_changes(name)
+    waiting = asyncio.create_task(second.broker.ownership.until_owner_changes(name, seen, 3600))
     await first.vanish()
     async with asyncio.timeout(60):
         await waiting
         # Also when it comes while nobody waits yet.
-        await second.broker.until_owner_changes(name, seen, 3600)
-    assert second.broker.owner_changes(name) > seen
+        await second.broker.ownership.until_owner_changes(name, seen, 3600)
+    assert second.broker.ownership.owner_changes(name) > seen
 
 
 async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
@@ -88,7 +90,9 @@ async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
         number = 0
         while not stop:
             try:
-                partition = old if broker is first.broker else await broker.partition(name)
+                partition = (
+                    old if broker is first.broker else await broker.ownership.partition(name)
+                )
                 published = await partition.publish(batch(1, tag=f"{partition_of}{number}"))
                 acked.append((f"{partition_of}{number}-0", published.first_offset))
                 number += 1
@@ -111,7 +115,7 @@ async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
     assert "fenced" in str(refused[0])
     with pytest.raises(NotOwner):
         await old.publish(batch(1))
-    stored = await values(await second.broker.partition(name))
+    stored = await values(await second.broker.ownership.partition(name))
     assert {offset: stored[offset] for _, offset in acked} == {o: v for v, o in acked}
     last_of_a = max(offset for value, offset in acked if value[0] == "A")
     assert all(offset > last_of_a for value, offset in acked if value[0] == "B")
@@ -147,7 +151,7 @@ async def test_cursors_survive_a_crash(brokers: BrokerCluster) -> None:
     second = await brokers.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
-    info, _ = await first.broker.create_subscription(
+    info, _ = await first.broker.topics.create_subscription(
         TOPIC, "s", SubscriptionSettings(type="shared")
     )
     subscription = await partition.subscribe(info)
@@ -174,9 +178,11 @@ async def test_a_graceful_stop_hands_over_quickly(brokers: BrokerCluster) -> Non
     old_ledger = partition.stats().ledgers[-1][0]
     with capture_logs() as events:
         await first.close()
-        await until(lambda: second.broker.partitions(), "B serves the partition unasked")
+        await until(
+            lambda: second.broker.ownership.open_partitions(), "B serves the partition unasked"
+        )
     assert not [e for e in events if e["event"] in ("partition_lost", "broker_task_failed")]
-    survivor = await second.broker.partition(name)
+    survivor = await second.broker.ownership.partition(name)
     assert (await survivor.publish(batch(1))).first_offset == 5
     assert (await second.ledgers.metadata(old_ledger)).state is LedgerState.CLOSED
     with pytest.raises(NotOwner):
@@ -199,9 +205,9 @@ async def test_publishing_goes_on_through_handovers_without_loss(brokers: Broker
             )
             for who in list(running):
                 try:
-                    owner = await running[who].broker.owner_of(name)
+                    owner = await running[who].broker.ownership.owner_of(name)
                     if owner.local:
-                        await (await running[who].broker.partition(name)).publish(one)
+                        await (await running[who].broker.ownership.partition(name)).publish(one)
                         acked.append(f"{sequence}-0")
                         sequence += 1
                         break
@@ -224,9 +230,9 @@ async def test_publishing_goes_on_through_handovers_without_loss(brokers: Broker
         await publishing
     assert all(error.retryable for error in errors), errors
     for one in running.values():
-        owner = await one.broker.owner_of(name)
+        owner = await one.broker.ownership.owner_of(name)
         if owner.local:
-            stored = await values(await one.broker.partition(name))
+            stored = await values(await one.broker.ownership.partition(name))
             assert stored == acked
             return
     raise AssertionError("nobody serves the partition")
@@ -263,19 +269,22 @@ async def test_too_few_bookies_then_enough_again(brokers: BrokerCluster) -> None
 async def test_a_broker_that_does_not_own_says_who_does(brokers: BrokerCluster) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     await make_topic(first.broker, partitions=16)
-    await until(lambda: len(second.broker.brokers()) == 2, "B sees both")
-    await until(lambda: len(first.broker.brokers()) == 2, "A sees both")
+    await until(lambda: len(second.broker.registry.brokers()) == 2, "B sees both")
+    await until(lambda: len(first.broker.registry.brokers()) == 2, "A sees both")
     seen = set()
     for number, wanted in enumerate(preferred_brokers(TOPIC, 16, ("A", "B"))):
         name = TOPIC.partition(number)
-        from_a, from_b = await first.broker.owner_of(name), await second.broker.owner_of(name)
+        from_a, from_b = (
+            await first.broker.ownership.owner_of(name),
+            await second.broker.ownership.owner_of(name),
+        )
         assert (from_a.broker_id, from_b.broker_id) == (wanted, wanted)
         assert (from_a.local, from_b.local) == (wanted == "A", wanted == "B")
         seen.add(wanted)
     assert seen == {"A", "B"}
     theirs = TOPIC.partition(preferred_brokers(TOPIC, 16, ("A", "B")).index("B"))
     with pytest.raises(NotOwner):
-        await first.broker.partition(theirs)
+        await first.broker.ownership.partition(theirs)
 
 
 async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
@@ -285,14 +294,14 @@ async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(1))
-    info, _ = await first.broker.create_subscription(TOPIC, "s", SubscriptionSettings())
+    info, _ = await first.broker.topics.create_subscription(TOPIC, "s", SubscriptionSettings())
     await (await partition.subscribe(info)).acknowledge(up_to=0)
-    await second.broker.delete_topic(TOPIC)
-    await until(lambda: not first.broker.partitions(), "A has dropped the partition")
+    await second.broker.topics.delete(TOPIC)
+    await until(lambda: not first.broker.ownership.open_partitions(), "A has dropped the partition")
     with pytest.raises(BrokerError):
         await partition.publish(batch(1))
     assert await first.ledgers.list() == []
-    assert await first.broker.list_topics("public") == []
+    assert await first.broker.topics.names_in("public") == []
     # A new topic of the same name begins at 0.
     await make_topic(second.broker, TopicName("public", "flights"))
     again = await owned(second.broker, name)
@@ -302,7 +311,7 @@ async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
 async def test_a_state_ledger_that_is_long_in_bytes_is_replaced(brokers: BrokerCluster) -> None:
     first = await brokers.start("A", state_ledger_bytes_max=300)
     partition = await owned(first.broker, await make_topic(first.broker))
-    info, _ = await first.broker.create_subscription(
+    info, _ = await first.broker.topics.create_subscription(
         TOPIC, "s", SubscriptionSettings(type="shared")
     )
     subscription = await partition.subscribe(info)

@@ -25,47 +25,47 @@ NAME = TopicName("public", "flights")
 
 async def test_namespaces(brokers: BrokerCluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
-    assert await a.list_namespaces() == ["public"]
-    assert await a.create_namespace("air")
-    assert not await b.create_namespace("air")
-    assert await b.list_namespaces() == ["air", "public"]
-    await b.create_topic(TopicName("air", "t"), TopicSettings())
+    assert await a.topics.list_namespaces() == ["public"]
+    assert await a.topics.create_namespace("air")
+    assert not await b.topics.create_namespace("air")
+    assert await b.topics.list_namespaces() == ["air", "public"]
+    await b.topics.create(TopicName("air", "t"), TopicSettings())
     with pytest.raises(NamespaceNotEmpty):
-        await a.delete_namespace("air")
-    await a.delete_topic(TopicName("air", "t"))
-    await a.delete_namespace("air")
+        await a.topics.delete_namespace("air")
+    await a.topics.delete(TopicName("air", "t"))
+    await a.topics.delete_namespace("air")
     with pytest.raises(NamespaceNotFound, match="no namespace 'air'"):
-        await b.list_topics("air")
+        await b.topics.names_in("air")
     with pytest.raises(NamespaceNotFound):
-        await b.create_topic(TopicName("air", "t"), TopicSettings())
+        await b.topics.create(TopicName("air", "t"), TopicSettings())
     with pytest.raises(InvalidName):
-        await a.create_namespace("../x")
+        await a.topics.create_namespace("../x")
 
 
 async def test_creating_twice(brokers: BrokerCluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
-    info, new = await a.create_topic(NAME, TopicSettings(partitions=2))
+    info, new = await a.topics.create(NAME, TopicSettings(partitions=2))
     assert (new, info.settings.partitions) == (True, 2)
-    assert await b.create_topic(NAME, TopicSettings(partitions=2)) == (info, False)
+    assert await b.topics.create(NAME, TopicSettings(partitions=2)) == (info, False)
     with pytest.raises(SettingsConflict, match="partitions is 2, not 3"):
-        await b.create_topic(NAME, TopicSettings(partitions=3))
-    assert await b.get_topic(NAME) == info
-    assert await a.list_topics("public") == ["flights"]
+        await b.topics.create(NAME, TopicSettings(partitions=3))
+    assert await b.topics.get(NAME) == info
+    assert await a.topics.names_in("public") == ["flights"]
     with pytest.raises(TopicNotFound, match="no topic public/none"):
-        await a.get_topic(TopicName("public", "none"))
+        await a.topics.get(TopicName("public", "none"))
 
 
 async def test_partitions_grow_and_settings_reach_the_owner(brokers: BrokerCluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
-    await a.create_topic(NAME, TopicSettings())
+    await a.topics.create(NAME, TopicSettings())
     partition = await owned(a, NAME.partition(0))
     with pytest.raises(PartitionNotFound, match="partitions 0 to 0, not 1"):
-        await a.owner_of(NAME.partition(1))
+        await a.ownership.owner_of(NAME.partition(1))
     grown = TopicSettings(partitions=3, rollover_entries=2)
-    await b.update_topic(NAME, grown)
+    await b.topics.update(NAME, grown)
     with pytest.raises(InvalidSettings, match="not fewer"):
-        await b.update_topic(NAME, TopicSettings(partitions=2))
-    assert (await b.get_topic(NAME)).settings == grown
+        await b.topics.update(NAME, TopicSettings(partitions=2))
+    assert (await b.topics.get(NAME)).settings == grown
     for _ in range(200):
         await partition.publish(batch(1))
         if len(partition.stats().ledgers) > 1:
@@ -76,13 +76,13 @@ async def test_partitions_grow_and_settings_reach_the_owner(brokers: BrokerClust
 
 async def test_a_deletion_is_seen_everywhere(brokers: BrokerCluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
-    await a.create_topic(NAME, TopicSettings())
-    await b.get_topic(NAME)
-    await a.delete_topic(NAME)
+    await a.topics.create(NAME, TopicSettings())
+    await b.topics.get(NAME)
+    await a.topics.delete(NAME)
     with pytest.raises(TopicNotFound):
-        await a.get_topic(NAME)
+        await a.topics.get(NAME)
     with pytest.raises(TopicNotFound):
-        await a.delete_topic(NAME)
+        await a.topics.delete(NAME)
 
     async with asyncio.timeout(15):
         with pytest.raises(TopicNotFound):
@@ -91,36 +91,36 @@ async def test_a_deletion_is_seen_everywhere(brokers: BrokerCluster) -> None:
 
 async def get_until_it_fails(broker: Broker) -> None:
     while True:
-        await broker.get_topic(NAME)
+        await broker.topics.get(NAME)
         await asyncio.sleep(0.01)
 
 
 async def test_subscriptions(brokers: BrokerCluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
-    await a.create_topic(NAME, TopicSettings(partitions=2))
+    await a.topics.create(NAME, TopicSettings(partitions=2))
     shared = SubscriptionSettings(type="shared", ack_timeout_ms=500)
-    info, new = await a.create_subscription(NAME, "s", shared)
+    info, new = await a.topics.create_subscription(NAME, "s", shared)
     assert (new, info.settings, info.partitions) == (True, shared, 2)
-    assert await b.create_subscription(NAME, "s", shared) == (info, False)
+    assert await b.topics.create_subscription(NAME, "s", shared) == (info, False)
     with pytest.raises(SettingsConflict, match="exists with other settings"):
-        await b.create_subscription(NAME, "s", SubscriptionSettings())
-    assert await b.list_subscriptions(NAME) == [info]
+        await b.topics.create_subscription(NAME, "s", SubscriptionSettings())
+    assert await b.topics.list_subscriptions(NAME) == [info]
     with pytest.raises(InvalidName):
-        await a.create_subscription(NAME, "..", shared)
+        await a.topics.create_subscription(NAME, "..", shared)
     with pytest.raises(TopicNotFound):
-        await a.create_subscription(TopicName("public", "none"), "s", shared)
-    await b.delete_subscription(NAME, "s")
+        await a.topics.create_subscription(TopicName("public", "none"), "s", shared)
+    await b.topics.delete_subscription(NAME, "s")
     with pytest.raises(SubscriptionNotFound):
-        await b.get_subscription(NAME, "s")
+        await b.topics.subscription(NAME, "s")
     with pytest.raises(SubscriptionNotFound):
-        await b.delete_subscription(NAME, "s")
+        await b.topics.delete_subscription(NAME, "s")
 
 
 async def test_a_partition_added_later_is_read_from_its_beginning(brokers: BrokerCluster) -> None:
     a = (await brokers.start("A")).broker
-    await a.create_topic(NAME, TopicSettings())
-    await a.create_subscription(NAME, "s", SubscriptionSettings(start="latest"))
-    await a.update_topic(NAME, TopicSettings(partitions=2))
+    await a.topics.create(NAME, TopicSettings())
+    await a.topics.create_subscription(NAME, "s", SubscriptionSettings(start="latest"))
+    await a.topics.update(NAME, TopicSettings(partitions=2))
     for number in range(2):
         partition = await owned(a, NAME.partition(number))
         await partition.publish(batch(4))
@@ -131,12 +131,12 @@ async def test_a_partition_added_later_is_read_from_its_beginning(brokers: Broke
 
 async def test_a_namesake_made_at_once_is_another_topic(brokers: BrokerCluster) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
-    await first.broker.create_topic(NAME, TopicSettings())
+    await first.broker.topics.create(NAME, TopicSettings())
     old = await owned(first.broker, NAME.partition(0))
     await old.publish(batch(3))
-    await second.broker.delete_topic(NAME)
+    await second.broker.topics.delete(NAME)
     brokers.clock.now_ms += 1
-    await second.broker.create_topic(NAME, TopicSettings())
+    await second.broker.topics.create(NAME, TopicSettings())
     await until(lambda: old.state is PartitionState.CLOSED, "A has dropped the old topic's")
     new = await owned(first.broker, NAME.partition(0))
     assert new.next_offset == 0

@@ -77,7 +77,7 @@ def local_splice(
             if running.gone:
                 continue
             try:
-                partition = await running.broker.partition(name)
+                partition = await running.broker.ownership.partition(name)
             except OctavoError:
                 continue
             return await partition.splice(transaction, number)
@@ -258,7 +258,7 @@ async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
     running = await brokers.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
-    info, _ = await running.broker.create_subscription(
+    info, _ = await running.broker.topics.create_subscription(
         TOPIC, "reports", SubscriptionSettings(start="earliest")
     )
     subscription = await partition.subscribe(info)
@@ -447,7 +447,7 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
 
     with pytest.raises(SpliceUnfinished):
         await running.broker.transactions.commit("q", 0, [Offer(name, (ledger,))], none)
-    await running.broker.delete_topic(TOPIC)
+    await running.broker.topics.delete(TOPIC)
     brokers.clock.now_ms += later_ms
     await make_topic(running.broker)
     namesake = await owned(running.broker, name)

@@ -232,7 +232,7 @@ async def _owner(accounts: Accounts) -> Any:
     broker = accounts.cluster.nodes[name].broker
     from octavo.broker.types import PartitionName
 
-    return await broker.partition(PartitionName(*NAME))
+    return await broker.ownership.partition(PartitionName(*NAME))
 
 
 async def test_a_topic_trimmed_below_the_horizon(accounts: Accounts) -> None:

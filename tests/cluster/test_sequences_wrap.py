@@ -42,7 +42,7 @@ def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
 async def published_before(cluster: HttpCluster) -> str:
     """The owner; it believes that so many messages of the producer are stored."""
     owner = await cluster.owner_of("/v1/topics/public/t/partitions/0")
-    partition = await cluster.nodes[owner].broker.partition(NAME)
+    partition = await cluster.nodes[owner].broker.ownership.partition(NAME)
     publisher = partition._publisher
     assert publisher is not None
     for table in (publisher._producers, publisher.stored_producers):

@@ -39,14 +39,14 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: BrokerC
     versions = []
 
     async def make() -> None:
-        await broker.create_topic(TOPIC, TopicSettings())
+        await broker.topics.create(TOPIC, TopicSettings())
         partition = await owned(broker, NAME)
         await partition.publish(batch(3, tag="new" if versions else "old"))
         versions.append((await topics.read_partition(*NAME))[1])
 
     class Slow(TopicStore):
         async def write_partition(self, *args: Any, **kwargs: Any) -> int:
-            await broker.delete_topic(TOPIC)
+            await broker.topics.delete(TOPIC)
             await make()
             return await super().write_partition(*args, **kwargs)
 
@@ -56,9 +56,9 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: BrokerC
         await change_partition(slow, tuple(NAME), lambda record: begun(record, "run", 1))
     assert versions[0] == versions[1], "else a version alone would do"
     record, _ = await topics.read_partition(*NAME)
-    assert record.incarnation == (await broker.get_topic(TOPIC)).incarnation
+    assert record.incarnation == (await broker.topics.get(TOPIC)).incarnation
     assert record.compaction is None
-    await (await brokers.start("D")).broker.get_topic(TOPIC)
+    await (await brokers.start("D")).broker.topics.get(TOPIC)
     assert await values(await owned(broker, NAME)) == [f"new-{number}" for number in range(3)]
     await change_partition(topics, tuple(NAME), lambda record: begun(record, "run", 1))
     assert (await topics.read_partition(*NAME))[0].compaction is not None
@@ -67,11 +67,11 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: BrokerC
 async def test_an_owner_that_was_stopped_meanwhile(brokers: BrokerCluster) -> None:
     broker = (await brokers.start("A")).broker
     topics = TopicStore((await brokers.start("B")).store)
-    first, _ = await broker.create_topic(TOPIC, TopicSettings())
+    first, _ = await broker.topics.create(TOPIC, TopicSettings())
     stopped = PartitionRecordKeeper(topics, NAME, 5000, first.incarnation)
     await stopped.read()
-    await broker.delete_topic(TOPIC)
-    second, _ = await broker.create_topic(TOPIC, TopicSettings())
+    await broker.topics.delete(TOPIC)
+    second, _ = await broker.topics.create(TOPIC, TopicSettings())
     await PartitionRecordKeeper(topics, NAME, 5000, second.incarnation).read()
     with pytest.raises(OwnershipLost):
         await stopped.change(lambda record: replace(record, epoch=7))
@@ -82,9 +82,9 @@ async def test_an_owner_that_was_stopped_meanwhile(brokers: BrokerCluster) -> No
 async def test_nothing_is_left_of_a_topic(brokers: BrokerCluster) -> None:
     node = await brokers.start("A")
     for _ in range(3):
-        await node.broker.create_topic(TOPIC, TopicSettings(partitions=2))
+        await node.broker.topics.create(TOPIC, TopicSettings(partitions=2))
         assert len(await node.store.children("/octavo/incarnations")) == 1
-        await node.broker.delete_topic(TOPIC)
+        await node.broker.topics.delete(TOPIC)
         assert await node.store.children("/octavo/incarnations") == []
 
 
@@ -95,5 +95,5 @@ async def test_topics_of_an_older_version_are_served_and_deleted(brokers: Broker
     await topics.create_partition(*NAME, PartitionRecord(incarnation="old-1"))
     await (await owned(node.broker, NAME)).publish(batch(3))
     await change_partition(topics, tuple(NAME), lambda record: begun(record, "run", 1))
-    await node.broker.delete_topic(TOPIC)
-    assert await node.broker.list_topics("public") == []
+    await node.broker.topics.delete(TOPIC)
+    assert await node.broker.topics.names_in("public") == []

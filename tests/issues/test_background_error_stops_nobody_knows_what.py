@@ -54,7 +54,7 @@ async def test_an_opening_is_tried_again(
 
     async def opened() -> bool:
         try:
-            return (await broker.owner_of(name, forwarded=True)).local
+            return (await broker.ownership.owner_of(name, forwarded=True)).local
         except Exception:
             return False
 

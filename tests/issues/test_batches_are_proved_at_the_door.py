@@ -241,7 +241,7 @@ async def receiving(folder: Path) -> AsyncIterator[tuple[Any, Any]]:
         broker = (await brokers.start("A")).broker
         name = await make_topic(broker)
         partition = await owned(broker, name)
-        info, _ = await broker.create_subscription(
+        info, _ = await broker.topics.create_subscription(
             name.topic_name, "s", SubscriptionSettings(start="earliest")
         )
         yield partition, await partition.subscribe(info)

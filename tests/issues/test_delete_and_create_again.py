@@ -49,16 +49,16 @@ async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
 async def test_an_owner_that_hears_nothing_acks_nothing_more(brokers: BrokerCluster) -> None:
     owner = (await brokers.start("A", deaf=True)).broker
     other = (await brokers.start("B", deaf=True)).broker
-    first, _ = await owner.create_topic(TOPIC, TopicSettings())
-    assert (await other.get_topic(TOPIC)).incarnation == first.incarnation
+    first, _ = await owner.topics.create(TOPIC, TopicSettings())
+    assert (await other.topics.get(TOPIC)).incarnation == first.incarnation
     old = await owned(owner, NAME)
     await old.publish(batch(3))
-    await other.delete_topic(TOPIC)
+    await other.topics.delete(TOPIC)
     with pytest.raises(NotOwner):
         await old.publish(batch())
     with pytest.raises(NotOwner):
         await old.read(0, bytes_max=1000, count_max=10)
-    second, new = await other.create_topic(TOPIC, TopicSettings())
+    second, new = await other.topics.create(TOPIC, TopicSettings())
     assert new
     assert second.incarnation != first.incarnation
     fresh = await owned(owner, NAME)
@@ -70,29 +70,29 @@ async def test_an_owner_that_hears_nothing_acks_nothing_more(brokers: BrokerClus
 async def test_who_cannot_be_told_is_fenced_and_waited_for(brokers: BrokerCluster) -> None:
     owner = (await brokers.start("A", deaf=True)).broker
     other = (await brokers.start("B", deletion_wait_ms=700)).broker
-    await owner.create_topic(TOPIC, TopicSettings())
+    await owner.topics.create(TOPIC, TopicSettings())
     old = await owned(owner, NAME)
     await old.publish(batch(3))
     other.tell_peer = None
     with pytest.raises(TopicDeleting, match=r"goes on by itself.*\[0\] have not let go"):
-        await other.delete_topic(TOPIC)
+        await other.topics.delete(TOPIC)
     with pytest.raises(TopicNotFound, match="is being deleted"):
-        await other.get_topic(TOPIC)
+        await other.topics.get(TOPIC)
     with pytest.raises(BrokerError):
         await old.publish(batch())  # this tells it: its ledger is fenced
     await until_topic_is_gone(other)
-    _, new = await other.create_topic(TOPIC, TopicSettings())
+    _, new = await other.topics.create(TOPIC, TopicSettings())
     assert new
 
 
 async def test_a_session_that_ends_is_as_good_as_a_release(brokers: BrokerCluster) -> None:
     owner = await brokers.start("A", deaf=True)
     other = (await brokers.start("B")).broker
-    await owner.broker.create_topic(TOPIC, TopicSettings())
+    await owner.broker.topics.create(TOPIC, TopicSettings())
     old = await owned(owner.broker, NAME)
     await old.publish(batch(3))
     await owner.vanish()  # its session is over, and it does not know
-    await other.delete_topic(TOPIC)
+    await other.topics.delete(TOPIC)
     with pytest.raises(BrokerError):
         await old.publish(batch())
 
@@ -107,17 +107,17 @@ async def test_a_session_that_ends_leaves_no_repeat_acked_either(
     """
     owner = await brokers.start("A", deaf=True)
     other = (await brokers.start("B")).broker
-    await owner.broker.create_topic(TOPIC, TopicSettings())
+    await owner.broker.topics.create(TOPIC, TopicSettings())
     old = await owned(owner.broker, NAME)
     if consumers:
-        info, _ = await owner.broker.create_subscription(TOPIC, "s", SubscriptionSettings())
+        info, _ = await owner.broker.topics.create_subscription(TOPIC, "s", SubscriptionSettings())
         await old.subscribe(info)
     numbered = batch(3, producer_id=7, producer_epoch=0, base_sequence=0)
     await old.publish(numbered)
     repeated = await old.publish(numbered)
     assert (repeated.duplicate, repeated.first_offset) == (True, 0)
     await owner.vanish()  # its session is over, and it does not know
-    await other.delete_topic(TOPIC)
+    await other.topics.delete(TOPIC)
     with pytest.raises(BrokerError):
         await old.publish(numbered)
 
@@ -126,19 +126,19 @@ async def test_a_half_finished_deletion_ends_by_itself(brokers: BrokerCluster) -
     first = await brokers.start("A", sweep_interval_ms=50)
     records = TopicStore(first.store)
     for finish in ("create", "delete", "sweep"):
-        await first.broker.create_topic(TOPIC, TopicSettings())
+        await first.broker.topics.create(TOPIC, TopicSettings())
         await (await owned(first.broker, NAME)).publish(batch(2))
         record, version = await records.read_topic(*TOPIC)
         # A broker that died after the first step.
         await records.write_topic(*TOPIC, replace(record, deleting=True), version)
         if finish == "create":
-            _, new = await first.broker.create_topic(TOPIC, TopicSettings())
+            _, new = await first.broker.topics.create(TOPIC, TopicSettings())
             assert new
             assert (await owned(first.broker, NAME)).next_offset == 0
-            await first.broker.delete_topic(TOPIC)
+            await first.broker.topics.delete(TOPIC)
         elif finish == "delete":
             try:
-                await first.broker.delete_topic(TOPIC)
+                await first.broker.topics.delete(TOPIC)
             except TopicNotFound:  # the sweep was there before
                 pass
         await until_topic_is_gone(first.broker)
@@ -149,49 +149,49 @@ async def test_two_delete_at_once_and_one_makes_it_anew(brokers: BrokerCluster) 
     """The slower one must not take the new topic for the old one."""
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
     for _ in range(5):
-        await a.create_topic(TOPIC, TopicSettings(partitions=3))
+        await a.topics.create(TOPIC, TopicSettings(partitions=3))
         await owned(a, NAME)
 
         async def delete(broker: Broker) -> None:
             try:
-                await broker.delete_topic(TOPIC)
+                await broker.topics.delete(TOPIC)
             except TopicNotFound:
                 pass
 
         async def anew(broker: Broker) -> None:
             await delete(broker)
-            await broker.create_topic(TOPIC, TopicSettings(partitions=2))
+            await broker.topics.create(TOPIC, TopicSettings(partitions=2))
 
         await asyncio.gather(anew(a), delete(b), delete(b))
         # Either it stands, or the other deletion came after it: never half of it.
         try:
-            found = await a.get_topic(TOPIC)
+            found = await a.topics.get(TOPIC)
         except TopicNotFound:
             continue
         assert found.settings.partitions == 2
         await (await owned(a, NAME)).publish(batch())
-        await a.delete_topic(TOPIC)
+        await a.topics.delete(TOPIC)
 
 
 async def test_a_call_says_which_topic_it_means(brokers: BrokerCluster) -> None:
     owner = (await brokers.start("A")).broker
-    first, _ = await owner.create_topic(TOPIC, TopicSettings())
+    first, _ = await owner.topics.create(TOPIC, TopicSettings())
     await owned(owner, NAME)
-    await owner.delete_topic(TOPIC)
-    second, _ = await owner.create_topic(TOPIC, TopicSettings())
+    await owner.topics.delete(TOPIC)
+    second, _ = await owner.topics.create(TOPIC, TopicSettings())
     with pytest.raises(TopicChanged, match="another one was made") as refused:
-        await owner.owner_of(NAME, forwarded=True, incarnation=first.incarnation)
+        await owner.ownership.owner_of(NAME, forwarded=True, incarnation=first.incarnation)
     assert refused.value.looked
     await owned(owner, NAME)
-    assert (await owner.owner_of(NAME, incarnation=second.incarnation)).local
+    assert (await owner.ownership.owner_of(NAME, incarnation=second.incarnation)).local
 
 
 async def test_a_topic_that_grew_is_known_to_whoever_is_asked(brokers: BrokerCluster) -> None:
     a = (await brokers.start("A")).broker
     b = (await brokers.start("B", deaf=True)).broker
-    await a.create_topic(TOPIC, TopicSettings())
-    await b.get_topic(TOPIC)
-    await a.update_topic(TOPIC, TopicSettings(partitions=2))
+    await a.topics.create(TOPIC, TopicSettings())
+    await b.topics.get(TOPIC)
+    await a.topics.update(TOPIC, TopicSettings(partitions=2))
     assert (await owned(b, TOPIC.partition(1))).next_offset == 0
 
 
@@ -200,15 +200,15 @@ async def test_what_consumers_and_producers_hold_is_of_one_topic(brokers: Broker
     shared = SubscriptionSettings(type="shared")
     ids = []
     for _ in range(2):
-        await a.create_topic(TOPIC, TopicSettings())
-        info, _ = await a.create_subscription(TOPIC, "s", shared)
+        await a.topics.create(TOPIC, TopicSettings())
+        info, _ = await a.topics.create_subscription(TOPIC, "s", shared)
         partition = await owned(a, NAME)
         stored = await partition.publish(batch(producer_id=7, producer_epoch=0, base_sequence=0))
         assert not stored.duplicate
         given = await (await partition.subscribe(info)).receive("c", messages_max=1)
         ids.append(given[0].ack_id)
         if len(ids) == 1:
-            await a.delete_topic(TOPIC)
+            await a.topics.delete(TOPIC)
     assert ids[0] != ids[1]
     with pytest.raises(StaleLease):
         await (await partition.subscription("s")).acknowledge([ids[0]])
@@ -217,12 +217,12 @@ async def test_what_consumers_and_producers_hold_is_of_one_topic(brokers: Broker
 
 async def test_a_subscription_made_too_late_is_nobodys(brokers: BrokerCluster) -> None:
     a = await brokers.start("A")
-    await a.broker.create_topic(TOPIC, TopicSettings())
+    await a.broker.topics.create(TOPIC, TopicSettings())
     late = SubscriptionRecord(incarnation="of an earlier topic", created_ms=5)
     await TopicStore(a.store).create_subscription(*TOPIC, "s", late)
     with pytest.raises(SubscriptionNotFound):
-        await a.broker.get_subscription(TOPIC, "s")
-    _, new = await a.broker.create_subscription(TOPIC, "s", SubscriptionSettings())
+        await a.broker.topics.subscription(TOPIC, "s")
+    _, new = await a.broker.topics.create_subscription(TOPIC, "s", SubscriptionSettings())
     assert new
 
 
@@ -256,7 +256,7 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
     try:
         for turn in range(ROUNDS):
             info, _ = await insisting(
-                lambda at=nodes[turn % 3]: at.create_topic(TOPIC, TopicSettings())
+                lambda at=nodes[turn % 3]: at.topics.create(TOPIC, TopicSettings())
             )
             before: list[str] = []
             await until(
@@ -268,7 +268,7 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
             assert not {one for one in found if not one.startswith(info.incarnation)}
             assert not set(before) - set(found), "what was acked is there"
             await insisting(
-                lambda at=nodes[(turn + 2) % 3], of=info.incarnation: at.delete_topic(TOPIC, of)
+                lambda at=nodes[(turn + 2) % 3], of=info.incarnation: at.topics.delete(TOPIC, of)
             )
             count = len(acked[info.incarnation])
             await asyncio.sleep(0)
@@ -293,6 +293,6 @@ async def insisting(call: Callable[[], Awaitable[T]]) -> T:
 async def until_topic_is_gone(broker: Broker) -> None:
     async with asyncio.timeout(15):
         while True:
-            if TOPIC.topic not in await broker.list_topics(TOPIC.namespace):
+            if TOPIC.topic not in await broker.topics.names_in(TOPIC.namespace):
                 return
             await asyncio.sleep(0.01)

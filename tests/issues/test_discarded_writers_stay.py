@@ -54,12 +54,12 @@ def registered(running: RunningBroker) -> dict[str, int]:
         "sinks": sum(len(b.connection._sinks) for b in bookies if b.connection is not None),
         "watchers of bookies": len(ledgers.bookies._on_change),
         "watches": sum(len(found) for found in store._watches._watches.values()),
-        "partitions": len(broker._owners._local),
-        "names": len(broker._owners._names),
-        "releasing": len(broker._owners._releasing),
-        "lookups": len(broker._owners._lookups),
-        "claims sent": len(broker._owners._ownership._sent),
-        "topics": len(broker._topics._known),
+        "partitions": len(broker.ownership._local),
+        "names": len(broker.ownership._names),
+        "releasing": len(broker.ownership._releasing),
+        "lookups": len(broker.ownership._lookups),
+        "claims sent": len(broker.ownership._ownership._sent),
+        "topics": len(broker.topics._known),
         "chores": len(broker.chores._failing),
         "tasks": len(broker._tasks),
     }
@@ -83,7 +83,9 @@ async def used(running: RunningBroker, name: PartitionName) -> Partition:
             except PartitionUnavailable:
                 await asyncio.sleep(0.02)  # it is tried again
     first = (await partition.publish(batch(2))).first_offset
-    info, _ = await running.broker.create_subscription(name.topic_name, "s", SubscriptionSettings())
+    info, _ = await running.broker.topics.create_subscription(
+        name.topic_name, "s", SubscriptionSettings()
+    )
     await (await partition.subscribe(info)).acknowledge(up_to=first)
     return partition
 
@@ -119,7 +121,7 @@ async def test_after_hand_overs(brokers: BrokerCluster) -> None:
     one = await brokers.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
-    owners: Any = one.broker._owners  # type: ignore[attr-defined]
+    owners: Any = one.broker.ownership  # type: ignore[attr-defined]
     for _ in range(TIMES):
         await used(one, name)
         assert await owners.hand_on(name, nobody_to_ask, 5) is None, "nobody else is there"
@@ -152,12 +154,12 @@ async def test_after_failed_openings(
             patch.setattr(PartitionRecordKeeper, "change", fail)
         else:
             patch.setattr(one.ledgers, "create", make_one_only)
-        (await one.broker.partition(name)).abandon("another is said to serve it")
+        (await one.broker.ownership.partition(name)).abandon("another is said to serve it")
         for _ in range(500):
             if failed >= TIMES:
                 break
             try:
-                await one.broker.owner_of(name, forwarded=True)
+                await one.broker.ownership.owner_of(name, forwarded=True)
             except OctavoError:
                 await asyncio.sleep(0.02)
     assert failed >= TIMES
@@ -193,7 +195,7 @@ async def test_after_failed_roll_overs(
     monkeypatch.setattr(PartitionRecordKeeper, "change", fail)
     for _ in range(TIMES):
         left = 1
-        partition = await one.broker.partition(name)
+        partition = await one.broker.ownership.partition(name)
         results = await asyncio.gather(
             *(partition.publish(batch(1)) for _ in range(4)), return_exceptions=True
         )
@@ -227,9 +229,9 @@ async def test_after_failed_replacements_of_the_state_ledger(
         return await create(*args, **settings)
 
     monkeypatch.setattr(one.ledgers, "create", fail_once)
-    subscription = await (await one.broker.partition(name)).subscription("s")
+    subscription = await (await one.broker.ownership.partition(name)).subscription("s")
     for _ in range(TIMES):
-        first = (await (await one.broker.partition(name)).publish(batch(3))).first_offset
+        first = (await (await one.broker.ownership.partition(name)).publish(batch(3))).first_offset
         for offset in range(first, first + 3):
             left = 1
             try:
@@ -245,5 +247,5 @@ async def test_after_deletions_of_topics(brokers: BrokerCluster) -> None:
     for number in range(TIMES):
         name = await make_topic(one.broker, TopicName("public", f"gone{number}"))
         await used(one, name)
-        await one.broker.delete_topic(name.topic_name)
+        await one.broker.topics.delete(name.topic_name)
     await as_before(one, before)

@@ -65,13 +65,13 @@ async def test_what_needs_no_change_goes_on(
 ) -> None:
     one, two = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(one.broker)
-    await one.broker.create_subscription(TOPIC, "readers", SubscriptionSettings())
+    await one.broker.topics.create_subscription(TOPIC, "readers", SubscriptionSettings())
     partition = await owned(one.broker, name)
     await partition.publish(batch(1, tag="a"))
-    readers = await one.broker.get_subscription(TOPIC, "readers")
+    readers = await one.broker.topics.subscription(TOPIC, "readers")
     subscription = await partition.subscribe(readers)
-    assert (await two.broker.owner_of(name)).broker_id == "A"
-    await two.broker.get_subscription(TOPIC, "readers")
+    assert (await two.broker.ownership.owner_of(name)).broker_id == "A"
+    await two.broker.topics.subscription(TOPIC, "readers")
     with monkeypatch.context() as patch:
         for running in (one, two):
             asked = take_away(patch, running, silent=silent)
@@ -79,17 +79,17 @@ async def test_what_needs_no_change_goes_on(
             await until(lambda asked=asked: bool(asked), "the broker reads again")  # type: ignore[misc]
         async with asyncio.timeout(10):
             for tag in "bcd":
-                assert (await one.broker.owner_of(name)).local
-                assert (await two.broker.owner_of(name)).broker_id == "A"
+                assert (await one.broker.ownership.owner_of(name)).local
+                assert (await two.broker.ownership.owner_of(name)).broker_id == "A"
                 for running in (one, two):
-                    assert (await running.broker.get_topic(TOPIC)).settings == TopicSettings()
-                    await running.broker.get_subscription(TOPIC, "readers")
-                await (await one.broker.partition(name)).publish(batch(1, tag=tag))
+                    assert (await running.broker.topics.get(TOPIC)).settings == TopicSettings()
+                    await running.broker.topics.subscription(TOPIC, "readers")
+                await (await one.broker.ownership.partition(name)).publish(batch(1, tag=tag))
         assert await partition.subscription("readers") is subscription
         assert len(await subscription.receive("c", messages_max=10)) >= 3
         with pytest.raises((MetadataUnavailable, TimeoutError)):
             async with asyncio.timeout(1):  # nothing was known of it
-                await one.broker.get_topic(TopicName("public", "other"))
+                await one.broker.topics.get(TopicName("public", "other"))
 
 
 async def test_what_changed_meanwhile_is_seen_afterwards(
@@ -101,22 +101,22 @@ async def test_what_changed_meanwhile_is_seen_afterwards(
     gone = TopicName("public", "gone")
     await make_topic(one.broker, gone)
     for topic in (TOPIC, gone):
-        assert (await one.broker.get_topic(topic)).settings.partitions == 1
+        assert (await one.broker.topics.get(topic)).settings.partitions == 1
     with monkeypatch.context() as patch:
         take_away(patch, one, silent=False)
         alarm(one.store)
-        await two.broker.update_topic(TOPIC, TopicSettings(partitions=3))
-        await two.broker.delete_topic(gone)
+        await two.broker.topics.update(TOPIC, TopicSettings(partitions=3))
+        await two.broker.topics.delete(gone)
         await asyncio.sleep(0.2)
-        assert (await one.broker.get_topic(TOPIC)).settings.partitions == 1
+        assert (await one.broker.topics.get(TOPIC)).settings.partitions == 1
         with pytest.raises(MetadataUnavailable):  # who deleted it has told us so
-            await one.broker.get_topic(gone)
+            await one.broker.topics.get(gone)
 
     async def sees() -> bool:
         try:
-            await one.broker.get_topic(gone)
+            await one.broker.topics.get(gone)
         except TopicNotFound:
-            return (await one.broker.get_topic(TOPIC)).settings.partitions == 3
+            return (await one.broker.topics.get(TOPIC)).settings.partitions == 3
         return False
 
     async with asyncio.timeout(10):

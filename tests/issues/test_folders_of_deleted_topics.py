@@ -37,10 +37,10 @@ async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
 async def test_nothing_is_left_of_a_deleted_topic(brokers: BrokerCluster) -> None:
     a = await brokers.start("A")
     before = await paths(a.store)
-    await a.broker.create_topic(TOPIC, TopicSettings(partitions=2))
+    await a.broker.topics.create(TOPIC, TopicSettings(partitions=2))
     await (await owned(a.broker, NAME)).publish(batch())
     assert await a.store.children("/octavo/owners/public/flights") == ["0"]
-    await a.broker.delete_topic(TOPIC)
+    await a.broker.topics.delete(TOPIC)
     left = await paths(a.store) - before
     assert not {path for path in left if "flights" in path}, left
 
@@ -69,13 +69,13 @@ async def test_a_topic_that_is_made_meanwhile_is_whole(brokers: BrokerCluster) -
         late = SubscriptionRecord(incarnation="of an earlier topic")
         await records.create_subscription(*TOPIC, "s", late)
         while True:
-            info, new = await a.broker.create_topic(TOPIC, TopicSettings())
+            info, new = await a.broker.topics.create(TOPIC, TopicSettings())
             if new:
                 break
-        assert (await b.broker.get_topic(TOPIC)).incarnation == info.incarnation
+        assert (await b.broker.topics.get(TOPIC)).incarnation == info.incarnation
         await (await owned(b.broker, NAME)).publish(batch(tag=str(turn)))
         assert await values(await owned(b.broker, NAME)) == [f"{turn}-0"]
-        await a.broker.delete_topic(TOPIC, info.incarnation)
+        await a.broker.topics.delete(TOPIC, info.incarnation)
     await until_nothing_is_left(a.store)
 
 

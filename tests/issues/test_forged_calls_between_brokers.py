@@ -45,7 +45,7 @@ async def brokers(tmp_path: Path) -> AsyncIterator[HttpCluster]:
 def preferred(brokers: HttpCluster) -> tuple[str, str]:
     """Who should serve the partition, and who should not."""
     any_broker = next(iter(brokers.nodes.values())).broker
-    (first,) = any_broker.preferred(NAME.topic_name, 1)
+    (first,) = any_broker.registry.preferred(NAME.topic_name, 1)
     return first.broker_id, next(one for one in brokers.nodes if one != first.broker_id)
 
 
@@ -165,5 +165,5 @@ async def test_a_broker_of_which_nothing_was_heard_yet_is_registered(brokers: Ht
     """The watch on the brokers may be late; the record of one is there before it owns anything."""
     first, other = preferred(brokers)
     assert (await brokers.apis[first].get(PARTITION)).status == 200
-    del brokers.nodes[other].broker._registry.live[first]
+    del brokers.nodes[other].broker.registry.live[first]
     assert (await brokers.apis[other].get(PARTITION)).json()["owner"] == first

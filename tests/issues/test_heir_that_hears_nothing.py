@@ -43,10 +43,10 @@ async def test_an_heir_whose_watches_are_silent_takes_it(brokers: BrokerCluster)
         await partition.publish(batch(1))
     two = await brokers.start("B", deaf=True, **QUICK)
     for number in range(2):
-        found = await two.broker.owner_of(name._replace(partition=number))
+        found = await two.broker.ownership.owner_of(name._replace(partition=number))
         assert found.broker_id == "A"
-    await until(lambda: len(two.broker.partitions()) == 1, "B has its half")
-    assert len(one.broker.partitions()) == 1
+    await until(lambda: len(two.broker.ownership.open_partitions()) == 1, "B has its half")
+    assert len(one.broker.ownership.open_partitions()) == 1
     await until(lambda: one.broker.balance.moved == 1, "A has heard that B serves it")
 
 
@@ -54,13 +54,13 @@ async def test_an_heir_of_a_topic_made_again_takes_it(brokers: BrokerCluster) ->
     """With the topic went its watches, and nobody has asked for the new one's partitions yet."""
     one = await brokers.start("A", **QUICK)
     two = await brokers.start("B", **QUICK)
-    await until(lambda: len(one.broker.brokers()) == 2, "A sees B")
+    await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
     for _ in range(2):
         name = await make_topic(one.broker, partitions=2)
         for number in range(2):
             await owned(one.broker, name._replace(partition=number))
-        await until(lambda: len(two.broker.partitions()) == 1, "B has its half")
-        await one.broker.delete_topic(name.topic_name)
+        await until(lambda: len(two.broker.ownership.open_partitions()) == 1, "B has its half")
+        await one.broker.topics.delete(name.topic_name)
 
 
 async def test_an_heir_that_refuses_is_left_alone_for_longer_and_longer(
@@ -86,7 +86,7 @@ async def test_an_heir_that_refuses_is_left_alone_for_longer_and_longer(
     one.broker.ask_peer = refuses
     monkeypatch.setattr(one.broker.balance._patience, "took_nothing", noted)
     two = await brokers.start("B", deaf=True, **QUICK)
-    monkeypatch.setattr(two.broker._owners, "reconcile", lambda: None)
+    monkeypatch.setattr(two.broker.ownership, "reconcile", lambda: None)
     await until(lambda: len(pauses) == 4, "it was tried four times")
     assert pauses == [0.04, 0.08, 0.16, 0.32]
     assert asked

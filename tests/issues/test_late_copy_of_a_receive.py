@@ -31,7 +31,7 @@ async def subscribed(brokers: BrokerCluster, kind: str) -> tuple[Partition, Subs
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     settings = SubscriptionSettings(type=kind)  # type: ignore[arg-type]
-    await broker.create_subscription(partition.name.topic_name, "s", settings)
+    await broker.topics.create_subscription(partition.name.topic_name, "s", settings)
     return partition, await partition.subscription("s")
 
 

@@ -72,7 +72,7 @@ async def until_none_is_left(running: RunningBroker) -> None:
 async def unsuccessfully(running: RunningBroker, name: PartitionName) -> None:
     """Have it opened; the changes of its record have no answer."""
     try:
-        await running.broker.owner_of(name, forwarded=True)
+        await running.broker.ownership.owner_of(name, forwarded=True)
     except OctavoError:
         await asyncio.sleep(0.02)
 
@@ -166,7 +166,7 @@ async def test_after_deletions_and_crashes_of_owners(
         gone = await make_topic(owner.broker, TopicName("public", f"gone{number}"))
         await make_leftovers(owner, gone, monkeypatch)
         await (await open_again(owner, gone)).publish(batch())
-        await owner.broker.delete_topic(gone.topic_name)
+        await owner.broker.topics.delete(gone.topic_name)
         await make_topic(owner.broker, TOPIC, rollover_entries=1)
         partition = await open_again(owner, name)
         with Unanswered(monkeypatch) as store:
@@ -178,7 +178,7 @@ async def test_after_deletions_and_crashes_of_owners(
                 await owner.bury()
     last = await brokers.start("B", **SWEEPING)
     partition = await open_again(last, name)
-    await until(lambda: len(last.broker.brokers()) == 1, "the others' sessions are over")
+    await until(lambda: len(last.broker.registry.brokers()) == 1, "the others' sessions are over")
     assert last.broker.duties().leftovers_removed + len(await left_over(last)) > TIMES * TIMES
     await until_none_is_left(last)
     assert len(await values(partition)) == partition.next_offset

@@ -34,7 +34,7 @@ async def test_asked_again_it_gives_the_same(brokers: BrokerCluster, kind: str) 
     partition = await owned(broker, await make_topic(broker))
     await partition.publish(batch(9))
     settings = SubscriptionSettings(type=kind)
-    await broker.create_subscription(partition.name.topic_name, "s", settings)
+    await broker.topics.create_subscription(partition.name.topic_name, "s", settings)
     subscription = await partition.subscription("s")
 
     async def receive(request: str, consumer: str = "c") -> list[Any]:

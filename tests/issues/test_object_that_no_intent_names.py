@@ -65,8 +65,8 @@ async def test_an_orphan_whose_object_comes_later(place: Place, tmp_path: Path) 
     topics = TopicStore(place.cluster.store)
     async with connected(place.service) as cluster:
         late = await begun_by(cluster, place, out)
-        await place.broker.delete_topic(TOPIC)
-        await place.broker.create_topic(TOPIC, TopicSettings())
+        await place.broker.topics.delete(TOPIC)
+        await place.broker.topics.create(TOPIC, TopicSettings())
         assert await remove_orphans(cluster, SOON) == 0
         path = out / "public" / "flights" / "0" / f"{late.stem}-12345678.parquet"
         path.parent.mkdir(parents=True)

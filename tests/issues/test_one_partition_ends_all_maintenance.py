@@ -131,7 +131,7 @@ async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
     brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await brokers.start("A")
-    registry: Any = one.broker._registry  # type: ignore[attr-defined]
+    registry: Any = one.broker.registry  # type: ignore[attr-defined]
     reload, failed = registry._reload, asyncio.Event()
 
     async def broken() -> None:
@@ -142,7 +142,7 @@ async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
 
     monkeypatch.setattr(registry, "_reload", broken)
     await brokers.start("B")
-    await until(lambda: len(one.broker.brokers()) == 2, "A sees B")
+    await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
     assert failed.is_set()
 
 

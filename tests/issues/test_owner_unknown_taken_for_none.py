@@ -31,5 +31,7 @@ async def test_callers_at_the_same_time_learn_the_same_owner(brokers: BrokerClus
         await owned(first, TOPIC.partition(number))
     second = (await brokers.start("B")).broker
     asked = [TOPIC.partition(number) for number in range(_PARTITIONS) for _ in range(3)]
-    found = await asyncio.gather(*(second.owner_of(name, forwarded=True) for name in asked))
+    found = await asyncio.gather(
+        *(second.ownership.owner_of(name, forwarded=True) for name in asked)
+    )
     assert {owner.broker_id for owner in found} == {"A"}

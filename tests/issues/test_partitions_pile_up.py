@@ -51,7 +51,7 @@ async def serve(running: list[RunningBroker], name: PartitionName) -> RunningBro
         while True:
             for one in running:
                 try:
-                    owner = await one.broker.owner_of(name)
+                    owner = await one.broker.ownership.owner_of(name)
                 except OctavoError:
                     continue  # it is being moved, or this one has stopped
                 if owner.local:
@@ -60,19 +60,19 @@ async def serve(running: list[RunningBroker], name: PartitionName) -> RunningBro
 
 
 def share(broker: Broker) -> int:
-    return len(broker.partitions())
+    return len(broker.ownership.open_partitions())
 
 
 async def test_a_hundred_topics_of_four_partitions_lie_two_and_two(brokers: BrokerCluster) -> None:
     running = [await brokers.start("A"), await brokers.start("B")]
     for one in running:
-        await until(lambda one=one: len(one.broker.brokers()) == 2, "each sees both")  # type: ignore[misc]
+        await until(lambda one=one: len(one.broker.registry.brokers()) == 2, "each sees both")  # type: ignore[misc]
     for number in range(100):
         topic = TopicName("public", f"t{number}")
-        await running[0].broker.create_topic(topic, TopicSettings(partitions=4))
+        await running[0].broker.topics.create(topic, TopicSettings(partitions=4))
         preferred = Counter[str]()
         for n in range(4):
-            preferred[(running[0].broker.preferred(topic, 4))[n].broker_id] += 1
+            preferred[(running[0].broker.registry.preferred(topic, 4))[n].broker_id] += 1
         assert preferred == {"A": 2, "B": 2}
 
 
@@ -81,12 +81,12 @@ async def test_a_broker_that_joins_is_given_its_share(brokers: BrokerCluster) ->
     name = await make_topic(one.broker, partitions=8)
     for number in range(8):
         await serve([one], TOPIC.partition(number))
-    partition = await one.broker.partition(name)
+    partition = await one.broker.ownership.partition(name)
     await partition.publish(batch(3))
     two = await brokers.start("B", **QUICK)
     await until(lambda: (share(one.broker), share(two.broker)) == (4, 4), "four and four")
     owner = await serve([one, two], name)
-    assert await values(await owner.broker.partition(name)) == ["m-0", "m-1", "m-2"]
+    assert await values(await owner.broker.ownership.partition(name)) == ["m-0", "m-1", "m-2"]
     assert not one.broker.balance.to_move()
     assert not two.broker.balance.to_move()
 
@@ -102,7 +102,7 @@ async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: Broke
         while not over:
             try:
                 owner = await serve(list(running.values()), name)
-                partition = await owner.broker.partition(name)
+                partition = await owner.broker.ownership.partition(name)
                 await partition.publish(
                     batch(1, tag=str(sequence), producer_id=1, producer_epoch=0,
                           base_sequence=sequence)
@@ -129,7 +129,7 @@ async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: Broke
     await asyncio.gather(*publishers)
     for number in range(8):
         owner = await serve(list(running.values()), TOPIC.partition(number))
-        found = await values(await owner.broker.partition(TOPIC.partition(number)))
+        found = await values(await owner.broker.ownership.partition(TOPIC.partition(number)))
         assert found == stored[number]
 
 
@@ -138,14 +138,14 @@ async def test_a_broker_that_comes_and_goes_moves_nothing(brokers: BrokerCluster
     await make_topic(one.broker, partitions=8)
     for number in range(8):
         await serve([one], TOPIC.partition(number))
-    epochs = {p.name: p.epoch for p in one.broker.partitions()}
+    epochs = {p.name: p.epoch for p in one.broker.ownership.open_partitions()}
     for _ in range(3):
         two = await brokers.start("B", **{**QUICK, "balance_after_ms": 600_000})
-        await until(lambda: len(one.broker.brokers()) == 2, "A sees B")
+        await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
         assert not one.broker.balance.to_move(), "B has only just come"
         await two.close()
-        await until(lambda: len(one.broker.brokers()) == 1, "A sees that B has gone")
-    assert {p.name: p.epoch for p in one.broker.partitions()} == epochs
+        await until(lambda: len(one.broker.registry.brokers()) == 1, "A sees that B has gone")
+    assert {p.name: p.epoch for p in one.broker.ownership.open_partitions()} == epochs
 
 
 async def test_what_nobody_takes_is_taken_back(
@@ -157,11 +157,11 @@ async def test_what_nobody_takes_is_taken_back(
     for number in range(2):
         await serve([one], TOPIC.partition(number))
     two = await brokers.start("B", **QUICK)
-    monkeypatch.setattr(two.broker._owners, "reconcile", lambda: None)  # it is deaf
+    monkeypatch.setattr(two.broker.ownership, "reconcile", lambda: None)  # it is deaf
     one.broker.ask_peer = None  # and nobody speaks to it
-    mine = {p.name: p.epoch for p in one.broker.partitions()}
+    mine = {p.name: p.epoch for p in one.broker.ownership.open_partitions()}
     await until(
-        lambda: any(p.epoch > mine[p.name] + 1 for p in one.broker.partitions()),
+        lambda: any(p.epoch > mine[p.name] + 1 for p in one.broker.ownership.open_partitions()),
         "one was given away and taken back, twice",
     )
     assert share(two.broker) == 0

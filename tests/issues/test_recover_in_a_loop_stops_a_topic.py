@@ -49,7 +49,7 @@ async def named(cluster: HttpCluster) -> tuple[int, int]:
     """The open ledger of the partition, and its state ledger."""
     await cluster.api.put(f"{TOPIC}/subscriptions/s")
     for node in cluster.nodes.values():
-        for partition in node.broker.partitions():
+        for partition in node.broker.ownership.open_partitions():
             record = partition._record.value
             assert record.state_ledger is not None
             return record.ledgers[-1].ledger_id, record.state_ledger

@@ -51,7 +51,7 @@ async def lost_and_not_released(
 
     with monkeypatch.context() as patch:
         patch.setattr(Ownership, "release", fail)
-        (await broker.partition(name)).abandon("somebody else is said to write it")
+        (await broker.ownership.partition(name)).abandon("somebody else is said to write it")
         await until(lambda: bool(asked), "the broker tried to release its claim")
 
 
@@ -65,7 +65,7 @@ async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
     partition = await owned(one.broker, name)
     await partition.publish(batch(2, tag="a"))
     if not alone:
-        registry = one.broker._registry
+        registry = one.broker.registry
         await brokers.start("B")
         await until(lambda: len(registry.live) == 2, "A knows of B")
         monkeypatch.setattr(registry, "preferred", lambda *_: (registry.live["B"],))
@@ -73,10 +73,10 @@ async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
     async with asyncio.timeout(10):
         while True:
             with contextlib.suppress(PartitionMoving):
-                if (await one.broker.owner_of(name)).local:
+                if (await one.broker.ownership.owner_of(name)).local:
                     break
             await asyncio.sleep(0.01)
-    again = await one.broker.partition(name)
+    again = await one.broker.ownership.partition(name)
     assert (await again.publish(batch(1, tag="b"))).first_offset == 2
     assert await values(again) == ["a-0", "a-1", "b-0"]
 
@@ -90,6 +90,6 @@ async def test_a_topic_is_deleted_though_a_claim_of_it_could_not_be_released(
     await owned(one.broker, name)
     await lost_and_not_released(one.broker, name, monkeypatch)
     async with asyncio.timeout(10):
-        await one.broker.delete_topic(name.topic_name)
+        await one.broker.topics.delete(name.topic_name)
     with pytest.raises(RecordNotFound):
         await one.store.get(owner_path(*name))

@@ -78,7 +78,7 @@ async def test_bounds_that_are_the_wrong_way_round(place: Place) -> None:
 
 
 async def test_a_replay(place: Place) -> None:
-    await place.broker.create_topic(TopicName("public", "again"), TopicSettings(partitions=1))
+    await place.broker.topics.create(TopicName("public", "again"), TopicSettings(partitions=1))
     options = ReplayOptions("flights", "again", {"startingOffsets": at(END + 1)})
     work = partial(replay, options=options)
     with pytest.raises(DataLost, match=SAID):

@@ -51,8 +51,8 @@ async def publish(place: Place, count: int, tag: str) -> None:
 
 
 async def made_anew(place: Place, count: int) -> None:
-    await place.broker.delete_topic(TOPIC)
-    await place.broker.create_topic(TOPIC, TopicSettings())
+    await place.broker.topics.delete(TOPIC)
+    await place.broker.topics.create(TOPIC, TopicSettings())
     await publish(place, count, "new")
 
 

@@ -39,7 +39,7 @@ async def trimmable(folder: Path) -> AsyncIterator[tuple[Partition, Subscription
                 )
             )
         brokers.clock.now_ms += 70_000
-        info, _ = await running.broker.create_subscription(
+        info, _ = await running.broker.topics.create_subscription(
             name.topic_name, "s", SubscriptionSettings()
         )
         subscription = await partition.subscribe(info)

@@ -189,7 +189,7 @@ class Fleet:
 
     def _serving(self) -> dict[str, list[Partition]]:
         return {
-            name: one.broker.partitions()
+            name: one.broker.ownership.open_partitions()
             for name, one in sorted(self.brokers.items())
             if one.broker is not None
         }

@@ -160,7 +160,7 @@ async def _nothing(partition: Partition) -> dict[str, Any]:
 
 
 async def _subscriptions(topic: TopicName, broker: Any) -> dict[str, Any]:
-    found = await broker.list_subscriptions(topic)
+    found = await broker.topics.list_subscriptions(topic)
     return {
         "subscriptions": [
             {"name": one.name, "settings": {"ack_timeout": one.settings.ack_timeout_ms / 1000}}

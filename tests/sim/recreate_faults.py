@@ -78,7 +78,7 @@ class RecreateNemesis:
 
     def _serves(self, broker: SimBroker) -> bool:
         assert broker.broker is not None
-        return any(one.name == self._name for one in broker.broker.partitions())
+        return any(one.name == self._name for one in broker.broker.ownership.open_partitions())
 
     def _deafen(self, broker: SimBroker, s: float) -> None:
         """What it says to others arrives, and their answers do not."""

@@ -166,7 +166,7 @@ class RecreateLoad:
         while True:
             try:
                 info, _ = await self._with_broker(
-                    client, lambda broker: broker.create_topic(AGAIN, self._settings)
+                    client, lambda broker: broker.topics.create(AGAIN, self._settings)
                 )
             except EXPECTED:
                 await client.pause(_PAUSE_S)
@@ -181,7 +181,7 @@ class RecreateLoad:
         while True:
             try:
                 await self._with_broker(
-                    client, lambda broker: broker.delete_topic(AGAIN, incarnation)
+                    client, lambda broker: broker.topics.delete(AGAIN, incarnation)
                 )
             except (TopicNotFound, TopicChanged):
                 break  # an earlier call of ours has done it
@@ -247,7 +247,9 @@ class RecreateLoad:
             try:
                 await self._with_broker(
                     client,
-                    lambda broker: broker.create_subscription(AGAIN, _SUBSCRIPTION, settings),
+                    lambda broker: broker.topics.create_subscription(
+                        AGAIN, _SUBSCRIPTION, settings
+                    ),
                 )
                 incarnation, vouched, given = await self._at_owner(client, receive)
             except EXPECTED:

@@ -101,7 +101,7 @@ class ToolJudge:
 
         async def delete(broker: Any) -> None:
             try:
-                await broker.delete_topic(self.topic)
+                await broker.topics.delete(self.topic)
             except TopicNotFound:
                 pass  # the call before had no answer
 

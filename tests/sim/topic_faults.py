@@ -75,7 +75,7 @@ class TopicNemesis:
     def _broker(self) -> SimBroker:
         """Mostly one that serves something."""
         found = list(self.brokers.values())
-        busy = [b for b in found if b.broker is not None and b.broker.partitions()]
+        busy = [b for b in found if b.broker is not None and b.broker.ownership.open_partitions()]
         return self.rng.choice(busy if busy and self.rng.random() < 0.7 else found)
 
     def _some_s(self) -> float:

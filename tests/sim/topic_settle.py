@@ -81,10 +81,10 @@ class TopicJudge:
     # ------------------------------------------------------------------ making
 
     async def _make(self, client: TopicClient) -> None:
-        await self._at_any(client, lambda b: b.create_topic(self.topic, self.options.settings))
+        await self._at_any(client, lambda b: b.topics.create(self.topic, self.options.settings))
         for sub, settings in self.options.subscriptions.items():
             info, _ = await self._at_any(
-                client, lambda b, s=sub, w=settings: b.create_subscription(self.topic, s, w)
+                client, lambda b, s=sub, w=settings: b.topics.create_subscription(self.topic, s, w)
             )
             for name in self.load.partitions:
                 await self._subscribe(client, name, info)

@@ -153,7 +153,7 @@ async def test_brokers_and_spark_read_what_only_the_objects_have(
     assert await values(partition) == WHOLE
     assert await values(partition, 57) == WHOLE[57:]
     assert await partition.offset_at(1_004) == 4
-    info, _ = await second.broker.create_subscription(
+    info, _ = await second.broker.topics.create_subscription(
         TOPIC, "s", SubscriptionSettings(start="earliest")
     )
     subscription = await partition.subscribe(info)
@@ -187,7 +187,7 @@ async def test_trimmed_and_deleted_ledgers_leave_no_objects(place: Place, tmp_pa
     await offloaded(place, tmp_path / "out", COPY)
     await offloaded(place, tmp_path / "out", DROP)
     partition = await owned(place.broker, place.name)
-    await place.broker.update_topic(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
+    await place.broker.topics.update(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
     await partition.maintain()
     assert partition.earliest_offset > 0
     with pytest.raises(OffsetTrimmed):
@@ -196,8 +196,8 @@ async def test_trimmed_and_deleted_ledgers_leave_no_objects(place: Place, tmp_pa
     left = await links(place)
     assert outcome.summary["removed_orphans"] == 6 - len(left)
     assert len(objects_in(tmp_path / "out")) == len(left)
-    await place.broker.delete_topic(TOPIC)
-    await place.broker.create_topic(TOPIC, TopicSettings())
+    await place.broker.topics.delete(TOPIC)
+    await place.broker.topics.create(TOPIC, TopicSettings())
     await offloaded(place, tmp_path / "out", COPY)
     assert objects_in(tmp_path / "out") == []
     assert await TopicStore(place.cluster.store).list_intents() == []

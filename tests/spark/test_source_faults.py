@@ -71,7 +71,7 @@ async def trim(place: Place) -> int:
     """Retention removes all but the newest ledgers, and bookies have collected them too."""
     partition = await owned(place.broker, place.name)
     before = {ledger_id for ledger_id, _ in partition.stats().ledgers}
-    await place.broker.update_topic(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
+    await place.broker.topics.update(TOPIC, TopicSettings(rollover_entries=4, retention_bytes=1))
     await partition.maintain()
     stats = partition.stats()
     assert stats.earliest_offset > 0
@@ -113,7 +113,7 @@ async def test_a_topic_deleted_under_a_running_query(place: Place) -> None:
     query = Halfway(reader, split)
     await query.first()
     ledgers = {part.ledger_id for part in split.parts}
-    await place.broker.delete_topic(TOPIC)
+    await place.broker.topics.delete(TOPIC)
     for ledger_id in ledgers:
         await place.forget(ledger_id)
     with pytest.raises(DataLost, match=r"topic public/flights partition 0: .* was deleted"):
@@ -128,9 +128,9 @@ async def test_a_stream_on_a_deleted_topic_says_so(place: Place) -> None:
         begin = await asyncio.to_thread(stream.initialOffset)
         limit = stream.getDefaultReadLimit()
         end = await asyncio.to_thread(stream.latestOffset, begin, limit)
-        incarnation = (await place.broker.get_topic(TOPIC)).incarnation
+        incarnation = (await place.broker.topics.get(TOPIC)).incarnation
         assert end == {"public/flights": {"0": len(WHOLE), "incarnation": incarnation}}
-        await place.broker.delete_topic(TOPIC)
+        await place.broker.topics.delete(TOPIC)
         with pytest.raises(Exception, match="there is no topic public/flights"):
             await asyncio.to_thread(stream.latestOffset, begin, limit)
         with pytest.raises(DataLost, match="was deleted"):

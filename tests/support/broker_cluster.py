@@ -187,7 +187,7 @@ async def running_brokers(folder: Path, bookies: int = 3) -> AsyncIterator[Broke
 
 async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -> PartitionName:
     """Create a topic; the name of its partition 0."""
-    await broker.create_topic(name, TopicSettings(**settings))
+    await broker.topics.create(name, TopicSettings(**settings))
     return name.partition(0)
 
 
@@ -196,12 +196,12 @@ async def owned(broker: Broker, name: PartitionName) -> Partition:
     async with asyncio.timeout(15):
         while True:
             try:
-                owner = await broker.owner_of(name, forwarded=True)
+                owner = await broker.ownership.owner_of(name, forwarded=True)
             except PartitionMoving:
                 await asyncio.sleep(0.01)
             else:
                 assert owner.local, owner
-                return await broker.partition(name)
+                return await broker.ownership.partition(name)
 
 
 def batch(count: int = 1, *, tag: str = "m", time_ms: int = 1_000, **producer: int) -> bytes:

@@ -400,6 +400,7 @@ class FakeBroker:
         self.transactions = FakeTransactions()
         self.open_batches = OpenBatches(0)
         self.balance = SimpleNamespace(to_move=dict[PartitionName, str])
+        self.topics = self.ownership = self.registry = self  # what each of them is asked here
         self.forgotten: list[TopicName] = []
         self.tell_peer: Any = None
         self.ask_peer: Any = None
@@ -420,16 +421,14 @@ class FakeBroker:
         return new
 
     async def delete_namespace(self, name: str) -> None:
-        if await self.list_topics(name):
+        if await self.names_in(name):
             raise errors.NamespaceNotEmpty(f"{name} has topics")
         self.cluster.namespaces.remove(name)
 
     async def list_namespaces(self) -> list[str]:
         return sorted(self.cluster.namespaces)
 
-    async def create_topic(
-        self, name: TopicName, settings: TopicSettings
-    ) -> tuple[TopicInfo, bool]:
+    async def create(self, name: TopicName, settings: TopicSettings) -> tuple[TopicInfo, bool]:
         if name.namespace not in self.cluster.namespaces:
             raise errors.NamespaceNotFound(f"no namespace {name.namespace}")
         found = self.cluster.topics.get(name)
@@ -448,7 +447,7 @@ class FakeBroker:
             self.cluster.owners[partition] = ids[number % len(ids)]
         return info, True
 
-    async def get_topic(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
+    async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
         try:
             found = self.cluster.topics[name]
         except KeyError:
@@ -460,24 +459,24 @@ class FakeBroker:
     def doubt_owner(self, name: PartitionName) -> None:
         pass
 
-    def forget_topic(self, name: TopicName) -> None:
+    def forget(self, name: TopicName) -> None:
         self.forgotten.append(name)
 
     async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
         return []
 
-    async def update_topic(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        info = await self.get_topic(name)
+    async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
+        info = await self.get(name)
         if settings.partitions < info.settings.partitions:
             raise errors.InvalidSettings("partitions may only grow")
         self.cluster.topics[name] = replaced = info._replace(settings=settings)
         return replaced
 
-    async def delete_topic(self, name: TopicName, incarnation: str | None = None) -> None:
-        await self.get_topic(name, incarnation)
+    async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
+        await self.get(name, incarnation)
         del self.cluster.topics[name]
 
-    async def list_topics(self, namespace: str) -> list[str]:
+    async def names_in(self, namespace: str) -> list[str]:
         if namespace not in self.cluster.namespaces:
             raise errors.NamespaceNotFound(f"no namespace {namespace}")
         return sorted(name.topic for name in self.cluster.topics if name.namespace == namespace)
@@ -485,7 +484,7 @@ class FakeBroker:
     async def create_subscription(
         self, topic: TopicName, name: str, settings: SubscriptionSettings
     ) -> tuple[SubscriptionInfo, bool]:
-        await self.get_topic(topic)
+        await self.get(topic)
         infos = self.cluster.subscriptions[topic]
         if name in infos:
             if infos[name].settings != settings:
@@ -494,25 +493,25 @@ class FakeBroker:
         infos[name] = SubscriptionInfo(name, settings, NOW_MS)
         return infos[name], True
 
-    async def get_subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
-        await self.get_topic(topic)
+    async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
+        await self.get(topic)
         try:
             return self.cluster.subscriptions[topic][name]
         except KeyError:
             raise errors.SubscriptionNotFound(f"no subscription {name}") from None
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
-        await self.get_topic(topic)
+        await self.get(topic)
         return list(self.cluster.subscriptions[topic].values())
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
-        await self.get_subscription(topic, name)
+        await self.subscription(topic, name)
         del self.cluster.subscriptions[topic][name]
 
     async def owner_of(
         self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
     ) -> Owner:
-        info = await self.get_topic(name.topic_name, incarnation)
+        info = await self.get(name.topic_name, incarnation)
         if name not in self.cluster.owners:
             raise errors.PartitionNotFound(f"no partition {name}")
         owner = self.cluster.owners[name]
@@ -535,7 +534,7 @@ class FakeBroker:
             raise errors.NotOwner(f"{name} is not served here")
         return self.cluster.partitions[name]
 
-    def partitions(self) -> list[FakePartition]:
+    def open_partitions(self) -> list[FakePartition]:
         return [
             self.cluster.partitions[name]
             for name, owner in self.cluster.owners.items()

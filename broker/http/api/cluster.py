@@ -182,7 +182,7 @@ def _brokers(call: Call) -> list[dict[str, Any]]:
     broker = call.services.broker
     return [
         {"id": one.broker_id, "url": one.url, "self": one.broker_id == broker.broker_id}
-        for one in broker.brokers()
+        for one in broker.registry.brokers()
     ]
 
 
@@ -225,7 +225,7 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
         "brokers": _brokers(call),
         "bookies": None if seen.bookies is None else _bookies(seen.bookies),
         "topics": seen.topics,
-        "partitions_here": sorted(str(one.name) for one in broker.partitions()),
+        "partitions_here": sorted(str(one.name) for one in broker.ownership.open_partitions()),
         "partitions_to_move": {
             str(name): heir for name, heir in sorted(broker.balance.to_move().items())
         },
@@ -277,7 +277,7 @@ async def openapi(call: Call) -> web.StreamResponse:
 async def status_page(call: Call) -> web.StreamResponse:
     """`GET /`: the cluster on one readable page."""
     figures = await cluster_figures(call)
-    partitions = [one.stats() for one in call.services.broker.partitions()]
+    partitions = [one.stats() for one in call.services.broker.ownership.open_partitions()]
     return web.Response(
         text=page(figures, partitions, call.services.url, call.services.clock()),
         content_type="text/html",

@@ -35,7 +35,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
     broker = call.services.broker
     partition = call.partition
     if partition is not None:
-        info = await broker.get_subscription(topic, name)
+        info = await broker.topics.subscription(topic, name)
 
         async def here(open_here: Partition) -> web.StreamResponse:
             return call.reply(await _subscribe(open_here, info))
@@ -43,7 +43,9 @@ async def put_subscription(call: Call) -> web.StreamResponse:
         return await at_owner(call, partition, here)
     body = await call.read_json(SubscriptionBody, required=False)
     await topic_of(call)
-    info, created = await broker.create_subscription(topic, name, subscription_settings(body))
+    info, created = await broker.topics.create_subscription(
+        topic, name, subscription_settings(body)
+    )
     partitions = (await topic_of(call)).settings.partitions
     asked = [
         ask_partition(
@@ -67,7 +69,7 @@ async def list_subscriptions(call: Call) -> web.StreamResponse:
     """`GET …/subscriptions`."""
     topic = call.topic
     await topic_of(call)
-    found = await call.services.broker.list_subscriptions(topic)
+    found = await call.services.broker.topics.list_subscriptions(topic)
     return call.reply({"subscriptions": [_show(topic, info) for info in found]})
 
 
@@ -77,7 +79,7 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     topic = call.topic
     broker = call.services.broker
     partitions = (await topic_of(call)).settings.partitions
-    info = await broker.get_subscription(topic, name)
+    info = await broker.topics.subscription(topic, name)
 
     async def figures(partition: Partition) -> dict[str, Any]:
         stats = (await partition.subscription(name)).stats()
@@ -106,7 +108,7 @@ async def get_subscription(call: Call) -> web.StreamResponse:
 async def delete_subscription(call: Call) -> web.StreamResponse:
     """`DELETE …/subscriptions/{subscription}`."""
     await topic_of(call)
-    await call.services.broker.delete_subscription(call.topic, call.subscription)
+    await call.services.broker.topics.delete_subscription(call.topic, call.subscription)
     return web.Response(status=204)
 
 

@@ -43,7 +43,7 @@ FIGURES_WITHIN_S = 2.0
 async def list_namespaces(call: Call) -> web.StreamResponse:
     """`GET /v1/namespaces`."""
     services = call.services
-    found = await services.overview.prompt(services.broker.list_namespaces())
+    found = await services.overview.prompt(services.broker.topics.list_namespaces())
     return call.reply({"namespaces": found})
 
 
@@ -58,20 +58,20 @@ async def put_namespace(call: Call) -> web.StreamResponse:
             f"policies of a namespace ({', '.join(sorted(body))[:100]}) are not supported yet: "
             "send no body or {}, and give the settings to each topic",
         )
-    created = await call.services.broker.create_namespace(name)
+    created = await call.services.broker.topics.create_namespace(name)
     return call.reply({"name": name}, status=201 if created else 200)
 
 
 async def get_namespace(call: Call) -> web.StreamResponse:
     """`GET /v1/namespaces/{namespace}`."""
     name = call.namespace
-    topics = await call.services.overview.prompt(call.services.broker.list_topics(name))
+    topics = await call.services.overview.prompt(call.services.broker.topics.names_in(name))
     return call.reply({"name": name, "topics": len(topics), "policies": {}})
 
 
 async def delete_namespace(call: Call) -> web.StreamResponse:
     """`DELETE /v1/namespaces/{namespace}`."""
-    await call.services.broker.delete_namespace(call.namespace)
+    await call.services.broker.topics.delete_namespace(call.namespace)
     return web.Response(status=204)
 
 
@@ -84,7 +84,7 @@ async def list_topics(call: Call) -> web.StreamResponse:
     after = call.query.get("after", "")
     limit = call.integer("limit", TOPICS_SHOWN, 1, TOPICS_SHOWN_MAX)
     services = call.services
-    listed = await services.overview.prompt(services.broker.list_topics(name))
+    listed = await services.overview.prompt(services.broker.topics.names_in(name))
     begin = bisect_right(listed, after)
     found = listed[begin : begin + limit]
     if len(listed) <= begin + limit:
@@ -103,10 +103,10 @@ async def put_topic(call: Call) -> web.StreamResponse:
     broker = call.services.broker
     if (problem := await _too_few_bookies(call, settings)) is not None:
         try:
-            await broker.get_topic(name)
+            await broker.topics.get(name)
         except TopicNotFound:
             raise problem from None
-    info, created = await broker.create_topic(name, settings)
+    info, created = await broker.topics.create(name, settings)
     return call.reply(_show(info), status=201 if created else 200)
 
 
@@ -135,14 +135,14 @@ async def patch_topic(call: Call) -> web.StreamResponse:
     wider = settings.ensemble_size > info.settings.ensemble_size
     if wider and (problem := await _too_few_bookies(call, settings)) is not None:
         raise problem
-    info = await broker.update_topic(name, settings)
+    info = await broker.topics.update(name, settings)
     return call.reply(_show(info))
 
 
 async def delete_topic(call: Call) -> web.StreamResponse:
     """`DELETE /v1/topics/{namespace}/{topic}`."""
     try:
-        await call.services.broker.delete_topic(call.topic, call.incarnation)
+        await call.services.broker.topics.delete(call.topic, call.incarnation)
     except TopicChanged as error:
         raise TopicReplaced(str(error)) from error
     return web.Response(status=204)
