@@ -1,5 +1,4 @@
-"""Where in a ledger a time begins: the first record that is as new, in the order of offsets. Pure
-but for what it asks of the source.
+"""Where in a ledger a time begins: the first record that is as new, in the order of offsets.
 
 Kafka's rule, which holds also where timestamps are out of order. A source finds batches by the
 newest timestamp that their headers name (`EntrySource.as_new_as`); here the record is found.

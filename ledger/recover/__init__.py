@@ -1,7 +1,7 @@
 """Closing a ledger that one does not own.
 
-`recovering` is the pure state machine of the six steps, `recovery` drives it over real bookies and
-the real record, `events` is what an observer sees of it.
+`recovery_state` is the pure state machine of the six steps, `recovery` drives it over real bookies
+and the real record, `events` is what an observer sees of it.
 
 Promises: the ledger ends behind every entry that was ever acknowledged, at one place, however many
 recover it at once; from the fence on its writer is not acknowledged. A crash leaves the record

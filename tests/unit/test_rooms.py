@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,16 +30,16 @@ def said(room: Path) -> str:
     return ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
 
 
-def names_in(paths: list[Path]) -> set[str]:
+@functools.cache
+def names_in(path: Path) -> frozenset[str]:
     """What is defined there: classes, functions, methods, constants."""
     found = set()
-    for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                found.add(node.name)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.add(node.id)
-    return found
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return frozenset(found)
 
 
 def test_every_folder_with_modules_is_a_room() -> None:
@@ -66,9 +68,26 @@ def test_what_a_door_names_is_there(room: Path) -> None:
     for text, place in ((inside, layer), (offered, room)):
         files = sorted(place.rglob("*.py"))
         there = {path.stem for path in files} | {path.parent.name for path in files}
-        known = there | names_in(files) | BEYOND
+        known = there.union(BEYOND, *map(names_in, files))
         for name in re.findall(r"`([^`]+)`", text):
             if "/" in name:
                 assert (ROOT / name).is_file() or (layer / name).is_file(), name
             else:
                 assert name in known, name
+
+
+def test_pure_modules_say_so_and_are_held_to_it() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    [held] = [one for one in contracts["contracts"] if one["name"].startswith("Pure modules")]
+    say_so = {
+        "octavo." + relative(path).removesuffix(".py").replace("/", ".")
+        for layer in ("bookie", "broker", "ledger", "metadata", "protocol")
+        for path in (ROOT / layer).rglob("*.py")
+        if path.name != "__init__.py" and _says_pure(path)
+    }
+    assert set(held["source_modules"]) == say_so
+
+
+def _says_pure(path: Path) -> bool:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return bool(re.search(r"(?m)(^|[.] )Pure([.:;]| arithmetic)|a pure state machine", text))
