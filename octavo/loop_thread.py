@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 CLOSE_TIMEOUT_S = 10.0
 
 
@@ -61,6 +65,28 @@ class LoopThread:
         self._thread.join(CLOSE_TIMEOUT_S)
         if not self._thread.is_alive():
             self._loop.close()
+
+
+class OnLoopThread(Generic[T]):
+    """Stands on any thread for `inner`, which lives on the loop's."""
+
+    def __init__(self, inner: T, thread: LoopThread) -> None:
+        self._inner = inner
+        self._thread = thread
+
+
+def blocking(
+    call: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[OnLoopThread[T], P], R]:
+    """The same call, as it is typed and described, for who stands for the object: it waits."""
+
+    def wait(self: OnLoopThread[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._thread.call(call(self._inner, *args, **kwargs))
+
+    functools.update_wrapper(wait, call)
+    del wait.__wrapped__  # type: ignore[attr-defined]  # by it tools would say `async def`
+    wait.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+    return wait
 
 
 async def _next(source: AsyncIterator[T]) -> T:

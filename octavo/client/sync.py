@@ -1,42 +1,35 @@
 """`Client`: the synchronous face of `AsyncClient`, with an event loop on a thread of its own.
 
 Every call blocks until its answer, may be made from any thread, and raises what the asynchronous
-one raises. `KeyboardInterrupt` gives up the call.
+one raises. `KeyboardInterrupt` gives up the call. Calls that do no more than wait are made of the
+asynchronous ones (`blocking`), with their types and descriptions.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Literal, Unpack
 
-from octavo.client import producer as async_producer
-from octavo.client import subscription as async_subscription
 from octavo.client.client import DEFAULT_URL, AsyncClient
-from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
-from octavo.client.subscription import Handed
-from octavo.client.types import Delivery, Headers, Message, Position, Topic, Value
-from octavo.loop_thread import LoopThread
+from octavo.client.producer import Producer as AsyncProducer
+from octavo.client.settings import ProducerSettings
+from octavo.client.subscription import Subscription as AsyncSubscription
+from octavo.client.types import Delivery, Headers, Message, Position, Value
+from octavo.loop_thread import LoopThread, OnLoopThread, blocking
 from octavo.protocol.compression import Compression
 
-T = TypeVar("T")
 HANDED_OVER_MAX = 1_000
 """Messages on their way from the caller's thread to the loop's."""
 
 
-class Producer:
+class Producer(OnLoopThread[AsyncProducer]):
     """The synchronous face of a producer."""
 
-    def __init__(self, inner: async_producer.Producer, thread: LoopThread) -> None:
-        self._inner = inner
-        self._thread = thread
+    def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
+        super().__init__(inner, thread)
         self._handed_over = threading.Semaphore(HANDED_OVER_MAX)
 
     def send(
@@ -72,9 +65,7 @@ class Producer:
         self._thread.soon(take)
         return future
 
-    def flush(self) -> None:
-        """Wait for every answer. Raises the first error since the last flush."""
-        self._thread.call(self._inner.flush())
+    flush = blocking(AsyncProducer.flush)
 
     def close(self) -> None:
         """Flush and stop."""
@@ -101,53 +92,22 @@ def _settle(future: Future[Position], found: Position | BaseException) -> None:
         future.set_result(found)
 
 
-class Subscription:
+class Subscription(OnLoopThread[AsyncSubscription]):
     """The synchronous face of a subscription's consumer."""
 
-    def __init__(self, inner: async_subscription.Subscription, thread: LoopThread) -> None:
-        self._inner = inner
-        self._thread = thread
+    receive = blocking(AsyncSubscription.receive)
+    ack = blocking(AsyncSubscription.ack)
+    ack_up_to = blocking(AsyncSubscription.ack_up_to)
+    nack = blocking(AsyncSubscription.nack)
+    extend = blocking(AsyncSubscription.extend)
+    seek = blocking(AsyncSubscription.seek)
+    stats = blocking(AsyncSubscription.stats)
+    delete = blocking(AsyncSubscription.delete)
 
     @property
     def held_back(self) -> str | None:
         """Why the last `receive` gave nothing though there are messages: too many are unacked."""
         return self._inner.held_back
-
-    def receive(
-        self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
-    ) -> list[Delivery]:
-        """Up to `messages_max` messages; empty when none came within `wait_s`."""
-        return self._thread.call(
-            self._inner.receive(messages_max, wait_s=wait_s, partition=partition)
-        )
-
-    def ack(self, *handed: Handed | Iterable[Handed]) -> None:
-        """Done with these, durably."""
-        self._thread.call(self._inner.ack(*handed))
-
-    def ack_up_to(self, delivery: Delivery) -> None:
-        """Done with this and all before it in its partition."""
-        self._thread.call(self._inner.ack_up_to(delivery))
-
-    def nack(self, *handed: Handed | Iterable[Handed], delay_s: float = 0.0) -> None:
-        """Not done: deliver again, not before `delay_s` from now."""
-        self._thread.call(self._inner.nack(*handed, delay_s=delay_s))
-
-    def extend(self, *handed: Handed | Iterable[Handed]) -> None:
-        """Still at it: the lease starts anew."""
-        self._thread.call(self._inner.extend(*handed))
-
-    def seek(self, to: str | int) -> None:
-        """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time."""
-        self._thread.call(self._inner.seek(to))
-
-    def stats(self) -> Mapping[str, Any]:
-        """Backlog, unacked ranges, consumers."""
-        return self._thread.call(self._inner.stats())
-
-    def delete(self) -> None:
-        """Remove the subscription and its cursor."""
-        self._thread.call(self._inner.delete())
 
     def deliveries(
         self, *, auto_ack: bool = True, batch: int = 500, idle_s: float | None = None
@@ -158,8 +118,24 @@ class Subscription:
         )
 
 
-class Client:
+class Client(OnLoopThread[AsyncClient]):
     """A client of one cluster, for programs without an event loop; a context manager."""
+
+    cluster = blocking(AsyncClient.cluster)
+    brokers = blocking(AsyncClient.brokers)
+    bookies = blocking(AsyncClient.bookies)
+    ledger = blocking(AsyncClient.ledger)
+    create_namespace = blocking(AsyncClient.create_namespace)
+    namespaces = blocking(AsyncClient.namespaces)
+    create_topic = blocking(AsyncClient.create_topic)
+    topic = blocking(AsyncClient.topic)
+    topics = blocking(AsyncClient.topics)
+    update_topic = blocking(AsyncClient.update_topic)
+    delete_topic = blocking(AsyncClient.delete_topic)
+    publish = blocking(AsyncClient.publish)
+    publish_many = blocking(AsyncClient.publish_many)
+    read = blocking(AsyncClient.read)
+    offset = blocking(AsyncClient.offset)
 
     def __init__(
         self,
@@ -168,8 +144,8 @@ class Client:
         attempt_s: float = 15.0,
         retry_s: float = 60.0,
     ) -> None:
-        self._inner = AsyncClient(urls, attempt_s=attempt_s, retry_s=retry_s)
-        self._thread = LoopThread("octavo-client")
+        inner = AsyncClient(urls, attempt_s=attempt_s, retry_s=retry_s)
+        super().__init__(inner, LoopThread("octavo-client"))
 
     def __enter__(self) -> Client:
         """Ready for use as it is."""
@@ -191,92 +167,6 @@ class Client:
         finally:
             self._thread.stop()
 
-    def cluster(self) -> Mapping[str, Any]:
-        """`GET /v1/cluster`."""
-        return self._thread.call(self._inner.cluster())
-
-    def brokers(self) -> list[Mapping[str, Any]]:
-        """Live brokers."""
-        return self._thread.call(self._inner.brokers())
-
-    def bookies(self) -> list[Mapping[str, Any]]:
-        """Live bookies."""
-        return self._thread.call(self._inner.bookies())
-
-    def create_namespace(self, name: str) -> None:
-        """Create it, or find that it exists."""
-        self._thread.call(self._inner.create_namespace(name))
-
-    def namespaces(self) -> list[str]:
-        """All namespaces."""
-        return self._thread.call(self._inner.namespaces())
-
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int = 1,
-        ensemble_size: int | None = None,
-        write_quorum: int | None = None,
-        ack_quorum: int | None = None,
-        **settings: Unpack[TopicSettings],
-    ) -> Topic:
-        """Create it, or find that it exists so. Raises `Conflict` when it exists otherwise."""
-        return self._thread.call(
-            self._inner.create_topic(
-                topic,
-                partitions=partitions,
-                ensemble_size=ensemble_size,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                **settings,
-            )
-        )
-
-    def topic(self, topic: str) -> Topic:
-        """Settings and live statistics. Raises `NotFound`."""
-        return self._thread.call(self._inner.topic(topic))
-
-    def topics(self, namespace: str = "public") -> list[str]:
-        """The names of a namespace's topics."""
-        return self._thread.call(self._inner.topics(namespace))
-
-    def update_topic(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
-        """Change settings."""
-        return self._thread.call(self._inner.update_topic(topic, **settings))
-
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic, its messages and its subscriptions."""
-        self._thread.call(self._inner.delete_topic(topic))
-
-    def publish(
-        self,
-        topic: str,
-        value: Value,
-        *,
-        key: str | bytes | None = None,
-        headers: Headers | None = None,
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
-    ) -> Position:
-        """Store one message; return where, once it is durable."""
-        return self._thread.call(
-            self._inner.publish(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                timestamp_ms=timestamp_ms,
-                partition=partition,
-            )
-        )
-
-    def publish_many(
-        self, topic: str, messages: Iterable[tuple[str | bytes | None, Value]]
-    ) -> list[Position]:
-        """Store (key, value) pairs, in order per key; return their positions."""
-        return self._thread.call(self._inner.publish_many(topic, messages))
-
     def producer(
         self,
         topic: str,
@@ -297,33 +187,6 @@ class Client:
             )
         )
         return Producer(inner, self._thread)
-
-    def read(
-        self,
-        topic: str,
-        *,
-        partition: int = 0,
-        start: str | int = "earliest",
-        limit: int = 1_000,
-        wait_s: float = 0.0,
-        compacted: bool = False,
-        incarnation: str | None = None,
-    ) -> list[Message]:
-        """Messages of one partition from `start`; `compacted`: through its compacted view.
-
-        `incarnation`: of which topic of that name; see `AsyncClient.read`.
-        """
-        return self._thread.call(
-            self._inner.read(
-                topic,
-                partition=partition,
-                start=start,
-                limit=limit,
-                wait_s=wait_s,
-                compacted=compacted,
-                incarnation=incarnation,
-            )
-        )
 
     def messages(
         self,
@@ -350,10 +213,6 @@ class Client:
                 incarnation=incarnation,
             )
         )
-
-    def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
-        """The offset of `earliest`, `latest` or a time."""
-        return self._thread.call(self._inner.offset(topic, partition=partition, at=at))
 
     def subscribe(
         self,
