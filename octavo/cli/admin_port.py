@@ -5,25 +5,13 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from octavo.cli.options import BadOption
 from octavo.protocol.codes import OctavoError
 
 _TIMEOUT_S = 15.0
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
-
-AdminUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="OCTAVO_ADMIN_URL",
-        help="A bookie's admin port, e.g. http://127.0.0.1:9181 (its setting admin_port).",
-        show_default=False,
-    ),
-]
 
 
 class AdminRefused(OctavoError):

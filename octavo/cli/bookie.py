@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli import bookie_forget, nodes
-from octavo.cli.admin_port import AdminUrl, ask
+from octavo.cli.admin_port import ask
 from octavo.cli.inspect_output import byte_progress, short
-from octavo.cli.options import AsJson, BadOption
+from octavo.cli.options import AdminUrl, AsJson, BadOption
 from octavo.cli.output import emit_json, emit_table, say
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from octavo.cli.options import BadOption, Data, Url, broker_urls
+from octavo.cli.options import BadOption, Data, TopicArgument, Url, broker_urls
 from octavo.cli.output import Waiting, emit_raw, say
 from octavo.protocol.json_message import show_headers, show_key, show_value
 
@@ -27,7 +27,7 @@ DRAIN_WAIT_S = 1.0
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")],
+    topic: TopicArgument,
     subscription: Annotated[
         str | None,
         typer.Option("--subscription", "-s", help="Consume and acknowledge under this name."),

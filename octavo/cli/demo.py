@@ -20,14 +20,13 @@ app = typer.Typer(invoke_without_command=True)
 Folder = Annotated[
     Path | None, typer.Option("--data", help="Keep the cluster's folder here (must be new).")
 ]
+Rows = Annotated[int | None, typer.Option(min=100, help="Only the first N flights (all: 336,776).")]
 
 
 @app.callback()
 def demo(
     context: typer.Context,
-    rows: Annotated[
-        int | None, typer.Option(min=100, help="Only the first N flights (all: 336,776).")
-    ] = None,
+    rows: Rows = None,
     data: Folder = None,
     kill: Annotated[
         bool, typer.Option("--kill/--no-kill", help="Kill a bookie and a broker on the way.")
@@ -70,9 +69,7 @@ def fencing(data: Folder = None) -> None:
 
 @app.command()
 def pipeline(
-    rows: Annotated[
-        int | None, typer.Option(min=100, help="Only the first N flights (all: 336,776).")
-    ] = None,
+    rows: Rows = None,
     data: Folder = None,
 ) -> None:
     """Flights through topics and Spark: ingest, stream, exactly once, Parquet, checked by pandas.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from octavo.cli.options import AsJson, BadOption, Data, Metadata, metadata_url
+from octavo.cli.options import AsJson, BadOption, Data, Metadata, Yes, metadata_url
 from octavo.cli.output import emit_fields, emit_json, emit_raw, emit_table, say
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def recover(
 @app.command()
 def delete(
     ledger: LedgerId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     metadata: Metadata = None,
     data: Data = None,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from octavo.cli.options import BadOption, Config, Metadata, Sets, parse_sets
+from octavo.cli.options import BadOption, Config, Host, Metadata, NodeName, Port, Sets, parse_sets
 
 
 def bookie(
@@ -17,9 +17,9 @@ def bookie(
         typer.Option("--data", help="Folder; the journal goes to DATA/journal, the rest beside."),
     ] = None,
     metadata: Metadata = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
-    bookie_id: Annotated[str | None, typer.Option(help="Name; default host:port.")] = None,
+    host: Host = None,
+    port: Port = None,
+    bookie_id: NodeName = None,
     rack: Annotated[str | None, typer.Option(help="Where it stands, e.g. /dc1/rack7.")] = None,
     journal: Annotated[
         list[Path] | None, typer.Option(help="Journal folder, best on a device of its own.")
@@ -84,9 +84,9 @@ def bookie(
 
 def broker(
     metadata: Metadata = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")] = None,
-    broker_id: Annotated[str | None, typer.Option(help="Name; default host:port.")] = None,
+    host: Host = None,
+    port: Port = None,
+    broker_id: NodeName = None,
     advertised_host: Annotated[
         str | None, typer.Option(help="The name under which others reach it.")
     ] = None,

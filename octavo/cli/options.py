@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they find a cluster."""
+"""Options that several commands share, each typed and worded once, and what their values mean."""
 
 from __future__ import annotations
 
@@ -13,12 +13,32 @@ from octavo.standalone.cluster_file import read_cluster
 DATA_FOLDER = Path("octavo-data")
 BROKER_URL = "http://127.0.0.1:8080"
 
+# ---- which cluster
+
 Url = Annotated[
     str | None,
     typer.Option(
         "--url",
         envvar="OCTAVO_URL",
         help=f"A broker's URL; several with commas. Default: {BROKER_URL}",
+        show_default=False,
+    ),
+]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="OCTAVO_URL",
+        help=f"A broker's URL, or the metadata store's (zk://…, file:///…). Default: {BROKER_URL}",
+        show_default=False,
+    ),
+]
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="OCTAVO_ADMIN_URL",
+        help="A bookie's admin port, e.g. http://127.0.0.1:9181 (its setting admin_port).",
         show_default=False,
     ),
 ]
@@ -40,7 +60,18 @@ Metadata = Annotated[
         show_default=False,
     ),
 ]
+
+# ---- what of it, and how
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of a table.")]
+
+# ---- a process
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
+Port = Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")]
+NodeName = Annotated[str | None, typer.Option(help="Name; default host:port.")]
 Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="OCTAVO_CONFIG", help="A TOML settings file."),
@@ -49,6 +80,38 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated."),
 ]
+
+# ---- a job in Spark
+
+Topics = Annotated[
+    str | None,
+    typer.Argument(metavar="[TOPICS]", help="topic or namespace/topic; several with commas."),
+]
+Every = Annotated[bool, typer.Option("--all", help="All topics.")]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master, e.g. spark://host:7077. Default: here, on all cores."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Read all and check it; write nothing.")]
+Once = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="NAME",
+        help="Do it once under this name: letters, digits, - and _. Default: made of what is done.",
+        show_default=False,
+    ),
+]
+BytesPerS = Annotated[int | None, typer.Option(min=1, help="Read no faster, all tasks together.")]
+EveryS = Annotated[
+    float | None,
+    typer.Option(min=0.1, help="Go on until interrupted, a batch every so often."),
+]
+RowsPerBatch = Annotated[int, typer.Option(min=1, help="At most.")]
 
 
 class BadOption(OctavoError):
@@ -78,12 +141,18 @@ def metadata_url(metadata: str | None, data: Path | None) -> str:
     return read_cluster(data or DATA_FOLDER).metadata_url
 
 
-def parse_sets(pairs: list[str] | None) -> dict[str, str]:
-    """`--set name=value …`. Raises `BadOption`."""
-    found: dict[str, str] = {}
+def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
+    """`NAME=VALUE …` of an option that may be repeated. Raises `BadOption`."""
+    found = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise BadOption(f"--set {pair!r}: write --set name=value")
-        found[name.strip().replace("-", "_")] = value
+            raise BadOption(f"{option} {pair!r}: write {option} name=value")
+        found[name] = value
     return found
+
+
+def parse_sets(pairs: list[str] | None) -> dict[str, str]:
+    """`--set name=value …`, the names as settings have them. Raises `BadOption`."""
+    found = named_values("--set", pairs)
+    return {name.strip().replace("-", "_"): value for name, value in found.items()}

@@ -12,10 +12,23 @@ from typing import Annotated, Any
 
 import typer
 
-from octavo.cli.options import AsJson, BadOption, Data
+from octavo.cli.options import (
+    AsJson,
+    BadOption,
+    BytesPerS,
+    Conf,
+    Data,
+    DryRun,
+    Every,
+    EveryS,
+    Master,
+    RowsPerBatch,
+    ServiceUrl,
+    Topics,
+)
 from octavo.cli.pipeline_compact import compact
 from octavo.cli.pipeline_kafka import ingest_kafka
-from octavo.cli.pipeline_run import Conf, DryRun, Every, Job, Master, Topics, Url, Where, carry_out
+from octavo.cli.pipeline_run import Job, Where, carry_out
 from octavo.cli.pipeline_write import gc, ingest, replay
 
 app = typer.Typer(
@@ -37,7 +50,7 @@ app.command()(gc)
 def verify(
     topics: Topics = None,
     every: Every = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -75,17 +88,14 @@ def export(
     dead_letters: Annotated[
         str | None, typer.Option(help="Bad rows go to this folder, with the reason.")
     ] = None,
-    every_s: Annotated[
-        float | None,
-        typer.Option(min=0.1, help="Go on until interrupted, a batch every so often."),
-    ] = None,
-    rows_per_batch: Annotated[int, typer.Option(min=1, help="At most.")] = 1_000_000,
+    every_s: EveryS = None,
+    rows_per_batch: RowsPerBatch = 1_000_000,
     checkpoint: Annotated[
         str | None, typer.Option(help="Where it notes how far it is. Default: OUT/_checkpoint.")
     ] = None,
     dry_run: DryRun = False,
     every: Every = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -132,7 +142,7 @@ def report(
         bool, typer.Option("--overwrite", help="In place of a report that is there.")
     ] = False,
     every: Every = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -161,7 +171,7 @@ def audit(
     repair: Annotated[
         bool, typer.Option("--repair", help="Have every bookie fetch now what it lacks.")
     ] = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -190,10 +200,8 @@ def scrub(
     ] = None,
     sample: Annotated[float, typer.Option(help="The share of entries to read.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Another seed, another sample.")] = 0,
-    bytes_per_s: Annotated[
-        int | None, typer.Option(min=1, help="Read no faster, all tasks together.")
-    ] = None,
-    url: Url = None,
+    bytes_per_s: BytesPerS = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -235,7 +243,7 @@ def offload(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
     every: Every = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli.options import AsJson, Data
-from octavo.cli.pipeline_run import Conf, Every, Job, Master, Topics, Url, Where, carry_out
+from octavo.cli.options import AsJson, BytesPerS, Conf, Data, Every, Master, ServiceUrl, Topics
+from octavo.cli.pipeline_run import Job, Where, carry_out
 
 
 def compact(
@@ -24,14 +24,12 @@ def compact(
         float,
         typer.Option(min=0, help="Keep a view so long after its successor.", show_default="a day"),
     ] = 86_400.0,
-    bytes_per_s: Annotated[
-        int | None, typer.Option(min=1, help="Read no faster, all tasks together.")
-    ] = None,
+    bytes_per_s: BytesPerS = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would stay; write nothing.")
     ] = False,
     every: Every = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,

@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from octavo.cli.options import AsJson, Data
-from octavo.cli.pipeline_run import Conf, DryRun, Job, Master, Url, Where, carry_out, named_values
+from octavo.cli.options import (
+    AsJson,
+    Conf,
+    Data,
+    DryRun,
+    EveryS,
+    Master,
+    RowsPerBatch,
+    ServiceUrl,
+    named_values,
+)
+from octavo.cli.pipeline_run import Job, Where, carry_out
 
 
 def ingest_kafka(
@@ -29,11 +39,8 @@ def ingest_kafka(
         str,
         typer.Option(help="Where a new checkpoint begins: earliest, latest, or JSON as Kafka's."),
     ] = "earliest",
-    every_s: Annotated[
-        float | None,
-        typer.Option(min=0.1, help="Go on until interrupted, a batch every so often."),
-    ] = None,
-    rows_per_batch: Annotated[int, typer.Option(min=1, help="At most.")] = 1_000_000,
+    every_s: EveryS = None,
+    rows_per_batch: RowsPerBatch = 1_000_000,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,7 +50,7 @@ def ingest_kafka(
         ),
     ] = None,
     dry_run: DryRun = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,

@@ -1,14 +1,23 @@
-"""What the commands of `octavo pipeline` share: their options, and how a job is run and shown."""
+"""How a job of `octavo pipeline` is run and shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from octavo.cli.options import BROKER_URL, BadOption, Data, broker_urls, metadata_url
+from octavo.cli.options import (
+    BadOption,
+    Conf,
+    Data,
+    Master,
+    ServiceUrl,
+    broker_urls,
+    metadata_url,
+    named_values,
+)
 from octavo.cli.output import debugging, emit_fields, emit_json, emit_table, fail, say
 from octavo.protocol.codes import OctavoError
 
@@ -19,36 +28,12 @@ if TYPE_CHECKING:
 Job = Callable[["Run"], "Outcome"]
 _USAGE, _FAILED = 2, 3
 
-Topics = Annotated[
-    str | None,
-    typer.Argument(metavar="[TOPICS]", help="topic or namespace/topic; several with commas."),
-]
-Every = Annotated[bool, typer.Option("--all", help="All topics.")]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="OCTAVO_URL",
-        help=f"A broker's URL, or the metadata store's (zk://…, file:///…). Default: {BROKER_URL}",
-        show_default=False,
-    ),
-]
-Master = Annotated[
-    str | None,
-    typer.Option(help="Spark's master, e.g. spark://host:7077. Default: here, on all cores."),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Read all and check it; write nothing.")]
-
 
 @dataclass(frozen=True)
 class Where:
     """The options of every job that say which cluster it works on, and where Spark runs."""
 
-    url: Url = None
+    url: ServiceUrl = None
     data: Data = None
     master: Master = None
     conf: Conf = None
@@ -103,17 +88,6 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
     for name in found:
         if not name.startswith("spark."):
             raise BadOption(f"--conf {name}: write --conf spark.name=value")
-    return found
-
-
-def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:
-    """`NAME=VALUE …`. Raises `BadOption`."""
-    found = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise BadOption(f"{option} {pair!r}: write {option} name=value")
-        found[name] = value
     return found
 
 

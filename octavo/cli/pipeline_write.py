@@ -7,32 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.options import AsJson, BadOption, Data
-from octavo.cli.output import say
-from octavo.cli.pipeline_run import (
+from octavo.cli.options import (
+    AsJson,
+    BadOption,
     Conf,
+    Data,
     DryRun,
-    Job,
     Master,
-    Url,
-    Where,
-    carry_out,
-    finish,
+    Once,
+    ServiceUrl,
     named_values,
 )
+from octavo.cli.output import say
+from octavo.cli.pipeline_run import Job, Where, carry_out, finish
 
 if TYPE_CHECKING:
     from octavo.pipeline.outcome import Outcome
-
-Once = Annotated[
-    str | None,
-    typer.Option(
-        "--id",
-        metavar="NAME",
-        help="Do it once under this name: letters, digits, - and _. Default: made of what is done.",
-        show_default=False,
-    ),
-]
 
 
 def ingest(
@@ -64,7 +54,7 @@ def ingest(
     ] = None,
     once: Once = None,
     dry_run: DryRun = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -121,7 +111,7 @@ def replay(
     ] = False,
     once: Once = None,
     dry_run: DryRun = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     master: Master = None,
     conf: Conf = None,
@@ -159,7 +149,7 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what is old and unnamed; delete nothing.")
     ] = False,
-    url: Url = None,
+    url: ServiceUrl = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import typer
 from msgspec import UNSET, Raw, UnsetType
 
-from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
+from octavo.cli.options import AsJson, BadOption, Data, TopicArgument, Url, broker_urls
 from octavo.cli.output import Waiting, emit_json, err
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
@@ -94,7 +94,7 @@ class _Reading(NamedTuple):
 
 
 def publish(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")],
+    topic: TopicArgument,
     messages: Annotated[
         list[str] | None,
         typer.Argument(help="Messages, read as lines are; without any, lines are read."),

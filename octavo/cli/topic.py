@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls, parse_sets
+from octavo.cli.options import (
+    AsJson,
+    BadOption,
+    Data,
+    TopicArgument,
+    Url,
+    Yes,
+    broker_urls,
+    parse_sets,
+)
 from octavo.cli.output import Waiting, emit_fields, emit_json, emit_table, err, say
 
 if TYPE_CHECKING:
@@ -18,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="topic or namespace/topic")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
@@ -39,7 +47,7 @@ def ask(urls: list[str], work: Callable[[AsyncClient], Awaitable[T]]) -> T:
 
 @app.command()
 def create(
-    topic: Name,
+    topic: TopicArgument,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
     ensemble: Annotated[int | None, typer.Option(min=1, help="Bookies a ledger uses (E).")] = None,
     write_quorum: Annotated[int | None, typer.Option(min=1, help="Copies (Qw).")] = None,
@@ -99,7 +107,9 @@ def list_topics(
 
 
 @app.command()
-def describe(topic: Name, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
+def describe(
+    topic: TopicArgument, url: Url = None, data: Data = None, as_json: AsJson = False
+) -> None:
     """Show a topic's settings and its live state.
 
     \b
@@ -111,7 +121,7 @@ def describe(topic: Name, url: Url = None, data: Data = None, as_json: AsJson = 
 
 @app.command()
 def update(
-    topic: Name,
+    topic: TopicArgument,
     settings: Settings = None,
     url: Url = None,
     data: Data = None,
@@ -133,8 +143,8 @@ def update(
 
 @app.command()
 def delete(
-    topic: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    topic: TopicArgument,
+    yes: Yes = False,
     url: Url = None,
     data: Data = None,
 ) -> None:
