@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from storage import make_run
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.entrylog.log import Location
@@ -69,7 +69,7 @@ async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
             number % ledgers, number // ledgers * run_entries, run_entries, ENTRY_BYTES - 4
         )
 
-        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+        def done(results: Sequence[tuple[AddBatch, Code]]) -> None:
             assert all(code is Code.OK for _, code in results)
             window.release()
 

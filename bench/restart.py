@@ -40,7 +40,7 @@ import psutil
 import structlog
 import uvloop
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.node import BookieNode
@@ -107,7 +107,7 @@ class Filler:
             self._in_flight += len(run.frames)
             self._storage.add([run], self._acked)
 
-    def _acked(self, results: Sequence[tuple[AddRun, Code]]) -> None:
+    def _acked(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
         for run, code in results:
             assert code is Code.OK, code
             self._in_flight -= len(run.frames)
@@ -122,7 +122,7 @@ class Filler:
         return self._turn, self._next[self._turn - 1] - 1
 
 
-def make_run(ledger_id: int, first: int, count: int, payload: bytes) -> AddRun:
+def make_run(ledger_id: int, first: int, count: int, payload: bytes) -> AddBatch:
     """Adds as a connection hands them over."""
     pieces = []
     for entry_id in range(first, first + count):
@@ -130,7 +130,7 @@ def make_run(ledger_id: int, first: int, count: int, payload: bytes) -> AddRun:
         pieces.append(add_prefix(KEY, len(entry)) + entry)
     frames = b"".join(pieces)
     offsets = range(0, len(frames), len(pieces[0]))
-    return AddRun(ledger_id, first, count, KEY, False, frames, offsets)
+    return AddBatch(ledger_id, first, count, KEY, False, frames, offsets)
 
 
 async def fill(args: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.storage import Storage
@@ -31,7 +31,7 @@ from octavo.protocol.frames import add_prefix
 KEY = b"k" * 20
 
 
-def make_run(ledger_id: int, first: int, count: int, entry_bytes: int) -> AddRun:
+def make_run(ledger_id: int, first: int, count: int, entry_bytes: int) -> AddBatch:
     """A run as a connection hands it over: one bytes object, uniform frames."""
     payload = b"crc!" + b"x" * entry_bytes
     prefix = add_prefix(KEY, HEADER.size + len(payload))
@@ -41,7 +41,7 @@ def make_run(ledger_id: int, first: int, count: int, entry_bytes: int) -> AddRun
         for entry_id in range(first, first + count)
     )
     offsets = range(0, frame_bytes * count, frame_bytes)
-    return AddRun(ledger_id, first, count, KEY, False, frames, offsets)
+    return AddBatch(ledger_id, first, count, KEY, False, frames, offsets)
 
 
 class Feeder:
@@ -64,12 +64,12 @@ class Feeder:
             # Ids inside the frames do not matter to the path of an add: no cost is hidden here
             # that the storage would pay, and none of the making of runs is measured.
             frames = bytes(bytearray(template.frames))  # memory of its own, as from a socket
-            run = AddRun(1, self.entry_id, template.count, KEY, False, frames, template.offsets)
+            run = AddBatch(1, self.entry_id, template.count, KEY, False, frames, template.offsets)
             self.entry_id += template.count
             self.in_flight += run_bytes
             self.storage.add([run], self.done)
 
-    def done(self, results: Sequence[tuple[AddRun, Code]]) -> None:
+    def done(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
         for run, code in results:
             assert code is Code.OK, code
             self.acked += run.count

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl
 
 import structlog
 
-from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.wire.server import ListenFailed, why_not_listening
 from octavo.protocol.codes import OctavoError
 

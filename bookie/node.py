@@ -31,7 +31,7 @@ from octavo.bookie.gc.proofs import Proofs
 from octavo.bookie.index.index import LedgerIndex
 from octavo.bookie.ledgers.cookies import lock_folders
 from octavo.bookie.ledgers.identity import Identity
-from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.storage import Storage
 from octavo.bookie.wire.server import BookieServer
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
@@ -95,7 +95,7 @@ class BookieNode:
         self.storage = Storage(
             config, disk=disk, index_opener=index_opener, on_fatal=self._fail, clock=clock
         )
-        self.metrics.writing.observe(self.storage.figures, disk)
+        self.metrics.writing.observe(self.storage.write_stats, disk)
         self.metrics.reads_of(self.storage.read_stats)
         self.metrics.damages(self.storage.damages.counts)
         self.admin = AdminServer(self.metrics, self._health)

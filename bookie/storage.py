@@ -22,9 +22,8 @@ from functools import partial
 
 import structlog
 
-from octavo.bookie.adds.add_run import AddRun
-from octavo.bookie.admission.budget import Budget
-from octavo.bookie.admission.pressure import AddPressure
+from octavo.bookie.adds import AddBatch
+from octavo.bookie.back_pressure import AddPressure, Budget
 from octavo.bookie.check.consistency import check_at_start
 from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.config import BookieConfig
@@ -33,7 +32,6 @@ from octavo.bookie.disk.damage import DamageRegistry
 from octavo.bookie.disk.files import Disk, DiskFull
 from octavo.bookie.disk.loss import OnLoss, tell_losses
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.figures import Figures
 from octavo.bookie.gc.compaction import Compactor, Pace
 from octavo.bookie.index.index import LedgerIndex
 from octavo.bookie.journal.journals import Journals, drive
@@ -43,10 +41,10 @@ from octavo.bookie.ledgers.limbo import Limbo
 from octavo.bookie.ledgers.limbo_file import LimboFile
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.bookie.read.cache import ReadCache
-from octavo.bookie.read.reading import Reading
-from octavo.bookie.read.reads import ColdReads
-from octavo.bookie.read.stats import ReadStats
+from octavo.bookie.read.path import ReadPath
+from octavo.bookie.read.scheduler import ColdReads
 from octavo.bookie.startup.opening import begin_journals, open_files, replay
+from octavo.bookie.stats import ReadStats, WriteStats
 from octavo.bookie.write.cache import Half, WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
 from octavo.bookie.write.flushing import Flushing
@@ -69,7 +67,7 @@ class Storage:
     _journals: Journals
     _checkpointer: Checkpointer
     _cold: ColdReads
-    _reading: Reading
+    _reading: ReadPath
     repeats: Repeats
     """Adds of what may be here already. There once started, as is the next."""
     compactor: Compactor
@@ -128,7 +126,7 @@ class Storage:
         self._failed: BaseException | None = None
         self.on_loss: OnLoss | None = None
         """Told what a start found lost, if that is accepted; limbo is durable on return."""
-        self.figures = Figures()
+        self.write_stats = WriteStats()
 
     # Life
 
@@ -182,7 +180,7 @@ class Storage:
             self._journal_executors,
             group_bytes_max=config.journal_group_bytes_max,
             on_fatal=self._fail,
-            figures=self.figures,
+            stats=self.write_stats,
         )
         self._control.journal_to(self._journals)
         self.repeats = Repeats(
@@ -214,7 +212,7 @@ class Storage:
         )
         caches = self._cache, self._read_cache
         lookups = self.read_stats.lookups
-        self._reading = Reading(self._control, *caches, self._cold, self.answers, lookups)
+        self._reading = ReadPath(self._control, *caches, self._cold, self.answers, lookups)
 
     def _new_compactor(self, index: LedgerIndex) -> Compactor:
         return Compactor(
@@ -274,7 +272,7 @@ class Storage:
 
     # Adding
 
-    def add(self, runs: Sequence[AddRun], done: Done, lane: Hashable = 0) -> None:
+    def add(self, runs: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
         """Admit `runs` in order; `done` gets each with its code when the group is durable.
 
         A run is taken or refused whole. `done` gets some of them at a time: those of a journal; at
@@ -287,7 +285,9 @@ class Storage:
         for journal, part in self._journals.split(runs):
             self._add_to(journal, part, done, lane)
 
-    def _add_to(self, journal: Journal, runs: Sequence[AddRun], done: Done, lane: Hashable) -> None:
+    def _add_to(
+        self, journal: Journal, runs: Sequence[AddBatch], done: Done, lane: Hashable
+    ) -> None:
         results: Results = []
         admit, read_only = self._control.admit, self.disk_full
         for run in runs:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.check.consistency import ConsistencyCheck
 from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
 from octavo.bookie.disk.files import Disk, DiskError, File
@@ -236,7 +236,7 @@ class _FolderCheck:
         report.index_runs, report.index_entries = check.runs, check.entries
 
 
-def _apply(states: LedgerStates, record: AddRun | Meta) -> None:
+def _apply(states: LedgerStates, record: AddBatch | Meta) -> None:
     state = states.get(record.ledger_id)
     if state is None:
         state = states.create(record.ledger_id, record.key)

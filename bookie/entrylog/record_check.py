@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from octavo.bookie.adds.chunk import FALSE_LAC, split_adds
+from octavo.bookie.adds import FALSE_LAC, split_adds
 from octavo.bookie.disk.damage import DamageKind
 from octavo.bookie.entrylog.format import Record
 from octavo.protocol.codes import OctavoError

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 
-from octavo.bookie.adds.add_run import AddRun
-from octavo.bookie.figures import Figures
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal.mark import Position
 from octavo.bookie.journal.writer import Journal, JournalWriter
+from octavo.bookie.stats import WriteStats
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
@@ -34,9 +34,9 @@ def journal_of(ledger_id: int, count: int) -> int:
 class Journals:
     """The journals, by their index in the settings."""
 
-    def __init__(self, journals: Sequence[Journal], figures: Figures | None = None) -> None:
+    def __init__(self, journals: Sequence[Journal], stats: WriteStats | None = None) -> None:
         assert journals
-        self.figures = figures or Figures()
+        self.stats = stats or WriteStats()
         self._all = tuple(journals)
         self.only = self._all[0] if len(self._all) == 1 else None
         """The journal, if there is just one."""
@@ -56,9 +56,9 @@ class Journals:
         self.of(ledger_id).append([], 0, reported)
         return future
 
-    def split(self, runs: Sequence[AddRun]) -> Iterator[tuple[Journal, Sequence[AddRun]]]:
+    def split(self, runs: Sequence[AddBatch]) -> Iterator[tuple[Journal, Sequence[AddBatch]]]:
         """Each journal with those of `runs` that go there, in order."""
-        parts: dict[int, list[AddRun]] = {}
+        parts: dict[int, list[AddBatch]] = {}
         for run in runs:
             parts.setdefault(journal_of(run.ledger_id, len(self._all)), []).append(run)
         for index, part in parts.items():
@@ -118,7 +118,7 @@ def drive(
     *,
     group_bytes_max: int,
     on_fatal: Callable[[BaseException], None],
-    figures: Figures,
+    stats: WriteStats,
 ) -> Journals:
     """The journals of these writers, each on its thread."""
     return Journals(
@@ -128,11 +128,11 @@ def drive(
                 executor=executor,
                 group_bytes_max=group_bytes_max,
                 on_fatal=on_fatal,
-                on_group=figures.group,
+                on_group=stats.group,
             )
             for writer, executor in zip(writers, executors, strict=True)
         ],
-        figures,
+        stats,
     )
 
 

@@ -6,7 +6,7 @@ import functools
 import struct
 from collections.abc import Iterator
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal.format import META_VERSION, JournalDamaged, Meta, decode_meta
 from octavo.protocol.frames import ADD_HEADER, ADD_IDS, LENGTH, PREFIX, Flag
 
@@ -16,7 +16,7 @@ _SAME_BYTES = ADD_IDS.size - 8
 """What of an add's frame is the same in all of a run: all that stands before the entry id."""
 
 
-def records_of(body: bytes) -> Iterator[AddRun | Meta]:
+def records_of(body: bytes) -> Iterator[AddBatch | Meta]:
     """The records of a good block's body, in order. Raises `JournalDamaged`."""
     position, end = 0, len(body)
     while position < end:
@@ -29,7 +29,7 @@ def records_of(body: bytes) -> Iterator[AddRun | Meta]:
         yield record
 
 
-def _next_record(body: bytes, start: int) -> tuple[AddRun | Meta, int]:
+def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
     """The record at `start`, and where it ends. Raises `JournalDamaged`, `struct.error`."""
     length, head = PREFIX.unpack_from(body, start)
     if head >> 16 == _ADD:
@@ -39,7 +39,7 @@ def _next_record(body: bytes, start: int) -> tuple[AddRun | Meta, int]:
     raise JournalDamaged(f"unknown record {head:#010x} in a block whose checksum is good")
 
 
-def _next_run(body: bytes, start: int) -> tuple[AddRun, int]:
+def _next_run(body: bytes, start: int) -> tuple[AddBatch, int]:
     """The longest run of adds that belong together from `start`, and where it ends."""
     length, head, key, ledger_id, first = ADD_IDS.unpack_from(body, start)
     same_length, end = True, len(body)
@@ -61,7 +61,7 @@ def _next_run(body: bytes, start: int) -> tuple[AddRun, int]:
     frames = body[start:position]
     found = range(0, len(frames), 4 + length) if same_length else offsets
     recovery = bool(head & _RECOVERY)
-    return AddRun(ledger_id, first, len(offsets), key, recovery, frames, found), position
+    return AddBatch(ledger_id, first, len(offsets), key, recovery, frames, found), position
 
 
 def _alike(body: bytes, start: int, frame_bytes: int) -> int:

@@ -18,7 +18,6 @@ from concurrent.futures import Executor
 from functools import partial
 
 from octavo.bookie.disk.files import Disk, DiskError, DiskFull, File, SyncFailed
-from octavo.bookie.figures import Group
 from octavo.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
     FILE_HEADER_BYTES,
@@ -30,6 +29,7 @@ from octavo.bookie.journal.format import (
 from octavo.bookie.journal.mark import Position
 from octavo.bookie.journal.queue import JournalQueue
 from octavo.bookie.journal.reader import journal_files, seal_file
+from octavo.bookie.stats import Group
 
 Durable = Callable[[BaseException | None], None]
 """Called once: None when the append is durable, else why it is not."""

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from functools import partial
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.disk.files import DiskFull
 from octavo.bookie.journal.format import Meta, MetaOp, encode_meta
 from octavo.bookie.journal.journals import Journals
@@ -71,7 +71,7 @@ class LedgerControl:
 
     # Adds
 
-    def admit(self, run: AddRun, *, read_only: bool) -> Code | None:
+    def admit(self, run: AddBatch, *, read_only: bool) -> Code | None:
         """Whether a run may be journaled; knows the ledger from then on if so.
 
         None: yes, but for those of its entries that are here already (write/repeats.py).
@@ -91,7 +91,7 @@ class LedgerControl:
             state.reached = last
         return _OK if first > reached else None
 
-    def admission(self, run: AddRun, *, read_only: bool) -> Code:
+    def admission(self, run: AddBatch, *, read_only: bool) -> Code:
         """Whether a run may be journaled, be it a repetition or not."""
         state = self._states.get(run.ledger_id)
         limbo = self.limbo
@@ -100,7 +100,7 @@ class LedgerControl:
         )
         return ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
 
-    def stored(self, run: AddRun) -> bool:
+    def stored(self, run: AddBatch) -> bool:
         """A run is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
         ledger_id = run.ledger_id
         state = self._states.get(ledger_id)
@@ -118,12 +118,12 @@ class LedgerControl:
         self._states.touch(ledger_id)
         return True
 
-    def replay(self, record: AddRun | Meta) -> bool:
+    def replay(self, record: AddBatch | Meta) -> bool:
         """Repeat a journaled record; twice does no harm. True when it is a run to store."""
         state = self._states.get(record.ledger_id)
         if state is None:
             state = self._states.create(record.ledger_id, record.key)
-        if isinstance(record, AddRun):
+        if isinstance(record, AddBatch):
             return self.stored(record)
         self._states.touch(record.ledger_id)
         ledger_rules.repeat(state, record)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal.format import Meta, MetaOp
 from octavo.bookie.ledgers.state import LedgerState
 from octavo.protocol.codes import Code
@@ -20,7 +20,7 @@ _HMAC_BYTES = 20
 
 
 def admission(
-    state: LedgerState | None, run: AddRun, *, read_only: bool, unsure: bool = False
+    state: LedgerState | None, run: AddBatch, *, read_only: bool, unsure: bool = False
 ) -> Code:
     """Whether a run of adds may be journaled; `state` is None for a ledger never heard of.
 

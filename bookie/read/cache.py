@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import repeat
 
-from octavo.bookie.read.stats import ReadStats
+from octavo.bookie.stats import ReadStats
 from octavo.protocol.codes import BookieIOError
 from octavo.protocol.frames import ADD_IDS, ADD_PREFIX_BYTES, LENGTH
 

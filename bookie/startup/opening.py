@@ -16,7 +16,7 @@ from typing import cast
 
 import structlog
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.blocking import Blocking
 from octavo.bookie.disk.files import Disk
@@ -125,7 +125,7 @@ async def replay(
             while (block := await blocking(_next_block, blocks)) is not None:
                 for record in records_of(block.body):
                     if control.replay(record):
-                        cache.active.put(cast(AddRun, record))
+                        cache.active.put(cast(AddBatch, record))
                 count, ends[index] = count + 1, Position(block.file_id, block.end)
                 if cache.is_full:
                     await flushes.begin(tuple(ends))

@@ -1,11 +1,10 @@
-"""Clients: their sockets, their requests, and why one is not read at present.
+"""Clients: their sockets and their requests.
 
-`server` listens, `connection` takes chunks apart and writes answers, `requests` does what is asked
-beside adds, `answers` encodes the answers to adds once for many, `under_way` keeps what runs for
-one client within bounds, `read_line` schedules cold reads, `flow` is the one place that leaves a
-socket unread and says why.
+`server` listens, `connection` takes chunks apart and gathers and writes answers, `requests` does
+what is asked beside adds, `in_flight` keeps what runs for one client within bounds. Why a socket is
+unread at present is `back_pressure.py`'s, which read is next `read/scheduler.py`'s.
 
 Promises: adds and reads never wait for one another; a client that does not take its answers holds
-nobody else up and is cut off in the end. Relies on the storage and on `admission`. A crash cuts all
-connections; who was not answered asks again. Others use `BookieServer` and `ListenFailed`.
+nobody else up and is cut off in the end. Relies on the storage and on `back_pressure`. A crash cuts
+all connections; who was not answered asks again. Others use `BookieServer` and `ListenFailed`.
 """

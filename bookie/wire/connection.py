@@ -4,33 +4,35 @@ The hot path is `buffer_updated`: one walk over the frames of a chunk, one call 
 for all its adds. Adds and reads never wait for one another. Answers are gathered and written once
 per loop turn, which for adds is once per group commit.
 
-Nothing is dropped and next to nothing refused under load: a connection that has too much under
-way, or does not take its answers, or whose bookie's disk is behind, is simply not read for a while
-and TCP passes the pressure on (flow.py). Only when that is past its bound too, as when thousands
-send at once, are adds answered TOO_MANY_REQUESTS. What memory all clients together can occupy is
-the sum of the bounds in `BookieConfig`. A connection that breaks the protocol is closed, with a
-log line that says how.
+A connection that has too much under way, or does not take its answers, or whose bookie's disk is
+behind, is not read for a while (back_pressure.py); what memory all clients together can occupy is
+the sum of the bounds in `BookieConfig`. One that breaks the protocol is closed, with a log line
+that says how.
+
+The answers to adds are gathered while a group commit reports, and encoded once. Runs that asked for
+it (`Flag.RANGE_ACK`) are acknowledged by one extension frame per unbroken range; the others get
+BookKeeper's 28 bytes per entry, filled column by column instead of packed one by one (60 ns instead
+of 200 per entry).
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from octavo.bookie.adds.add_run import AddRun
-from octavo.bookie.adds.chunk import Refused, split_adds
-from octavo.bookie.admission.pressure import MODEST_BYTES, Pressure
-from octavo.bookie.wire.answers import Answers, add_answers
-from octavo.bookie.wire.flow import Flow, Pause
+from octavo.bookie.adds import AddBatch, Refused, split_adds
+from octavo.bookie.back_pressure import MODEST_BYTES, Flow, Pause, Pressure
+from octavo.bookie.wire.in_flight import InFlight
 from octavo.bookie.wire.requests import v2_code
-from octavo.bookie.wire.under_way import UnderWay
 from octavo.protocol import extension
 from octavo.protocol.auth import AUTH_DISABLED
 from octavo.protocol.codes import Code, OctavoError, ProtocolError
+from octavo.protocol.extension import encode_added
 from octavo.protocol.frames import (
     ADD_HEADER,
     ADD_IDS,
@@ -46,6 +48,7 @@ from octavo.protocol.frames import (
     Flag,
     FrameReceiver,
     Op,
+    add_answer,
     auth_frame,
     header,
     parse_auth,
@@ -67,9 +70,57 @@ _V3_FIRST_BYTE = 0x0A
 _RANGE_ACK = int(Flag.RANGE_ACK)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _AUTH_ANSWER = auth_frame(AUTH_DISABLED)
+_ENTRY_ID_AT = ANSWER_BYTES - 8
 _LOGGED_REFUSALS_MAX = 3
 _GATHERED_BYTES_MAX = 256 * 1024
 """Answers gathered in one loop turn before they are written; reads of entries are long."""
+
+
+def add_answers(code: Code, ledger_id: int, first_entry: int, count: int) -> bytes:
+    """The v2 answers to `count` consecutive adds."""
+    if count == 1:
+        return add_answer(code, ledger_id, first_entry)
+    answers = bytearray(add_answer(code, ledger_id, 0) * count)
+    ids = struct.pack(f">{count}q", *range(first_entry, first_entry + count))
+    for column in range(8):
+        answers[_ENTRY_ID_AT + column :: ANSWER_BYTES] = ids[column::8]
+    return bytes(answers)
+
+
+class Answers:
+    """What is to be written to one connection at the end of this loop turn."""
+
+    __slots__ = ("_first", "_frames", "_last", "_ledger_id")
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._ledger_id = -1
+        self._first = 0
+        self._last = -1
+
+    def append(self, frame: bytes) -> None:
+        """Any whole answer frame."""
+        self._frames.append(frame)
+
+    def acked_range(self, ledger_id: int, first: int, last: int) -> None:
+        """Adds `first … last` are durable; joined with the range before when it continues it."""
+        if ledger_id == self._ledger_id and first == self._last + 1:
+            self._last = last
+            return
+        self._close_range()
+        self._ledger_id, self._first, self._last = ledger_id, first, last
+
+    def take(self) -> list[bytes]:
+        """All of it, in order; the gathering begins anew."""
+        self._close_range()
+        frames, self._frames = self._frames, []
+        return frames
+
+    def _close_range(self) -> None:
+        if self._ledger_id >= 0:
+            self._frames.append(encode_added(self._ledger_id, self._first, self._last))
+            self._ledger_id = -1
+            self._last = -1
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -98,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_scheduled = False
         self._add_bytes = 0
         self._has_added = False
-        self._under_way = UnderWay(server.requests, server.reads, self._answer, self._answered)
+        self._under_way = InFlight(server.requests, server.reads, self._answer, self._answered)
         self._closing = False
 
     # What the transport calls
@@ -269,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Adds
 
-    def _add(self, runs: list[tuple[int, AddRun]]) -> None:
+    def _add(self, runs: list[tuple[int, AddBatch]]) -> None:
         self._add_bytes += sum([len(run.frames) for _, run in runs])
         storage = self._storage
         if self._server.read_only:
@@ -283,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._add_bytes > self._config.connection_add_bytes_max:
             self.flow.pause(Pause.ADDS)
 
-    def _without_excess(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
+    def _without_excess(self, runs: list[tuple[int, AddBatch]]) -> Iterator[tuple[int, AddBatch]]:
         """Answer what there is no room for; recovery's adds pass as long as anything does."""
         for flags, run in runs:
             if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
@@ -292,7 +343,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._metrics.throttled.labels("adds").inc(run.count)
                 self._added([(run, Code.TOO_MANY_REQUESTS)])
 
-    def _without_read_only(self, runs: list[tuple[int, AddRun]]) -> Iterator[tuple[int, AddRun]]:
+    def _without_read_only(
+        self, runs: list[tuple[int, AddBatch]]
+    ) -> Iterator[tuple[int, AddBatch]]:
         """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
         for flags, run in runs:
             if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
@@ -300,9 +353,9 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._added([(run, Code.READ_ONLY)])
 
-    def _added_ranges(self, results: Sequence[tuple[AddRun, Code]]) -> None:
+    def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
         """Runs are durable, or refused; their sender understands `Op.ADDED`."""
-        refused: list[tuple[AddRun, Code]] = []
+        refused: list[tuple[AddBatch, Code]] = []
         acked = size = 0
         for run, code in results:
             if code is Code.OK:
@@ -315,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         if refused:
             self._added(refused, extended=True)
 
-    def _added(self, results: Sequence[tuple[AddRun, Code]], *, extended: bool = False) -> None:
+    def _added(self, results: Sequence[tuple[AddBatch, Code]], *, extended: bool = False) -> None:
         """Runs are durable, or refused: one v2 answer for each entry.
 
         `extended` says that the peer is one of ours: others know no UNKNOWN_STATE.
@@ -402,5 +455,5 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
 
-def _wants_ranges(item: tuple[int, AddRun]) -> bool:
+def _wants_ranges(item: tuple[int, AddBatch]) -> bool:
     return bool(item[0] & _RANGE_ACK)

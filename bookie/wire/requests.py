@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from prometheus_client import Counter
 
     from octavo.bookie.config import BookieConfig
-    from octavo.bookie.metrics.bookie import BookieMetrics
+    from octavo.bookie.metrics import BookieMetrics
     from octavo.bookie.storage import Storage
 
 log = structlog.get_logger()

@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from octavo.bookie.admission.budget import FrameRoom
-from octavo.bookie.admission.pressure import Pressure
+from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure
+from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
-from octavo.bookie.wire.flow import Flow, Pause
-from octavo.bookie.wire.read_line import ReadLine
 from octavo.bookie.wire.requests import Requests
 from octavo.protocol.codes import OctavoError, Scope
 
 if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig
-    from octavo.bookie.metrics.bookie import BookieMetrics
+    from octavo.bookie.metrics import BookieMetrics
     from octavo.bookie.storage import Storage
 
 log = structlog.get_logger()
@@ -65,14 +63,13 @@ class BookieServer:
         self._empty = asyncio.Event()
         self._empty.set()
         self.answers = storage.answers
-        self.reads = ReadLine(
+        self.reads = ReadScheduler(
             storage.answers,
-            metrics,
             waiting_max=config.reads_waiting_max,
             tasks_max=config.read_tasks_max,
             wait_ms_max=config.read_wait_ms_max,
         )
-        self.frames: FrameRoom[Flow] = FrameRoom(config.receive_bytes_max, Flow.granted)
+        self.frames = FrameRoom(config.receive_bytes_max)
         """Frames of which a part has come, of all connections."""
         self._lanes = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.entrylog.format import LogRun
 from octavo.protocol.frames import ADD_PREFIX_BYTES
 
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
     first: int
     last: int
-    run: AddRun
+    run: AddBatch
 
     def entry(self, entry_id: int) -> bytes:
         """The bytes of one entry."""
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
         return run.frames[run.offsets[self.first - run.first_entry] : end]
 
 
-def _cost(run: AddRun) -> int:
+def _cost(run: AddBatch) -> int:
     """The memory that a run takes."""
     listed = _OFFSET_BYTES.get(type(run.offsets), 36) * run.count
     return len(run.frames) + _RUN_OVERHEAD_BYTES + listed
@@ -73,7 +73,7 @@ class IntervalMap:
         """How many of the last pieces are whole small runs without a gap between them."""
         self.pieces: list[Piece] = []
 
-    def put(self, run: AddRun) -> int:
+    def put(self, run: AddBatch) -> int:
         """Insert `run`; it wins over what it overlaps. Returns the bytes that this costs."""
         first, last = run.first_entry, run.first_entry + run.count - 1
         pieces = self.pieces
@@ -97,7 +97,7 @@ class IntervalMap:
         for run in runs:
             offsets.extend([base + offset for offset in run.offsets])
             base += len(run.frames)
-        joined = AddRun(
+        joined = AddBatch(
             runs[0].ledger_id,
             runs[0].first_entry,
             len(offsets),
@@ -111,7 +111,7 @@ class IntervalMap:
         self._small = 0
         return _cost(joined) - sum(map(_cost, runs))
 
-    def _overlay(self, first: int, last: int, run: AddRun) -> None:
+    def _overlay(self, first: int, last: int, run: AddBatch) -> None:
         """Insert a run that does not come last."""
         self._small = 0
         pieces = self.pieces
@@ -155,7 +155,7 @@ class Half:
         self.ledgers: dict[int, IntervalMap] = {}
         self.bytes = 0
 
-    def put(self, run: AddRun) -> None:
+    def put(self, run: AddBatch) -> None:
         """Insert a run."""
         found = self.ledgers.get(run.ledger_id)
         if found is None:

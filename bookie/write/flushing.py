@@ -50,7 +50,7 @@ class Flushing:
         self._safe_bytes = 0
         """Of the journals, up to the mark."""
         self._flushed_bytes = 0
-        journals.figures.bytes_by_state = self._bytes_by_state
+        journals.stats.bytes_by_state = self._bytes_by_state
         self.wanted = asyncio.Event()
         """Set it to have a flush soon."""
         self.disk_full = False
@@ -70,7 +70,7 @@ class Flushing:
             raise
         safe = self._safe_bytes = self._written_at.get(mark.journals, self._safe_bytes)
         self._written_at = {at: size for at, size in self._written_at.items() if size > safe}
-        self._journals.figures.on_flush(self._flushed_bytes, loop.time() - began)
+        self._journals.stats.on_flush(self._flushed_bytes, loop.time() - began)
         await self._journals.remove_below(mark.journals)
 
     def _positions(self) -> tuple[Position, ...]:

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.error_code import code_of
 from octavo.bookie.journal.journals import Journals
 from octavo.bookie.journal.writer import Journal
@@ -41,13 +41,13 @@ from octavo.protocol.frames import ADD_PREFIX_BYTES
 
 log = structlog.get_logger()
 
-Results = list[tuple[AddRun, Code]]
-Done = Callable[[Sequence[tuple[AddRun, Code]]], None]
+Results = list[tuple[AddBatch, Code]]
+Done = Callable[[Sequence[tuple[AddBatch, Code]]], None]
 _READ_BYTES = 1024 * 1024
 
 
 class Held(Protocol):
-    """What is here of a ledger (read/reading.py)."""
+    """What is here of a ledger (read/path.py)."""
 
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
@@ -59,7 +59,7 @@ class Held(Protocol):
 
 
 class _Repeat(NamedTuple):
-    run: AddRun
+    run: AddBatch
     done: Done
     lane: Hashable
 
@@ -70,7 +70,7 @@ class Repeats:
     def __init__(
         self,
         reading: Held,
-        admission: Callable[[AddRun], Code],
+        admission: Callable[[AddBatch], Code],
         journals: Journals,
         commit: Callable[[Journal, Results, Done, Hashable], None],
         changed: Callable[[], None],
@@ -90,7 +90,7 @@ class Repeats:
         self.count = 0
         """The same, in runs."""
 
-    def take(self, run: AddRun, done: Done, lane: Hashable) -> None:
+    def take(self, run: AddBatch, done: Done, lane: Hashable) -> None:
         """Take `run`, or refuse it; `done` gets it with its code."""
         self.count += 1
         self.bytes += len(run.frames)
@@ -104,7 +104,7 @@ class Repeats:
         self._tasks[task] = None
         task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
-    async def replace(self, run: AddRun) -> None:
+    async def replace(self, run: AddBatch) -> None:
         """Add `run` over whatever is here under its ids; durable on return.
 
         For who has compared all copies (ledger/rereplication/comparing.py): no frame asks for it,
@@ -113,7 +113,7 @@ class Repeats:
         """
         ended: asyncio.Future[Code] = self._loop.create_future()
 
-        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+        def done(results: Sequence[tuple[AddBatch, Code]]) -> None:
             if not ended.done():
                 ended.set_result(results[0][1])
 
@@ -148,7 +148,7 @@ class Repeats:
         finally:
             del self._lines[ledger_id]
 
-    async def _look(self, run: AddRun, done: Done, lane: Hashable) -> None:
+    async def _look(self, run: AddBatch, done: Done, lane: Hashable) -> None:
         await self._journals.settled(run.ledger_id)
         is_here = await self._is_here(run)
         code = self._admission(run)
@@ -158,7 +158,7 @@ class Repeats:
         else:
             self._commit(journal, [(run, code)], done, lane)
 
-    async def _is_here(self, run: AddRun) -> bool:
+    async def _is_here(self, run: AddBatch) -> bool:
         """Whether all of it is here and well. Raises `BadRequest` if one is here as another."""
         held: list[tuple[int, int]] | None = None
         entry_id, last = run.first_entry, run.last_entry
@@ -188,11 +188,11 @@ class Repeats:
         return is_here
 
 
-def _kept(journal: Journal, run: AddRun, done: Done, _: BaseException | None) -> None:
+def _kept(journal: Journal, run: AddBatch, done: Done, _: BaseException | None) -> None:
     # What else was written with it may have failed; this is durable since long ago.
     done([(run, Code.IO if journal.is_stopped else Code.OK)])
 
 
-def _entry(run: AddRun, index: int) -> bytes:
+def _entry(run: AddBatch, index: int) -> bytes:
     end = run.offsets[index + 1] if index + 1 < run.count else len(run.frames)
     return run.frames[run.offsets[index] + ADD_PREFIX_BYTES : end]

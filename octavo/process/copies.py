@@ -17,7 +17,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.node import BookieNode
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
@@ -82,7 +82,7 @@ class NodeCopies:
         ledger_id, entry_id, _, _ = HEADER.unpack_from(entry)
         frame = add_prefix(key, len(entry), int(Flag.RECOVERY_ADD)) + entry
         offsets = range(0, len(frame), len(frame))
-        run = AddRun(ledger_id, entry_id, 1, key, recovery=True, frames=frame, offsets=offsets)
+        run = AddBatch(ledger_id, entry_id, 1, key, recovery=True, frames=frame, offsets=offsets)
         await self._storage.repeats.replace(run)
 
 

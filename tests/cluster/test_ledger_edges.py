@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.ledger.actions import EnsembleChanged
 from octavo.ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
 from octavo.ledger.write.writer import WriterEvent
@@ -145,7 +145,7 @@ async def test_an_add_below_the_confirmed_changes_nothing(cluster: Cluster) -> N
     frame = add_prefix(key, len(data)) + data
     for node in cluster.nodes.values():
         done: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
-        run = AddRun(writer.ledger_id, 3, 1, key, False, frame, [0])
+        run = AddBatch(writer.ledger_id, 3, 1, key, False, frame, [0])
         node.storage.add([run], lambda results, done=done: done.set_result(results[0][1]))  # type: ignore[misc]
         assert await done in (Code.OK, Code.BAD_REQUEST)
     metadata = await writer.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.node import BookieNode
 from octavo.ledger.actions import ChangeDelayed, EnsembleChanged, Stalled
 from octavo.ledger.errors import (
@@ -493,7 +493,7 @@ async def copy_ledger(
         data = await source.storage.read(ledger_id, entry_id)
         frame = add_prefix(key, len(data), Flag.RECOVERY_ADD) + data
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        run = AddRun(ledger_id, entry_id, 1, key, True, frame, [0])
+        run = AddBatch(ledger_id, entry_id, 1, key, True, frame, [0])
         target.storage.add([run], lambda _, done=done: done.set_result(None))  # type: ignore[misc]
         await done
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
@@ -222,7 +222,7 @@ def _judge_ledger(ledger_id: int, seen: tuple[object, ...], one: Promised) -> No
     assert lac <= max([one.lac_tried, *(n - 1 for n in one.tried)]), "a LAC that nobody sent"
 
 
-def _refused(storage: Storage, run: AddRun) -> Code:
+def _refused(storage: Storage, run: AddBatch) -> Code:
     """The code of an add that must be refused at once, without a word in the journal."""
     codes: list[Code] = []
     storage.add([run], lambda results: codes.extend(code for _, code in results))

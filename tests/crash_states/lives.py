@@ -17,7 +17,7 @@ import octavo.bookie.gc.compaction
 import octavo.bookie.ledgers.state
 import octavo.bookie.storage
 import octavo.bookie.write.checkpoint
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.journal.journals import journal_of
 from octavo.bookie.storage import Storage
@@ -171,7 +171,7 @@ class Life:
         self.note(f"tried {size}", ledger_id, entry_id)
         answered = self.loop.create_future()
 
-        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+        def done(results: Sequence[tuple[AddBatch, Code]]) -> None:
             if results[0][1] is Code.OK:
                 self.note("acked", ledger_id, entry_id)
             answered.set_result(results[0][1])

@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.gc.collector import Collector
 from octavo.bookie.gc.proofs import Proofs, Proven
 from octavo.bookie.storage import Storage
@@ -121,7 +121,7 @@ class Engine:
             ledger.try_add(n)
         answered = self.loop.create_future()
 
-        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+        def done(results: Sequence[tuple[AddBatch, Code]]) -> None:
             code = results[0][1]
             if code is Code.OK:
                 assert not must_refuse, f"{run} was taken behind a fence"

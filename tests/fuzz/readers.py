@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from octavo.bookie.adds.chunk import split_adds
+from octavo.bookie.adds import split_adds
 from octavo.bookie.entrylog.format import Record, decode_footer, decode_map, encode_map, file_name
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.entrylog.record_check import frame_faults

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.disk.files import DiskFull
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
@@ -110,7 +110,7 @@ class FailingLife:
             self.note(f"tried {size}", ledger_id, entry_id)
         answered: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
 
-        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+        def done(results: Sequence[tuple[AddBatch, Code]]) -> None:
             code = results[0][1]
             if code is Code.OK:
                 if self.fatal:

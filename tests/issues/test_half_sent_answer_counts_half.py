@@ -14,9 +14,9 @@ import gc
 import weakref
 from pathlib import Path
 
-from octavo.bookie.admission.budget import Budget
+from octavo.bookie.back_pressure import Budget
 from octavo.bookie.read.cache import CachedRun
-from octavo.bookie.read.reading import Reading
+from octavo.bookie.read.path import ReadPath
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import read_request
 from tests.support.raw_bookie import RawClient, add_of, running_bookie, until
@@ -81,7 +81,7 @@ class _Cold:
 async def test_a_read_that_waits_for_room_holds_no_run() -> None:
     answers = Budget(10)
     cold = _Cold(answers)
-    reading = Reading(
+    reading = ReadPath(
         _Nothing(),  # type: ignore[arg-type]
         _Nothing(),  # type: ignore[arg-type]
         _NothingRead(),  # type: ignore[arg-type]

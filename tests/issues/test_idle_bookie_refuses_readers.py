@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 
-from octavo.bookie.admission.budget import Budget
-from octavo.bookie.metrics.bookie import BookieMetrics
-from octavo.bookie.wire.read_line import ReadLine
+from octavo.bookie.back_pressure import Budget
+from octavo.bookie.read.scheduler import ReadScheduler
 
 
 class Reader:
     """A connection with one read."""
 
-    def __init__(self, line: ReadLine, cached: set[str]) -> None:
+    def __init__(self, line: ReadScheduler, cached: set[str]) -> None:
         self._line = line
         self._cached = cached
         self.waits = True
@@ -41,7 +40,7 @@ class Reader:
 
 
 async def test_those_behind_who_found_it_in_the_cache_go_on_too() -> None:
-    line = ReadLine(Budget(1000), BookieMetrics(), waiting_max=10, tasks_max=1, wait_ms_max=400)
+    line = ReadScheduler(Budget(1000), waiting_max=10, tasks_max=1, wait_ms_max=400)
     cached: set[str] = set()
     readers = [Reader(line, cached) for _ in range(5)]
     for reader in readers:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.disk.files import SyncFailed
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
@@ -32,7 +32,7 @@ async def _started(disk: SimDisk) -> Storage:
 async def _add(storage: Storage, first: int) -> None:
     answered: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
 
-    def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+    def done(results: Sequence[tuple[AddBatch, Code]]) -> None:
         answered.set_result(results[0][1])
 
     storage.add([make_run(7, first, [b"x" * 700, b"y" * 700])], done)

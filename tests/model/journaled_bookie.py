@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal.format import Meta, MetaOp
 from octavo.bookie.ledgers import rules as ledger_rules
 from octavo.bookie.ledgers.state import LedgerState as KnownLedger
@@ -84,7 +84,7 @@ class JournaledBookie(Bookie):
             getattr(self, method)(*args)
 
     def add(self, sender: str, attempt: int, entry_id: int, entry: Entry, recovery: bool) -> None:
-        run = AddRun(LEDGER, entry_id, 1, KEY, recovery, b"", range(1))
+        run = AddBatch(LEDGER, entry_id, 1, KEY, recovery, b"", range(1))
         code = ledger_rules.admission(self.known, run, read_only=False)
         if code is not Code.OK:
             self.post(sender, "refused", attempt, self.name, entry_id, code)

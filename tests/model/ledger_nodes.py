@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.ledgers import rules as ledger_rules
 from octavo.bookie.ledgers.state import LedgerState as KnownLedger
 from octavo.ledger import actions as wanted
@@ -135,7 +135,7 @@ class Bookie(Node):
         if not self.up:
             self.post(sender, "unwritable", attempt, self.name)
             return
-        run = AddRun(LEDGER, entry_id, 1, KEY, recovery, b"", range(1))
+        run = AddBatch(LEDGER, entry_id, 1, KEY, recovery, b"", range(1))
         code = ledger_rules.admission(self.known, run, read_only=False)
         if code is not Code.OK:
             self.post(sender, "refused", attempt, self.name, entry_id, code)

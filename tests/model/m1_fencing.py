@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.ledgers import rules as ledger_rules
 from octavo.bookie.ledgers.state import LedgerState
 from octavo.ledger.quorum import Quorum
@@ -15,7 +15,7 @@ from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model
 
 
-def admit_although_fenced(state: LedgerState | None, run: AddRun, *, read_only: bool) -> Code:
+def admit_although_fenced(state: LedgerState | None, run: AddBatch, *, read_only: bool) -> Code:
     return Code.OK
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from octavo.bookie.adds.add_run import AddRun
-from octavo.bookie.admission.pressure import Pressure
+from octavo.bookie.adds import AddBatch
+from octavo.bookie.back_pressure import Pressure
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import DamageKind
 from octavo.bookie.disk.files import DiskError
@@ -273,8 +273,8 @@ class SimBookie:
         read_many, read_now = storage.read_many, storage.read_now
         set_explicit_lac, delete = storage.set_explicit_lac, storage.delete_ledger
 
-        def watched_add(runs: Sequence[AddRun], done: Done, lane: Hashable = 0) -> None:
-            def watched(results: Sequence[tuple[AddRun, Code]]) -> None:
+        def watched_add(runs: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
+            def watched(results: Sequence[tuple[AddBatch, Code]]) -> None:
                 for run, code in results:
                     if code is Code.OK:
                         failed = self.disk.failed_sync

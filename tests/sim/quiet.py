@@ -19,8 +19,7 @@ from typing import Any
 import structlog
 from structlog._config import BoundLoggerLazyProxy
 
-import octavo.bookie.metrics.bookie
-import octavo.bookie.metrics.write
+import octavo.bookie.metrics
 import octavo.bookie.node
 
 _COLLECT_EVERY = 60
@@ -100,19 +99,15 @@ def quiet() -> Iterator[None]:
     # Each log line binds its logger anew, at the price of some steps; ours is one for all.
     proxy: Any = BoundLoggerLazyProxy
     bind, proxy.bind = proxy.bind, _give_mute
-    kept = [
-        (module, name, getattr(module, name))
-        for module in (octavo.bookie.metrics.bookie, octavo.bookie.metrics.write)
-        for name in _METRICS
-        if hasattr(module, name)
-    ]
-    for module, name, _ in kept:
-        setattr(module, name, _NoMetric)
+    metrics = octavo.bookie.metrics
+    kept = [(name, getattr(metrics, name)) for name in _METRICS]
+    for name, _ in kept:
+        setattr(metrics, name, _NoMetric)
     try:
         yield
     finally:
-        for module, name, real in kept:
-            setattr(module, name, real)
+        for name, real in kept:
+            setattr(metrics, name, real)
         proxy.bind = bind
         structlog.configure(**logging)
         _seeds_run += 1

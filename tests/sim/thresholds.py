@@ -17,7 +17,7 @@ from typing import Any
 
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     # module:NAME → what may stand there; the first is the extreme
-    "octavo.bookie.admission.budget:CHUNK_BYTES_MIN": (1, 64),
+    "octavo.bookie.back_pressure:CHUNK_BYTES_MIN": (1, 64),
     "octavo.bookie.gc.census:_KEPT_PAIRS_MAX": (0, 1, 3),
     "octavo.bookie.gc.census:_LEDGERS_AT_ONCE": (1, 2),
     "octavo.bookie.write.checkpoint:LOG_RUN_BYTES_MAX": (1, 200, 1000),
@@ -29,7 +29,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.bookie.wire.connection:_GATHERED_BYTES_MAX": (1, 300),
     "octavo.bookie.entrylog.log:_RESERVE_BYTES": (1, 500, 5000),
     "octavo.bookie.entrylog.log:_SCAN_BYTES": (64, 200),
-    "octavo.bookie.wire.flow:_HELD_BYTES_MIN": (0, 100),
+    "octavo.bookie.back_pressure:_HELD_BYTES_MIN": (0, 100),
     "octavo.bookie.write.flushing:_RETRY_FLUSH_S": (0.001, 0.05),
     "octavo.bookie.startup.index_rebuild:_BATCH": (1, 3),
     "octavo.bookie.journal.writer:_GROUP_APPENDS_MAX": (1, 2, 5),
@@ -40,18 +40,18 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.bookie.entrylog.tail:_BLANK_BYTES": (64, 300),
     "octavo.bookie.node:_RETRY_FIRST_S": (0.001, 0.5),
     "octavo.bookie.node:_RETRY_MAX_S": (0.01, 0.5),
-    "octavo.bookie.admission.pressure:MODEST_BYTES": (0, 200, 2000),
-    "octavo.bookie.admission.pressure:RUN_BYTES": (0, 5000),
+    "octavo.bookie.back_pressure:MODEST_BYTES": (0, 200, 2000),
+    "octavo.bookie.back_pressure:RUN_BYTES": (0, 5000),
     "octavo.bookie.gc.proofs:_LOOKUPS_AT_ONCE": (1, 2),
     "octavo.bookie.gc.proofs:_LOOKUPS_MAX": (30, 60),
     "octavo.bookie.read.read_ahead:_FIRST_BYTES": (1, 200),
     "octavo.bookie.read.read_ahead:_READERS_MAX": (1, 2),
     "octavo.bookie.read.read_ahead:_SILENT_S": (0.0, 0.01),
-    "octavo.bookie.wire.read_line:_BYTES_PER_TURN": (1, 300),
-    "octavo.bookie.wire.read_line:_READS_PER_TURN": (1, 3),
+    "octavo.bookie.read.scheduler:_BYTES_PER_TURN": (1, 300),
+    "octavo.bookie.read.scheduler:_READS_PER_TURN": (1, 3),
     "octavo.bookie.check.scrub:SLICE_BYTES": (100, 2000),
-    "octavo.bookie.wire.under_way:_AT_ONCE_MAX": (1, 2),
-    "octavo.bookie.wire.under_way:_RUNNING_MAX": (1, 2),
+    "octavo.bookie.wire.in_flight:_AT_ONCE_MAX": (1, 2),
+    "octavo.bookie.wire.in_flight:_RUNNING_MAX": (1, 2),
     "octavo.bookie.write.cache:_JOIN_RUNS": (2, 3, 5),
     "octavo.bookie.write.cache:_SMALL_BYTES": (0, 150, 300),
     "octavo.broker.cluster.balance:_TAKEN_WITHIN_S": (
@@ -163,7 +163,7 @@ IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
     "octavo.ledger.read.open_batch:TURN_WINDOWS": ("octavo.ledger.read.time_search",),
     "octavo.protocol.windows:WINDOW_RECORDS": ("octavo.broker.log.open_batches",),
     "octavo.protocol.windows:STEP_RECORDS": ("octavo.broker.http.batch_proofs",),
-    "octavo.bookie.admission.pressure:MODEST_BYTES": ("octavo.bookie.wire.connection",),
+    "octavo.bookie.back_pressure:MODEST_BYTES": ("octavo.bookie.wire.connection",),
     "octavo.pipeline.offload_rules:OFFLOADS_MAX": ("octavo.pipeline.offload",),
 }
 READ_AHEAD_OF = (

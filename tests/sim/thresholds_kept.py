@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 KEPT: Mapping[str, str] = {
     "part of a format or a protocol, or a unit: another value would be another system": """
-        octavo.bookie.wire.answers:_ENTRY_ID_AT octavo.bookie.adds.chunk:_ADD_OP
-        octavo.bookie.adds.chunk:_FLAGS_MASK octavo.bookie.adds.chunk:_FRAME_BYTES_MIN
-        octavo.bookie.adds.chunk:_PREFIX_BYTES octavo.bookie.config:KIB octavo.bookie.config:MIB
+        octavo.bookie.wire.connection:_ENTRY_ID_AT octavo.bookie.adds:_ADD_OP
+        octavo.bookie.adds:_FLAGS_MASK octavo.bookie.adds:_FRAME_BYTES_MIN
+        octavo.bookie.adds:_PREFIX_BYTES octavo.bookie.config:KIB octavo.bookie.config:MIB
         octavo.bookie.wire.connection:_ADD octavo.bookie.wire.connection:_READ
         octavo.bookie.wire.connection:_BATCH_READ octavo.bookie.wire.connection:_AUTH
         octavo.bookie.wire.connection:_V3_FIRST_BYTE octavo.bookie.disk.files:_IOV_MAX
@@ -56,16 +56,16 @@ KEPT: Mapping[str, str] = {
         octavo.broker.bulkload.driver:KEPT_MS
     """,
     "an estimate of memory, or a share of it: it is added up, and decides nothing by itself": """
-        octavo.bookie.admission.budget:_CHUNK_SHARE octavo.bookie.read.cache:_RUN_OVERHEAD_BYTES
+        octavo.bookie.back_pressure:_CHUNK_SHARE octavo.bookie.read.cache:_RUN_OVERHEAD_BYTES
         octavo.bookie.write.cache:_RUN_OVERHEAD_BYTES octavo.broker.log.cache:_OVERHEAD_BYTES
         octavo.broker.log.open_batches:OVERHEAD_BYTES
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
         octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX
         octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.gc.ledger_sizes:_LIMIT
-        octavo.bookie.disk.loss:_NAMED_MAX octavo.bookie.metrics.write:LATENCY_S
-        octavo.bookie.metrics.write:COUNTS octavo.bookie.metrics.write:_GROUP_BYTES
-        octavo.bookie.metrics.write:_FLUSH_S octavo.bookie.metrics.write:_FLUSH_BYTES
+        octavo.bookie.disk.loss:_NAMED_MAX octavo.bookie.metrics:LATENCY_S
+        octavo.bookie.metrics:COUNTS octavo.bookie.metrics:_GROUP_BYTES
+        octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
         octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.registry:_STRANGERS_TOLD_S
         octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.subscriptions.subscription:_STALE_SHOWN
         octavo.broker.types:_NAME_SHOWN_CHARS octavo.ledger.rereplication.forgetting:_NAMED_MAX

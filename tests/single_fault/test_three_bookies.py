@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bookie.read.reading import Reading
+from octavo.bookie.read.path import ReadPath
 from octavo.protocol.codes import BookieIOError, NoSuchEntry
 from tests.single_fault.sweep import WrongAnswer
 from tests.single_fault.three_bookies import faults_of, kind_of, sweep_cluster, three_bookies
@@ -38,14 +38,14 @@ async def test_a_bookie_that_denies_what_it_cannot_read_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # BookKeeper #2908, as it was.
-    real = Reading.read_many
+    real = ReadPath.read_many
 
-    async def read_many(self: Reading, *args: int) -> list[bytes]:
+    async def read_many(self: ReadPath, *args: int) -> list[bytes]:
         try:
             return await real(self, *args)
         except BookieIOError as error:
             raise NoSuchEntry(str(error)) from error
 
-    monkeypatch.setattr(Reading, "read_many", read_many)
+    monkeypatch.setattr(ReadPath, "read_many", read_many)
     with pytest.raises(WrongAnswer, match="is denied"):
         await sweep_cluster(tmp_path, 5, only=".log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.entrylog.format import Record
 from octavo.bookie.entrylog.log import EntryLogs, Location
 from octavo.protocol.entry import DigestType, digest_for, pack_entry
@@ -15,7 +15,7 @@ from tests.support.storage_support import KEY, Bench
 CRC32C = digest_for(DigestType.CRC32C, b"")
 
 
-def checked_run(ledger_id: int, first: int, payloads: list[bytes], *, bad: int = -1) -> AddRun:
+def checked_run(ledger_id: int, first: int, payloads: list[bytes], *, bad: int = -1) -> AddBatch:
     """A run whose entries say that their digest is CRC32C; that of entry `bad` does not hold."""
     frames: list[bytes] = []
     offsets: list[int] = []
@@ -26,7 +26,7 @@ def checked_run(ledger_id: int, first: int, payloads: list[bytes], *, bad: int =
             entry[-1] ^= 1
         offsets.append(sum(map(len, frames)))
         frames.append(add_prefix(KEY, len(entry), Flag.CRC32C) + bytes(entry))
-    return AddRun(ledger_id, first, len(payloads), KEY, False, b"".join(frames), offsets)
+    return AddBatch(ledger_id, first, len(payloads), KEY, False, b"".join(frames), offsets)
 
 
 class Placed(NamedTuple):

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.index.index import MemoryIndex
 from octavo.bookie.storage import Storage
@@ -44,7 +44,7 @@ def make_run(
     key: bytes = KEY,
     recovery: bool = False,
     lac: int | None = None,
-) -> AddRun:
+) -> AddBatch:
     flags = Flag.RECOVERY_ADD if recovery else Flag.NONE
     parts: list[bytes] = []
     offsets: list[int] = []
@@ -55,7 +55,7 @@ def make_run(
         parts.append(frame)
         offsets.append(position)
         position += len(frame)
-    return AddRun(ledger_id, first, len(payloads), key, recovery, b"".join(parts), offsets)
+    return AddBatch(ledger_id, first, len(payloads), key, recovery, b"".join(parts), offsets)
 
 
 async def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
@@ -91,12 +91,12 @@ class Bench:
         if not self.disk.dead:
             await self.storage.close()
 
-    def send(self, *runs: AddRun) -> asyncio.Future[list[Code]]:
+    def send(self, *runs: AddBatch) -> asyncio.Future[list[Code]]:
         future: asyncio.Future[list[Code]] = asyncio.get_running_loop().create_future()
 
         codes: dict[int, Code] = {}
 
-        def done(results: Sequence[tuple[AddRun, Code]]) -> None:
+        def done(results: Sequence[tuple[AddBatch, Code]]) -> None:
             parts = [id(run) for run, _ in results]
             assert parts == [id(run) for run in runs if id(run) in parts]
             assert not codes.keys() & set(parts)
@@ -111,7 +111,7 @@ class Bench:
         run = make_run(ledger_id, first, payloads or [b""], **more)  # type: ignore[arg-type]
         return (await self.send(run))[0]
 
-    async def overwrite(self, run: AddRun) -> Code:
+    async def overwrite(self, run: AddBatch) -> Code:
         """Add what is there already in another form, as older versions let everybody do."""
         state = self.storage._states.get(run.ledger_id)
         if state is not None:

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import DamageRegistry
 from octavo.bookie.gc.status import CollectorStatus
-from octavo.bookie.metrics.bookie import BookieMetrics
-from octavo.bookie.read.stats import ReadStats
+from octavo.bookie.metrics import BookieMetrics
+from octavo.bookie.stats import ReadStats
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.metrics import Duties, Metrics

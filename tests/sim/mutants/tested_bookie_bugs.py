@@ -222,7 +222,7 @@ BUGS = (
         "unit/bookie/test_reads.py",
         (
             Edit(
-                "octavo.bookie.read.reads:ColdReads._landed",
+                "octavo.bookie.read.scheduler:ColdReads._landed",
                 "    if flight.epoch == self._epoch:\n"
                 "        for run in found:\n"
                 "            self._cache.put(run)\n",
@@ -238,7 +238,7 @@ BUGS = (
         "unit/bookie/test_reads.py",
         (
             Edit(
-                "octavo.bookie.read.reads:_Flight.may_bring",
+                "octavo.bookie.read.scheduler:_Flight.may_bring",
                 "self.epoch == epoch and self.first",
                 "self.first",
             ),

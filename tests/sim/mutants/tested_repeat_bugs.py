@@ -91,7 +91,7 @@ BUGS = (
         "issues/test_ledgers_are_not_anyones.py",
         (
             Edit(
-                "octavo.bookie.adds.chunk:split_adds",
+                "octavo.bookie.adds:split_adds",
                 "if lac >= entry_id >= 0 and",
                 "if lac > entry_id >= 0 and",
             ),

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.bookie import admin as module
 from octavo.bookie.admin import AdminServer
-from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.metrics import BookieMetrics
 from octavo.protocol.codes import BookieIOError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.bookie.wire.answers import Answers, add_answers
+from octavo.bookie.wire.connection import Answers, add_answers
 from octavo.protocol.answers import Added, parse_answers
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import add_answer

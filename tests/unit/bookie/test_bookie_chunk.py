@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bookie.adds.chunk import Adds, split_adds
+from octavo.bookie.adds import Adds, split_adds
 from octavo.protocol.codes import FrameTooLong, ProtocolError
 from octavo.protocol.entry import DigestType, digest_for, pack_entry
 from octavo.protocol.frames import Flag, add_prefix, read_request

@@ -10,14 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bookie.adds.add_run import AddRun
-from octavo.bookie.admission.budget import Budget, FrameRoom
-from octavo.bookie.admission.pressure import AddPressure
+from octavo.bookie.adds import AddBatch
+from octavo.bookie.back_pressure import AddPressure, Budget, FrameRoom
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.metrics import BookieMetrics
+from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
-from octavo.bookie.wire.flow import Flow
-from octavo.bookie.wire.read_line import ReadLine
 from octavo.bookie.write.cache import WriteCache
 from octavo.protocol.answers import Added, ReadAnswer, parse_answers
 from octavo.protocol.codes import Code
@@ -67,8 +65,8 @@ class InstantStorage:
 
     def add(
         self,
-        runs: Sequence[AddRun],
-        done: Callable[[Sequence[tuple[AddRun, Code]]], None],
+        runs: Sequence[AddBatch],
+        done: Callable[[Sequence[tuple[AddBatch, Code]]], None],
         lane: int,
     ) -> None:
         for run in runs:
@@ -100,8 +98,8 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[An
         read_only=False,
         takes_recovery_adds=True,
         answers=answers,
-        reads=ReadLine(answers, METRICS, waiting_max=9999, tasks_max=9999, wait_ms_max=9999),
-        frames=FrameRoom(CONFIG.receive_bytes_max, Flow.granted),
+        reads=ReadScheduler(answers, waiting_max=9999, tasks_max=9999, wait_ms_max=9999),
+        frames=FrameRoom(CONFIG.receive_bytes_max),
         next_lane=lambda: 1,
         admit=lambda connection, transport: True,
         forget=lambda connection: None,

@@ -14,14 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bookie.admission.budget import Budget
-from octavo.bookie.admission.pressure import RUN_BYTES, AddPressure, Pressure
+from octavo.bookie.back_pressure import RUN_BYTES, AddPressure, Budget, Pressure
 from octavo.bookie.journal.queue import JournalQueue
-from octavo.bookie.metrics.bookie import BookieMetrics
 from octavo.bookie.read.cache import ReadCache
-from octavo.bookie.read.reads import ColdReads
-from octavo.bookie.read.stats import ReadStats
-from octavo.bookie.wire.read_line import ReadLine
+from octavo.bookie.read.scheduler import ColdReads, ReadScheduler
+from octavo.bookie.stats import ReadStats
 from octavo.bookie.write.cache import WriteCache
 from octavo.protocol.codes import Code, TooManyRequests
 from octavo.protocol.fair_line import FairLine
@@ -116,8 +113,8 @@ class _Member:
         self.reads = 0
 
 
-def read_line(answers: Budget, wait_ms_max: int = 60_000) -> ReadLine:
-    return ReadLine(answers, BookieMetrics(), waiting_max=4, tasks_max=2, wait_ms_max=wait_ms_max)
+def read_line(answers: Budget, wait_ms_max: int = 60_000) -> ReadScheduler:
+    return ReadScheduler(answers, waiting_max=4, tasks_max=2, wait_ms_max=wait_ms_max)
 
 
 async def test_connections_take_turns() -> None:

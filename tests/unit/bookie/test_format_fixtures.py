@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.entrylog.log import EntryLogs
@@ -100,7 +100,7 @@ def test_journal(folder: Path, tmp_path: Path) -> None:
     found: list[tuple[object, ...]] = []
     for block in reader.blocks():
         for record in records_of(block.body):
-            if isinstance(record, AddRun):
+            if isinstance(record, AddBatch):
                 assert record.key == make.KEY
                 frames = make.run_of(record.ledger_id, record.first_entry, record.count).frames
                 assert len(record.frames) == len(frames)
@@ -219,11 +219,11 @@ async def test_a_whole_bookie_opens_and_serves(folder: Path, tmp_path: Path) -> 
             await storage.close()
 
 
-async def refused(storage: Storage, run: AddRun) -> Code:
+async def refused(storage: Storage, run: AddBatch) -> Code:
     """The code of an add."""
     done: asyncio.Future[Code] = asyncio.get_running_loop().create_future()
 
-    def told(results: Sequence[tuple[AddRun, Code]]) -> None:
+    def told(results: Sequence[tuple[AddBatch, Code]]) -> None:
         done.set_result(results[0][1])
 
     storage.add([run], told)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.disk.files import SyncFailed
 from octavo.bookie.journal.format import (
     FILE_HEADER_BYTES,
@@ -78,7 +78,7 @@ async def test_each_ledger_stands_in_its_journal_alone() -> None:
 async def test_one_add_with_ledgers_of_both_is_answered_in_parts() -> None:
     async with Bench(TWO) as bench:
         runs = [make_run(ledger, n, [b"%d" % n]) for n in range(5) for ledger in (1, 2, 3, 5)]
-        parts: list[Sequence[tuple[AddRun, Code]]] = []
+        parts: list[Sequence[tuple[AddBatch, Code]]] = []
         bench.storage.add(runs, parts.append)
         await eventually(lambda: sum(map(len, parts)) == len(runs))
         assert len(parts) == 2

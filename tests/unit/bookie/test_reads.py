@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo.bookie.read.cache import CachedRun, ReadCache
-from octavo.bookie.read.reads import ColdReads
-from octavo.bookie.read.stats import ReadStats
+from octavo.bookie.read.scheduler import ColdReads
+from octavo.bookie.stats import ReadStats
 from tests.support.raw_bookie import adds_of, config_in, entry_of
 
 LEDGER = 1

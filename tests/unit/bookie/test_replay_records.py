@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from octavo.bookie.adds.add_run import AddRun
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal import replay
 from octavo.bookie.journal.format import JournalDamaged
 from octavo.bookie.journal.replay import records_of
@@ -42,7 +42,7 @@ def draw(rng: random.Random) -> list[bytes]:
     return frames
 
 
-def told(runs: list[AddRun]) -> list[tuple[int, int, bytes, bool, bytes]]:
+def told(runs: list[AddBatch]) -> list[tuple[int, int, bytes, bool, bytes]]:
     """Every add on its own."""
     found = []
     for run in runs:
@@ -57,7 +57,7 @@ def told(runs: list[AddRun]) -> list[tuple[int, int, bytes, bool, bytes]]:
 @pytest.mark.parametrize("seed", range(300))
 def test_every_add_is_told_as_it_stands(seed: int) -> None:
     frames = draw(random.Random(seed))
-    runs = [run for run in records_of(b"".join(frames)) if isinstance(run, AddRun)]
+    runs = [run for run in records_of(b"".join(frames)) if isinstance(run, AddBatch)]
     wanted = []
     for one in frames:
         _, head, key, ledger_id, entry_id = ADD_IDS.unpack_from(one)
@@ -69,7 +69,7 @@ def test_alike_frames_make_one_run() -> None:
     frames = [frame(7, n, 100, KEYS[0], 0) for n in range(500)]
     frames += [frame(7, 500 + n, 99, KEYS[0], 0) for n in range(3)]  # shorter ones go on with it
     (run,) = records_of(b"".join(frames))
-    assert isinstance(run, AddRun)
+    assert isinstance(run, AddBatch)
     assert (run.first_entry, run.count) == (0, 503)
     assert replay._alike(b"".join(frames), 0, len(frames[0])) == 500
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from octavo.bookie.disk.files import Disk, DiskFull, RealDisk
-from octavo.bookie.figures import Figures
+from octavo.bookie.stats import WriteStats
 from octavo.bookie.gc.rules import Action, Decision, LogFacts
 from octavo.bookie.gc.status import CollectorStatus
-from octavo.bookie.metrics.bookie import BookieMetrics
+from octavo.bookie.metrics import BookieMetrics
 from tests.support.storage_support import CONFIG, Bench, make_run
 
 
@@ -111,7 +111,7 @@ def test_entry_logs_are_told_apart_after_a_round() -> None:
 
 def test_syncs_are_told_by_what_was_synced(tmp_path: Path) -> None:
     disk, metrics = RealDisk(), BookieMetrics()
-    metrics.writing.observe(Figures(), disk)
+    metrics.writing.observe(WriteStats(), disk)
     for name in ("1.journal", "journal.spare", "1.log", "1.state", "journal.mark.new", "VERSION"):
         file = disk.open(str(tmp_path / name), create=True)
         file.datasync()

@@ -1,9 +1,9 @@
 """What one connection has asked for, adds apart, and has not been answered yet.
 
-Plain reads wait in line (read_line.py), by turns of their ledgers, and wait there while the peer
+Plain reads wait for their turn (read/scheduler.py), ledger by ledger, and wait there while the peer
 does not take its answers: that bounds what they occupy. Fencing reads, priority reads and the
-extension's requests overtake that line while they are few. A long-poll never stands in it: the
-bookie counts those.
+extension's requests overtake them while they are few. A long-poll never waits there: the bookie
+counts those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from octavo.protocol.fair_line import FairLine
 from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 if TYPE_CHECKING:
-    from octavo.bookie.wire.read_line import ReadLine
+    from octavo.bookie.read.scheduler import ReadScheduler
     from octavo.bookie.wire.requests import Requests
 
 _RUNNING_MAX = 32
@@ -30,13 +30,13 @@ _AT_ONCE_MAX = 64
 _Request = ReadRequest | BatchReadRequest | Request
 
 
-class UnderWay:
+class InFlight:
     """The requests of one connection; all are given up with it."""
 
     def __init__(
         self,
         requests: Requests,
-        line: ReadLine,
+        line: ReadScheduler,
         answer: Callable[[bytes], None],
         on_done: Callable[[BaseException | None], None],
     ) -> None:

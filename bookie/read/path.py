@@ -2,7 +2,7 @@
 
 Everything in the write cache is durable, so a reader sees only what a power failure leaves. Absent
 (`NoSuchEntry`) is told from unknown (`BookieIOError`, `UnknownState`). Used on the loop; only cold
-reads block, on threads of their own (reads.py).
+reads block, on threads of their own (scheduler.py).
 
 What a read holds counts in the budget of answers, so that thousands of them together stay within
 it: none goes on above it, and one that has found something ends there, for it may give a part.
@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from octavo.bookie.admission.budget import Budget
+from octavo.bookie.back_pressure import Budget
 from octavo.bookie.ledgers.control import LedgerControl
 from octavo.bookie.read.cache import CachedRun, ReadCache, cut_alike
-from octavo.bookie.read.reads import ColdReads, joined
+from octavo.bookie.read.scheduler import ColdReads, joined
 from octavo.bookie.write.cache import Piece, WriteCache
 from octavo.protocol.codes import NoSuchEntry, TooManyRequests
 from octavo.protocol.entry import INVALID_ENTRY_ID
@@ -71,7 +71,7 @@ class _Sought:
         return count < there or len(self.entries) >= self.count_max
 
 
-class Reading:
+class ReadPath:
     """Reads of one storage."""
 
     def __init__(

@@ -1,13 +1,25 @@
-"""What a storage tells of its work: group commits, flushes, and where its bytes are.
+"""What reading and writing leave behind for the metrics: plain numbers, and calls.
 
-Callbacks that do nothing until somebody sets them (the metrics do); they are called once per group
-and once per flush, on the loop.
+Numbers are looked at when they are asked for. Calls do nothing until somebody sets them (the
+metrics do); they are made once per group commit, flush or cold read, on the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+
+class ReadStats:
+    """Of the reads of one storage."""
+
+    def __init__(self) -> None:
+        self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0, "joined": 0}
+        """How many runs of entries were found where; `joined`: another reader was about to."""
+        self.ahead_bytes = {"useful": 0, "wasted": 0}
+        """What was read ahead and was asked for later, or was dropped before."""
+        self.on_cold_wait: Callable[[float], None] = lambda _: None
+        """Told how long each cold read waited for a thread, in seconds."""
 
 
 class Group(NamedTuple):
@@ -22,8 +34,8 @@ class Group(NamedTuple):
     """Write and sync."""
 
 
-class Figures:
-    """The callbacks of one storage."""
+class WriteStats:
+    """Of the writes of one storage: group commits, flushes, and where its bytes are."""
 
     def __init__(self) -> None:
         self.on_group: Callable[[Group], None] = lambda _: None

@@ -1,0 +1,482 @@
+"""Back-pressure: why a client's socket is not read at present. The one place that decides it.
+
+Nothing is dropped and next to nothing refused under load: the socket of who sends too much, or
+does not take its answers, is left unread, and TCP passes the pressure on. `Flow` is one
+connection's, and `Pause` has the reasons. What all connections share is bounded together, for a
+bound per connection bounds nothing when there are ten thousand of them:
+
+- `AddPressure`: what adds occupy until it is on disk in the right place, that is, bytes and objects
+  that wait for the journal, and what the write cache holds above its bound because the other half
+  is still being flushed. First those who send most are not read any further, then nobody who adds
+  is, and what comes in spite of it is refused, early and clearly
+- `Budget`: answers that are made and not taken
+- `FrameRoom`: frames of which a part has come
+
+So memory is bounded however many there are, and who sends little goes on while others flood. A peer
+that takes no answer for long, or leaves half a frame here while others wait for the room, is cut
+off. Used on the loop only; nothing of it outlives the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from octavo.bookie.write.cache import WriteCache
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter
+
+    from octavo.bookie.config import BookieConfig
+    from octavo.protocol.frames import FrameReceiver
+
+CHUNK_BYTES_MIN = 1024
+"""A socket is never read by less, however short room is."""
+_CHUNK_SHARE = 1024
+RUN_BYTES = 700
+"""What one waiting run of adds costs beside its frames: its objects, and its place in line."""
+MODEST_BYTES = 64 * 1024
+"""Who has less on its way to the disk may send on when only the greedy are stopped."""
+_CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
+"""By level: so thousands who each send once, while nobody has been stopped yet, bring little."""
+_HELD_BYTES_MIN = 4096
+"""Who holds less of a frame is no burden."""
+
+log = structlog.get_logger()
+
+
+class Budget:
+    """Bytes in use, and at most how many there should be.
+
+    What is in use may go above the bound by what was begun below it: whoever begins something new
+    asks `is_spent` first.
+    """
+
+    __slots__ = ("_listeners", "bytes_max", "peak", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0
+        self.bytes_max = bytes_max
+        self.used = 0
+        self.peak = 0
+        """The most that ever was in use."""
+        self._listeners: list[Callable[[], None]] = []
+
+    def when_room(self, listener: Callable[[], None]) -> None:
+        """Call `listener` each time when it is spent no longer."""
+        self._listeners.append(listener)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing new should begin."""
+        return self.used >= self.bytes_max
+
+    def change(self, by: int) -> None:
+        """That many bytes more, or fewer, are in use."""
+        before = self.used
+        self.used = before + by
+        assert self.used >= 0, "more was given back than was taken"
+        if self.used > self.peak:
+            self.peak = self.used
+        if before >= self.bytes_max > self.used:
+            for listener in tuple(self._listeners):
+                listener()
+
+    def share(self) -> int:
+        """What one user may occupy: half of what is free.
+
+        So whoever gives nothing back never takes all: n of them leave one part in n + 2 to the
+        others, and who is alone gets half.
+        """
+        return max(0, self.bytes_max - self.used) // 2
+
+
+class FrameRoom:
+    """Who may go on with a frame of which a part has come.
+
+    A long frame is granted whole or not at all: so many half frames cannot wait for one another.
+    Who is not granted waits in line, unread, and holds what had come by then; that is little,
+    since sockets are read by small pieces (`chunk_bytes`) once half the room is taken. One grant
+    is always given, however much the beginnings of others occupy.
+    """
+
+    __slots__ = ("_grants", "_waiting", "bytes_max", "peak", "used")
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0
+        self.bytes_max = bytes_max
+        self.used = 0
+        self.peak = 0
+        self._grants = 0
+        self._waiting: dict[Flow, int] = {}
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether sockets should be read by small pieces."""
+        return self.used > self.bytes_max // 2
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much to read from a socket at once while room is short."""
+        return max(CHUNK_BYTES_MIN, (self.bytes_max - self.used) // _CHUNK_SHARE)
+
+    def change(self, by: int) -> None:
+        """That many bytes more, or fewer, of frames have come and are not whole."""
+        self.used += by
+        assert self.used >= 0, "more was given back than was taken"
+        if self.used > self.peak:
+            self.peak = self.used
+        if by < 0 and self._waiting:
+            self._grant()
+
+    def ask(self, who: Flow, more: int) -> bool:
+        """Whether `who` may receive `more` bytes, which count from now on; else it is in line."""
+        if self._waiting or not self._fits(more):
+            self._waiting[who] = more
+            return False
+        self._grants += 1
+        self.change(more)
+        return True
+
+    def withdraw(self, who: Flow) -> None:
+        """`who` waits no longer."""
+        self._waiting.pop(who, None)
+
+    def give_back(self, who: Flow, size: int, *, granted: bool) -> None:
+        """`who` holds `size` bytes no longer, and waits no longer."""
+        self._waiting.pop(who, None)
+        self._grants -= granted
+        self.change(-size)
+
+    def _fits(self, more: int) -> bool:
+        return not self._grants or self.used + more <= self.bytes_max
+
+    def _grant(self) -> None:
+        while self._waiting:
+            who, more = next(iter(self._waiting.items()))
+            if not self._fits(more):
+                return
+            del self._waiting[who]
+            self._grants += 1
+            self.change(more)
+            who.granted(more)
+
+
+class Pressure(enum.IntEnum):
+    """Who has to wait."""
+
+    NONE = 0
+    GREEDY = 1
+    """Connections with more than `MODEST_BYTES` on their way."""
+    ALL = 2
+    """Whoever has ever added, or is in the midst of a long frame."""
+    FULL = 3
+    """What comes in spite of it is answered TOO_MANY_REQUESTS."""
+
+
+class AddPressure:
+    """The level, and who wants to know when it changes."""
+
+    def __init__(self, cache: WriteCache, queue_bytes_max: int, add_bytes_max: int) -> None:
+        assert 0 < queue_bytes_max <= add_bytes_max
+        self._cache = cache
+        self._queue_bytes_max = queue_bytes_max
+        self._all_bytes = queue_bytes_max + (add_bytes_max - queue_bytes_max) // 2
+        self._add_bytes_max = add_bytes_max
+        self._listeners: list[Callable[[Pressure], None]] = []
+        self.level = Pressure.NONE
+        self.used = 0
+        self.peak = 0
+        """The most that ever was in use."""
+
+    def on_change(self, listener: Callable[[Pressure], None]) -> None:
+        """Call `listener` with each new level."""
+        self._listeners.append(listener)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much to read from a socket at once."""
+        return _CHUNK_BYTES[self.level]
+
+    @property
+    def has_room_for_recovery(self) -> bool:
+        """Whether adds that must not be refused may pass: they have a quarter more."""
+        return self.used < self._add_bytes_max + self._add_bytes_max // 4
+
+    def update(self, pending_bytes: int, pending_runs: int) -> None:
+        """So much waits for the journal now."""
+        cache = self._cache
+        over = cache.active.bytes - cache.half_bytes_max
+        used = pending_bytes + RUN_BYTES * pending_runs + max(0, over)
+        self.used = used
+        if used > self.peak:
+            self.peak = used
+        # One run always passes, however small the bounds: it alone is no crowd.
+        if pending_runs <= 1 and over < 0:
+            level = Pressure.NONE
+        elif used >= self._add_bytes_max:
+            level = Pressure.FULL
+        elif used > self._all_bytes:
+            level = Pressure.ALL
+        elif used > (self._queue_bytes_max // 2 if self.level else self._queue_bytes_max) or (
+            over >= 0 and cache.flushing is not None
+        ):
+            level = Pressure.GREEDY
+        else:
+            level = Pressure.NONE
+        if level is not self.level:
+            self.level = level
+            for listener in tuple(self._listeners):
+                listener(level)
+
+
+class Counted(Protocol):
+    """Where pauses and cut-off peers are counted."""
+
+    @property
+    def pauses(self) -> Counter:
+        """By reason."""
+
+    @property
+    def stalled(self) -> Counter:
+        """By what was held in vain."""
+
+
+class Pause(enum.Flag):
+    """Why a socket is not read at present."""
+
+    NONE = 0
+    STORAGE = enum.auto()
+    ADDS = enum.auto()
+    READS = enum.auto()
+    ANSWERS = enum.auto()
+    FRAMES = enum.auto()
+    STOPPING = enum.auto()
+
+
+class Flow:
+    """The flow control of one connection."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        metrics: Counted,
+        receiver: FrameReceiver,
+        pressure: AddPressure,
+        answers: Budget,
+        frames: FrameRoom,
+        on_hold: Callable[[bool], None],
+    ) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._receiver = receiver
+        self._pressure = pressure
+        self._answers = answers
+        self._frames = frames
+        self._on_hold = on_hold
+        """Told true when no further answer should be made, false when again."""
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self.pauses = Pause.NONE
+        self.peer = ""
+        self._held_bytes = 0
+        self._granted = False
+        self._held_since = 0.0
+        self._written_bytes = 0
+        self._counted_bytes = 0
+        self._batches: deque[tuple[int, int]] = deque()
+        """Where each write ends and how long it is, of those that the socket has not taken whole:
+        so long all of it is held, however much of it has gone out."""
+        self._batch_bytes = 0
+        self._stall: asyncio.TimerHandle | None = None
+        self._looked_at = (0, 0.0)
+
+    def attach(self, transport: asyncio.Transport, peer: str) -> None:
+        """The socket is there. Its buffer is told of as soon as it holds a byte, and when empty."""
+        self._transport = transport
+        self.peer = peer
+        transport.set_write_buffer_limits(high=0)
+
+    def release(self) -> None:
+        """The connection is gone: give everything back."""
+        self._transport = None
+        self._cancel_stall()
+        self._count(0)
+        self._frames.give_back(self, self._held_bytes, granted=self._granted)
+        self._held_bytes, self._granted = 0, False
+
+    # Reading the socket
+
+    def pause(self, reason: Pause) -> None:
+        """Stop reading the socket, for one more reason."""
+        if reason in self.pauses:
+            return
+        self._metrics.pauses.labels(reason.name).inc()
+        if not self.pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self.pauses |= reason
+
+    def resume(self, reason: Pause) -> None:
+        """Read on, unless another reason stands."""
+        if reason not in self.pauses:
+            return
+        self.pauses &= ~reason
+        if not self.pauses and self._transport is not None and not self._transport.is_closing():
+            self._held_since = self._loop.time()
+            self._transport.resume_reading()
+
+    def get_buffer(self) -> memoryview:
+        """Room for what the socket delivers next."""
+        pressed = self._frames.is_pressed
+        if not pressed and not self._pressure.level:
+            return self._receiver.get_buffer()
+        chunk_bytes = self._pressure.chunk_bytes
+        if pressed:
+            chunk_bytes = min(chunk_bytes, self._frames.chunk_bytes)
+        if self._granted:
+            chunk_bytes = max(chunk_bytes, self._receiver.missing_bytes)
+        return self._receiver.get_buffer(chunk_bytes)
+
+    def kept(self, taken: int) -> None:
+        """`taken` bytes of what was there were whole frames; the receiver keeps the rest."""
+        receiver = self._receiver
+        if self._granted:
+            if not taken:
+                return  # the same frame, and it counts whole
+            self._granted = False
+            self._frames.give_back(self, self._held_bytes, granted=True)
+            self._held_bytes = 0
+        held = receiver.held_bytes
+        if held != self._held_bytes:
+            self._frames.change(held - self._held_bytes)
+            self._held_bytes = held
+        if held > _HELD_BYTES_MIN:
+            self._held_since = self._loop.time()
+        missing = receiver.missing_bytes
+        frames = self._frames
+        if missing and (receiver.is_large or (frames.is_pressed and missing > frames.chunk_bytes)):
+            if frames.ask(self, missing):
+                self.granted(missing)
+            else:
+                self.pause(Pause.FRAMES)
+        elif Pause.FRAMES in self.pauses:
+            frames.withdraw(self)
+            self.resume(Pause.FRAMES)
+
+    def granted(self, size: int) -> None:
+        """There is room for what its unfinished frame lacks."""
+        self._granted = True
+        self._held_bytes += size
+        self._held_since = self._loop.time()
+        self.resume(Pause.FRAMES)
+
+    # Answers
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers that the socket has not taken."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the peer should take answers before more are made."""
+        return Pause.ANSWERS in self.pauses
+
+    def made(self, size: int) -> None:
+        """An answer was made; it counts from now on."""
+        self._counted_bytes += size
+        self._answers.change(size)
+
+    def written(self, size: int) -> None:
+        """All that was made, `size` bytes, is with the transport: count what it still holds."""
+        self._written_bytes += size
+        self._batches.append((self._written_bytes, size))
+        self._batch_bytes += size
+        unsent = self.unsent_bytes
+        self._count_batches()
+        if not unsent or self.is_held:
+            return
+        if unsent > min(self._config.connection_answer_bytes_max, self._answers.share()):
+            self.pause(Pause.ANSWERS)
+            self._on_hold(True)
+
+    def sending(self) -> None:
+        """The socket takes no more for the moment."""
+        if self._stall is None:
+            self._watch_stall(self._sent_bytes())
+
+    def sent(self) -> None:
+        """The socket took everything."""
+        self._cancel_stall()
+        self._count_batches()
+        if self.is_held:
+            self.resume(Pause.ANSWERS)
+            self._on_hold(False)
+
+    def _count_batches(self) -> None:
+        sent = self._sent_bytes()
+        while self._batches and self._batches[0][0] <= sent:
+            self._batch_bytes -= self._batches.popleft()[1]
+        self._count(self._batch_bytes)
+
+    def _count(self, size: int) -> None:
+        if size != self._counted_bytes:
+            self._answers.change(size - self._counted_bytes)
+            self._counted_bytes = size
+
+    def _sent_bytes(self) -> int:
+        return self._written_bytes - self.unsent_bytes
+
+    # Peers that stall
+
+    def _watch_stall(self, sent_bytes: int) -> None:
+        self._stall = self._loop.call_later(
+            self._config.answer_stall_ms_max / 1000, self._check_stall, sent_bytes
+        )
+
+    def _check_stall(self, sent_before: int) -> None:
+        """Cut off a peer that took nothing in all that time; a slow one may go on."""
+        sent = self._sent_bytes()
+        if sent > sent_before:
+            self._watch_stall(sent)
+        else:
+            self._stalled("answers", self.unsent_bytes)
+
+    def look(self, now: float) -> None:
+        """Memory is short: cut off a peer that has held some for `pressed_stall_ms_max` in vain."""
+        sent = self._sent_bytes()
+        if self.unsent_bytes == 0 or sent != self._looked_at[0]:
+            self._looked_at = (sent, now)
+        limit_s = self._config.pressed_stall_ms_max / 1000
+        if self._answers.is_spent and now - self._looked_at[1] > limit_s:
+            self._stalled("answers_pressed", self.unsent_bytes)
+        elif (
+            self._frames.waiting
+            and self._held_bytes > _HELD_BYTES_MIN
+            and not self.pauses
+            and now - self._held_since > limit_s
+        ):
+            self._stalled("frame_pressed", self._held_bytes)
+
+    def _stalled(self, what: str, size: int) -> None:
+        self._stall = None
+        self._metrics.stalled.labels(what).inc()
+        log.warning("connection_stalled", peer=self.peer, reason=what, held_bytes=size)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _cancel_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
