@@ -30,7 +30,7 @@ from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import IndexRun, RocksIndex
+from octavo.bookie.index.index import IndexedExtent, RocksIndex
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
 
@@ -107,11 +107,11 @@ def fill(index: RocksIndex, ledgers: int) -> None:
     offset, log_id = 0, 1
     for number in range(RUNS_EACH):
         for start in range(0, ledgers, BATCH):
-            runs: list[IndexRun] = []
+            runs: list[IndexedExtent] = []
             for ledger_id in range(start, min(start + BATCH, ledgers)):
                 first = number * RUN_ENTRIES
                 at = Location(log_id, offset, 65_000)
-                runs.append(IndexRun(ledger_id, first, first + RUN_ENTRIES - 1, at))
+                runs.append(IndexedExtent(ledger_id, first, first + RUN_ENTRIES - 1, at))
                 offset += 65_000
                 if offset > LOG_BYTES:
                     offset, log_id = 0, log_id + 1

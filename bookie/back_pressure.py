@@ -6,9 +6,9 @@ connection's, and `Pause` has the reasons. What all connections share is bounded
 bound per connection bounds nothing when there are ten thousand of them:
 
 - `AddPressure`: what adds occupy until it is on disk in the right place, that is, bytes and objects
-  that wait for the journal, and what the write cache holds above its bound because the other half
-  is still being flushed. First those who send most are not read any further, then nobody who adds
-  is, and what comes in spite of it is refused, early and clearly
+  that wait for the journal, and what the write cache holds above its bound because the other
+  memtable is still being flushed. First those who send most are not read any further, then nobody
+  who adds is, and what comes in spite of it is refused, early and clearly
 - `Budget`: answers that are made and not taken
 - `FrameRoom`: frames of which a part has come
 
@@ -217,7 +217,7 @@ class AddPressure:
     def update(self, pending_bytes: int, pending_runs: int) -> None:
         """So much waits for the journal now."""
         cache = self._cache
-        over = cache.active.bytes - cache.half_bytes_max
+        over = cache.active.bytes - cache.memtable_bytes_max
         used = pending_bytes + RUN_BYTES * pending_runs + max(0, over)
         self.used = used
         if used > self.peak:

@@ -26,8 +26,8 @@ from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import Disk, DiskError, File
 from octavo.bookie.gc.collector import Collector
-from octavo.bookie.gc.ledger_sizes import ledger_sizes
-from octavo.bookie.gc.proofs import Proofs
+from octavo.bookie.gc.deletion_proof import DeletionProof
+from octavo.bookie.gc.status import ledger_sizes
 from octavo.bookie.index.index import LedgerIndex
 from octavo.bookie.ledgers.cookies import lock_folders
 from octavo.bookie.ledgers.identity import Identity
@@ -179,7 +179,7 @@ class BookieNode:
         collector = Collector(
             self.config,
             self.storage,
-            Proofs(self._store, ledgers, self._cookie.instance_id),
+            DeletionProof(self._store, ledgers, self._cookie.instance_id),
             clock=self._clock,
             short_of_space=lambda: self._short_of_space,
             free_bytes=lambda: self._most_free_bytes,

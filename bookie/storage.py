@@ -4,7 +4,7 @@ Promises. An add, a fence, an explicit LAC or a deletion that was reported done 
 A fence is in line with adds: those queued before it are answered first, later ones are refused.
 Reads see only what is durable, wait for no write, and tell absent (`NoSuchEntry`) from unknown
 (`BookieIOError`). Memory is bounded: past its bounds `pressure` asks the connections to read
-less; nothing is dropped. Relies on: journal/writer.py (durable, in order), write/checkpoint.py
+less; nothing is dropped. Relies on: journal/journal.py (durable, in order), write/checkpoint.py
 (order of flush). On a crash: the index, the logs and the ledger state hold what is before the mark;
 the journal holds the rest and is replayed. `SyncFailed` is final: `on_fatal` is told and nothing is
 acked any more.
@@ -27,25 +27,21 @@ from octavo.bookie.back_pressure import AddPressure, Budget
 from octavo.bookie.check.consistency import check_at_start
 from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.disk.blocking import Blocking
-from octavo.bookie.disk.damage import DamageRegistry
-from octavo.bookie.disk.files import Disk, DiskFull
-from octavo.bookie.disk.loss import OnLoss, tell_losses
+from octavo.bookie.disk.damage import DamageRegistry, OnLoss, tell_losses
+from octavo.bookie.disk.files import Blocking, Disk, DiskFull
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.gc.compaction import Compactor, Pace
 from octavo.bookie.index.index import LedgerIndex
-from octavo.bookie.journal.journals import Journals, drive
-from octavo.bookie.journal.writer import Journal
+from octavo.bookie.journal.journal import Journal, Journals, drive
 from octavo.bookie.ledgers.control import LedgerControl
-from octavo.bookie.ledgers.limbo import Limbo
-from octavo.bookie.ledgers.limbo_file import LimboFile
+from octavo.bookie.ledgers.limbo import Limbo, LimboFile
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.bookie.read.cache import ReadCache
 from octavo.bookie.read.path import ReadPath
 from octavo.bookie.read.scheduler import ColdReads
 from octavo.bookie.startup.opening import begin_journals, open_files, replay
 from octavo.bookie.stats import ReadStats, WriteStats
-from octavo.bookie.write.cache import Half, WriteCache
+from octavo.bookie.write.cache import Memtable, WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
 from octavo.bookie.write.flushing import Flushing
 from octavo.bookie.write.repeats import Done, Repeats, Results
@@ -440,10 +436,10 @@ class Storage:
         assert self._flushing is not None
         await self._flushing.checkpoint()
 
-    def _flushed(self, half: Half) -> None:
-        """A half of the write cache is in log and index."""
+    def _flushed(self, memtable: Memtable) -> None:
+        """A memtable is in log and index."""
         self._cold.index_changed()
-        for ledger_id, held in half.ledgers.items():
+        for ledger_id, held in memtable.ledgers.items():
             self._read_cache.drop(ledger_id, held.pieces[0].first, held.pieces[-1].last)
         if self.pressure.level:
             self._update_pressure()

@@ -20,9 +20,9 @@ from octavo.bookie.disk.damage import DamagedRead, DamageKind, DamageRegistry
 from octavo.bookie.disk.files import Disk
 from octavo.bookie.entrylog.log import EntryLogs, Location
 from octavo.bookie.entrylog.walk import Walked
-from octavo.bookie.index.index import INDEX_FOLDER, IndexRun, LedgerIndex
+from octavo.bookie.index.index import INDEX_FOLDER, IndexedExtent, LedgerIndex
 from octavo.bookie.ledgers.state import LedgerStates
-from octavo.bookie.read.cache import CachedRun
+from octavo.bookie.read.cache import CachedExtent
 from octavo.protocol.codes import BookieIOError
 
 Progress = Callable[[int], None]
@@ -132,7 +132,7 @@ class ConsistencyCheck:
             last=last,
         )
 
-    def _same(self, run: IndexRun, walked: Walked) -> bool:
+    def _same(self, run: IndexedExtent, walked: Walked) -> bool:
         """Whether an older copy that the index prefers holds the same bytes."""
         record = walked.record
         assert record is not None
@@ -140,7 +140,9 @@ class ConsistencyCheck:
         try:
             old = self._entries(run)
             new = self._entries(
-                IndexRun(record.ledger_id, record.first_entry, record.last_entry, walked.location)
+                IndexedExtent(
+                    record.ledger_id, record.first_entry, record.last_entry, walked.location
+                )
             )
         except BookieIOError:
             return True  # damage, which has its own finding
@@ -148,9 +150,9 @@ class ConsistencyCheck:
             old.entry(entry_id) == new.entry(entry_id) for entry_id in range(first, last + 1)
         )
 
-    def _entries(self, run: IndexRun) -> CachedRun:
+    def _entries(self, run: IndexedExtent) -> CachedExtent:
         _, frames = self._logs.read(run.location, run.ledger_id)
-        return CachedRun(run.ledger_id, run.first, run.last, frames)
+        return CachedExtent(run.ledger_id, run.first, run.last, frames)
 
     # Index → ledger state
 
@@ -205,7 +207,7 @@ class ConsistencyCheck:
                 last=last,
             )
 
-    def _check_run(self, run: IndexRun) -> None:
+    def _check_run(self, run: IndexedExtent) -> None:
         at = run.location
         kind: DamageKind | None = None
         if (at.log_id, at.offset + at.length) > self._vouched:

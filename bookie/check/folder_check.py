@@ -17,16 +17,14 @@ from octavo.bookie.check.consistency import ConsistencyCheck
 from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
 from octavo.bookie.disk.files import Disk, DiskError, File
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.index.index import INDEX_FOLDER, LedgerIndex
-from octavo.bookie.index.view import IndexView
+from octavo.bookie.index.index import INDEX_FOLDER, IndexView, LedgerIndex
 from octavo.bookie.journal.format import Meta
 from octavo.bookie.journal.mark import NAME as MARK_NAME
 from octavo.bookie.journal.mark import Mark, check_journals, decode_mark
-from octavo.bookie.journal.reader import JournalReader
-from octavo.bookie.journal.replay import records_of
+from octavo.bookie.journal.reader import JournalReader, records_of
 from octavo.bookie.ledgers import rules as ledger_rules
 from octavo.bookie.ledgers.state import LedgerStates
-from octavo.bookie.startup.load_states import load_states
+from octavo.bookie.startup.repair import load_states
 from octavo.protocol.codes import OctavoError
 
 _MARK_BYTES_MAX = 1024 * 1024

@@ -27,7 +27,7 @@ from octavo.bookie.disk.files import Disk, DiskError
 from octavo.bookie.entrylog.format import file_name
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.entrylog.walk import LogWalk, Walked
-from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.bookie.index.index import IndexedExtent, LedgerIndex
 from octavo.protocol.codes import BookieIOError
 
 SLICE_BYTES = 256 * 1024
@@ -67,7 +67,7 @@ class LogScrub:
         self._logs = logs
         self._index = index
         self._damages = damages
-        self._runs: list[IndexRun] | None = None
+        self._runs: list[IndexedExtent] | None = None
         self._log_id = log_id
         self._walk = LogWalk(
             disk,
@@ -152,7 +152,7 @@ class LogScrub:
                     last=run.last,
                 )
 
-    def _held(self, fault: Damage, walked: Walked) -> list[IndexRun]:
+    def _held(self, fault: Damage, walked: Walked) -> list[IndexedExtent]:
         at = walked.location
         if walked.record is None:
             found = self._indexed()
@@ -165,7 +165,7 @@ class LogScrub:
         runs = self._index.runs(fault.ledger_id, fault.first, fault.last)
         return [run for run in runs if run.location[:2] == at[:2]]
 
-    def _indexed(self) -> list[IndexRun]:
+    def _indexed(self) -> list[IndexedExtent]:
         """What the index finds in this log, by offset; looked for once a header is bad."""
         if self._runs is None:
             ledgers = self._walk.ledgers

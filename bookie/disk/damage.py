@@ -7,13 +7,17 @@ about the data: a damaged range stays on the disk and is answered as *unknown*.
 
 May be called from any thread. Kept in memory only: after a restart the reads and the scrubber find
 again what is still there.
+
+A `Loss` is what a start finds gone that this bookie had vouched for. Without the operator's word it
+is an error that names `REMEDY`; with it, what is good is kept (startup/repair.py), and the bookie
+goes into limbo for the rest (ledgers/limbo.py).
 """
 
 from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -23,6 +27,11 @@ from octavo.protocol.codes import BookieIOError
 FINDINGS_MAX = 10_000
 
 _log = structlog.get_logger()
+REMEDY = (
+    "Bring it back. If it is gone for good, start once with --accept-loss: what this bookie still "
+    "has is served, what it may have lost is answered as unknown until it is re-replicated"
+)
+_NAMED_MAX = 3
 
 
 class DamageKind(enum.StrEnum):
@@ -35,7 +44,7 @@ class DamageKind(enum.StrEnum):
     TRUNCATED = "truncated"
     """The file ends before what must be there."""
     RUN_CHECKSUM = "run-checksum"
-    """A log run's bytes do not match its checksum."""
+    """An extent's bytes do not match its checksum."""
     ENTRY_DIGEST = "entry-digest"
     """An entry does not match its own digest, although its run's checksum holds."""
     WRONG_RECORD = "wrong-record"
@@ -207,3 +216,35 @@ class DamageRegistry:
             self.dropped = 0 if cleared else self.dropped
         for _, path, offset, _ in cleared if self._told else ():
             _log.info("damage_gone", path=path, offset=offset)
+
+
+class Loss(NamedTuple):
+    """Something that this bookie can no longer vouch for."""
+
+    kind: DamageKind
+    path: str
+    offset: int
+    length: int
+    """How far it reaches; 0 when the file is missing, or nothing is known."""
+    why: str
+
+
+OnLoss = Callable[[str], Awaitable[None]]
+"""Told in words what was lost; limbo for it is durable on return."""
+
+
+async def tell_losses(
+    losses: Sequence[Loss], damages: DamageRegistry, on_loss: OnLoss | None
+) -> None:
+    """Name each loss, then go into limbo for them."""
+    for loss in losses:
+        damages.report(loss.kind, loss.path, loss.offset, loss.length)
+    if losses and on_loss is not None:
+        await on_loss(in_words(losses))
+
+
+def in_words(losses: Sequence[Loss]) -> str:
+    """For the limbo file and the log."""
+    named = "; ".join(loss.why for loss in losses[:_NAMED_MAX])
+    more = len(losses) - _NAMED_MAX
+    return f"{named}; and {more} more" if more > 0 else named

@@ -5,20 +5,29 @@
 above them. `RealDisk` is the operating system's. An `fsync` that fails is reported as
 `SyncFailed` and is never retried: the kernel may have dropped the dirty pages, so the only
 honest answer left is to stop.
+
+`Blocking` is the way from the loop to the threads that touch disks; `numbered_name` is how files
+are called that are one of many (journal files, entry logs, ledger state files).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from concurrent.futures import Executor
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
 
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.protocol.entry import Buffer
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class DiskError(OctavoError):
@@ -378,3 +387,32 @@ def lock_holder(path: str) -> str | None:
     finally:
         os.close(fd)
     return None
+
+
+class Blocking:
+    """`await blocking(function, *args)` runs `function` in `executor`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    async def __call__(self, function: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
+        """What `function(*args)` returns or raises."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self.executor, partial(function, *args)
+        )
+
+
+def numbered_name(number: int, suffix: str) -> str:
+    """The name of file `number`, for example `000000000000001a.journal`."""
+    return f"{number:016x}{suffix}"
+
+
+def number_in(name: str, suffix: str) -> int | None:
+    """The number in such a name; None for every other file of the folder."""
+    stem, dot, rest = name.partition(".")
+    if dot + rest != suffix or len(stem) != 16:
+        return None
+    try:
+        return int(stem, 16)
+    except ValueError:
+        return None

@@ -1,4 +1,4 @@
-"""The bytes of an entry log: file header, log runs, ledgers map. Pure: no I/O.
+"""The bytes of an entry log: file header, extents, ledgers map. Pure: no I/O.
 
     file   := header record* [map footer]
     header := "OctvELog" version:u32 log_id:u64 crc32c:u32
@@ -7,7 +7,7 @@
     map    := "EMAP" count:u32 (ledger_id:i64 bytes:u64)*
     footer := map_offset:u64 map_crc32c:u32 "ELogDone"
 
-A log run is consecutive entries of one ledger as their add frames, so that a flush writes what
+An extent is consecutive entries of one ledger as their add frames, so that a flush writes what
 arrived without touching single entries; a run's checksum lets a scrubber judge it whatever digest
 the ledger uses. Records name themselves: the index can be rebuilt by stepping from header to
 header. The map stands at the end of a sealed log only. Spec: docs/formats/entry_log.md.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from octavo.bookie.disk.file_names import number_in, numbered_name
+from octavo.bookie.disk.files import number_in, numbered_name
 from octavo.protocol.entry import Buffer
 
 MAGIC = b"OctvELog"
@@ -60,7 +60,7 @@ class Record(NamedTuple):
         return RECORD_BYTES + self.frames_bytes
 
 
-class LogRun(NamedTuple):
+class Extent(NamedTuple):
     """What one entry log record will hold: consecutive entries of a ledger, as add frames."""
 
     ledger_id: int

@@ -4,11 +4,17 @@ A log is written by one process life only: after a restart a new one is begun, s
 never appended to. Space is reserved ahead, hence "disk full" shows before the write and not in a
 failed sync. Whatever cannot be read, or is not what the index said, is `BookieIOError` and never
 `NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the ledger).
+
+A `LogHandle` is a file that several threads read and one removes: it is closed after the last read
+under way. The number of a closed file goes to the next one that is opened, so a read between the
+closing and its own system call would return another file's bytes. A removed file refuses further
+reads (`LogRemoved`), and its space is given back when those under way have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,24 +25,27 @@ from octavo.bookie.disk.files import Disk, DiskError, File
 from octavo.bookie.entrylog.format import (
     FILE_HEADER_BYTES,
     FOOTER,
+    MAP_FRONT,
+    MAP_ITEM,
+    MAP_MAGIC,
     RECORD_BYTES,
-    LogRun,
+    Extent,
     Record,
     decode_file_header,
     decode_footer,
     decode_map,
     decode_record,
     encode_file_header,
+    encode_map,
     encode_record,
     file_name,
     log_id_of,
 )
-from octavo.bookie.entrylog.handle import LogHandle, LogRemoved
-from octavo.bookie.entrylog.tail import ends_at, is_blank, write_tail
 from octavo.protocol.codes import BookieIOError, OctavoError, Scope
 
 _RESERVE_BYTES = 16 * 1024 * 1024
 _SCAN_BYTES = 4096
+_BLANK_BYTES = 1024 * 1024
 
 
 class EntryLogMissing(OctavoError):
@@ -175,7 +184,7 @@ class EntryLogs:
         """(log id, offset) where the next record will stand."""
         return self._current_id, self._offset
 
-    def append(self, runs: Sequence[LogRun]) -> list[Location]:
+    def append(self, runs: Sequence[Extent]) -> list[Location]:
         """Append `runs`; not durable before `sync`. Raises `DiskFull`: then nothing was added."""
         total = sum(RECORD_BYTES + run.frames_bytes for run in runs)
         if self._current is None or (
@@ -433,3 +442,99 @@ class EntryLogs:
                 return
             yield record, Location(log_id, offset, record.total_bytes)
             offset += record.total_bytes
+
+
+class LogRemoved(DiskError):
+    """The log was removed while somebody wanted to read it: ask the index again."""
+
+    name = "log-removed"
+
+
+class LogHandle:
+    """The readers' side of one entry log's file. May be used by any thread."""
+
+    __slots__ = ("_file", "_lock", "_reads", "_removed")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._reads = 0
+        self._removed = False
+
+    @property
+    def path(self) -> str:
+        """Where it lies, or lay."""
+        return self._file.path
+
+    def size(self) -> int:
+        """Bytes of the file. Raises `LogRemoved`."""
+        self._begin()
+        try:
+            return self._file.size()
+        finally:
+            self._end()
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file. Raises `LogRemoved`."""
+        self._begin()
+        try:
+            return self._file.pread(length, offset)
+        finally:
+            self._end()
+
+    def remove(self) -> None:
+        """No read begins any more; close when those under way have ended."""
+        with self._lock:
+            self._removed = True
+            last = not self._reads
+        if last:
+            self._file.close()
+
+    def close(self) -> None:
+        """Close now. The caller knows that nobody reads."""
+        self._file.close()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._removed:
+                raise LogRemoved(f"{self._file.path} was removed")
+            self._reads += 1
+
+    def _end(self) -> None:
+        with self._lock:
+            self._reads -= 1
+            last = self._removed and not self._reads
+        if last:
+            self._file.close()
+
+
+def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
+    """Put map and footer at `end`, cut what follows, sync."""
+    tail = encode_map(bytes_of, end)
+    file.preallocate(end + len(tail))
+    file.pwritev([tail], end)
+    file.truncate(end + len(tail))
+    file.datasync()
+
+
+def ends_at(file: File | LogHandle, offset: int) -> bool:
+    """Whether a good map and footer stand at `offset`, whatever the file's length."""
+    front = file.pread(MAP_FRONT.size, offset)
+    if len(front) < MAP_FRONT.size:
+        return False
+    magic, count = MAP_FRONT.unpack(front)
+    if magic != MAP_MAGIC or count * MAP_ITEM.size > file.size():
+        return False
+    body_bytes = MAP_FRONT.size + count * MAP_ITEM.size
+    tail = file.pread(body_bytes + FOOTER.size, offset)
+    footer = decode_footer(tail)
+    return footer is not None and footer[0] == offset and footer[1] == crc32c(tail[:body_bytes])
+
+
+def is_blank(file: File, offset: int) -> bool:
+    """Whether there is nothing but zeros from `offset` on."""
+    while data := file.pread(_BLANK_BYTES, offset):
+        if data.strip(b"\0"):
+            return False
+        offset += len(data)
+    return True

@@ -2,11 +2,11 @@
 
 A round, every `gc_interval_ms` or when asked for:
 
-    1. proofs (proofs.py): which ledgers held here have no record any more. Without an answer of
-       the metadata store nothing is proven, and the round goes on with the logs
+    1. proofs (deletion_proof.py): which ledgers held here have no record any more. Without an
+       answer of the metadata store nothing is proven, and the round goes on with the logs
     2. quarantine (rules.py): who is proven gone for the first time waits, readable as before;
        proven once more, `gc_quarantine_ms` later, it is deleted: durable, and for ever
-    3. census (census.py) and plan (rules.py): what each entry log holds, and what to do with it
+    3. what each entry log holds (log_metadata.py), and what to do with it (rules.py)
     4. logs are read to their end, emptied where they hold little, and removed (compaction.py)
     5. markers of deleted ledgers go: `gc_deleted_keep_ms` after the deletion, and when no log holds
        a record of the ledger. Ids have one life, so nobody who adds that late has a ledger
@@ -26,7 +26,7 @@ import structlog
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import DiskFull
 from octavo.bookie.gc.compaction import Cleared, Compactor
-from octavo.bookie.gc.proofs import Proofs, Proven
+from octavo.bookie.gc.deletion_proof import DeletionProof, Proven
 from octavo.bookie.gc.rules import Action, Decision, Quarantine, Rules, plan
 from octavo.bookie.gc.status import CollectorStatus
 from octavo.protocol.codes import BookieError, OctavoError
@@ -63,7 +63,7 @@ class Collector:
         self,
         config: BookieConfig,
         storage: Collected,
-        proofs: Proofs,
+        proofs: DeletionProof,
         *,
         clock: Callable[[], int],
         short_of_space: Callable[[], bool] = lambda: False,
@@ -200,7 +200,7 @@ class Collector:
         done = self.status.last
         left_ms = self._quarantine.left_ms(int(now_s * 1000))
         self.status.quarantined = len(left_ms)
-        counted = await compactor.census(left_ms)
+        counted = await compactor.log_metadata(left_ms)
         if self._stopping:
             return
         rules = Rules(

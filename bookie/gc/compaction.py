@@ -18,12 +18,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import NamedTuple, TypeVar
 
-from octavo.bookie.disk.blocking import Blocking
 from octavo.bookie.disk.damage import DamagedRead, DamageRegistry
-from octavo.bookie.disk.files import DiskFull
+from octavo.bookie.disk.files import Blocking, DiskFull
 from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, file_name
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.gc.census import Census, Counted
+from octavo.bookie.gc.log_metadata import Counted, EntryLogMetadata
 from octavo.bookie.index.index import LedgerIndex
 from octavo.bookie.index.log_slice import Stored, live_in, log_end, read_slice
 from octavo.bookie.ledgers.control import LedgerControl
@@ -105,7 +104,7 @@ class Compactor:
         self._pace = pace
         self._on_fatal = on_fatal
         self._stopping = False
-        self._census = Census(
+        self._log_metadata = EntryLogMetadata(
             logs, checkpointer, self._blocking, control.fate, damages, lambda: self._stopping
         )
         self.progress: tuple[int, int, int] | None = None
@@ -115,9 +114,9 @@ class Compactor:
         """Ledgers deleted in memory and not surely on the disk: delete them once more."""
         return self._control.unsure_deletions()
 
-    async def census(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
+    async def log_metadata(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
         """What is in each log, by its map."""
-        return await self._census.take(quarantine_left_ms)
+        return await self._log_metadata.take(quarantine_left_ms)
 
     async def renew_current(self) -> None:
         """Begin a new log, so that the current one can be emptied. Raises `DiskFull`."""

@@ -1,19 +1,25 @@
-"""The index: which run of which entry log holds an entry. Sparse: one record per log run.
+"""The index: which run of which entry log holds an entry. Sparse: one record per extent.
 
     key   := ledger_id:u64 first:u64               big-endian, so that RocksDB sorts by entry
     value := last:u64 log_id:u64 offset:u64 length:u32
 
 A lookup seeks to the last record at or before the entry. Records of a ledger never overlap: a
 later run cuts the earlier ones that it overlaps (entries that come again: recovery, duplicates,
-resends), so the newest copy is found. A cut record still names its whole log run; the reader
+resends), so the newest copy is found. A cut record still names its whole extent; the reader
 steps over what lies before. The index is derived: RocksDB's own WAL is off, `flush` makes it
 durable in the checkpoint, and `covered` says up to where of the entry logs it is complete, so that
 a missing or old index is rebuilt from them. Spec: docs/formats/index.md.
+
+`IndexView` is a look at an index without touching it: RocksDB writes its own log into the folder
+that it opens, read-only or not. So what is opened is a folder of symbolic links, made in the
+system's folder for temporary files and removed by `close`.
 """
 
 from __future__ import annotations
 
+import os
 import struct
+import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -42,10 +48,12 @@ COVERED = struct.Struct(">QQ")
 ENTRY_MAX = 2**63 - 1
 INDEX_FOLDER = "index"
 """Within the first ledger folder."""
+_NOT_LINKED = ("LOCK", "LOG", "IDENTITY", "rocksdict-config")
+"""What RocksDB and its binding write at each start."""
 
 
-class IndexRun(NamedTuple):
-    """Entries `first … last` lie in the log run at `location`."""
+class IndexedExtent(NamedTuple):
+    """Entries `first … last` lie in the extent at `location`."""
 
     ledger_id: int
     first: int
@@ -60,16 +68,16 @@ class LedgerIndex(Protocol):
     def covered(self) -> tuple[int, int] | None:
         """(log id, offset) before which every record is indexed; None when never said."""
 
-    def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+    def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
         """Index `runs`, later ones winning; all or nothing."""
 
-    def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
+    def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
         """The run that holds the entry."""
 
-    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
         """The runs of a ledger that hold any of the entries `first … last`, ascending."""
 
-    def all_runs(self) -> Iterator[IndexRun]:
+    def all_runs(self) -> Iterator[IndexedExtent]:
         """Every run of every ledger, ascending. What is put meanwhile may be missing."""
 
     def delete_ledger(self, ledger_id: int) -> None:
@@ -82,9 +90,9 @@ class LedgerIndex(Protocol):
         """Give the files back; what was not flushed may be lost."""
 
 
-def cut(old: IndexRun, new: IndexRun) -> list[IndexRun]:
+def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
     """What is left of `old` when `new` takes its entries."""
-    left: list[IndexRun] = []
+    left: list[IndexedExtent] = []
     if old.first < new.first:
         left.append(old._replace(last=min(old.last, new.first - 1)))
     if old.last > new.last:
@@ -97,7 +105,7 @@ class MemoryIndex:
 
     def __init__(self) -> None:
         self._firsts: dict[int, list[int]] = {}
-        self._runs: dict[int, list[IndexRun]] = {}
+        self._runs: dict[int, list[IndexedExtent]] = {}
         self._covered: tuple[int, int] | None = None
 
     @property
@@ -105,7 +113,7 @@ class MemoryIndex:
         """See `LedgerIndex`."""
         return self._covered
 
-    def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+    def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
         """See `LedgerIndex`."""
         for new in runs:
             held = self._runs.setdefault(new.ledger_id, [])
@@ -114,7 +122,7 @@ class MemoryIndex:
             if start and held[start - 1].last >= new.first:
                 start -= 1
             end = start
-            parts: list[IndexRun] = []
+            parts: list[IndexedExtent] = []
             while end < len(held) and held[end].first <= new.last:
                 parts += cut(held[end], new)
                 end += 1
@@ -123,13 +131,13 @@ class MemoryIndex:
             firsts[start:end] = [run.first for run in parts]
         self._covered = covered
 
-    def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
+    def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
         """See `LedgerIndex`."""
         held = self._runs.get(ledger_id, [])
         at = bisect_right(self._firsts.get(ledger_id, []), entry_id) - 1
         return held[at] if at >= 0 and held[at].last >= entry_id else None
 
-    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
         """See `LedgerIndex`."""
         held = self._runs.get(ledger_id, [])
         start = max(0, bisect_right(self._firsts.get(ledger_id, []), first) - 1)
@@ -137,7 +145,7 @@ class MemoryIndex:
             start += 1
         return held[start : bisect_right(self._firsts.get(ledger_id, []), last)]
 
-    def all_runs(self) -> Iterator[IndexRun]:
+    def all_runs(self) -> Iterator[IndexedExtent]:
         """See `LedgerIndex`."""
         for ledger_id in sorted(self._runs):
             yield from self.runs(ledger_id)
@@ -219,12 +227,12 @@ class RocksIndex:
             log_id, offset = COVERED.unpack(value) if value is not None else (0, 0)
         return (log_id, offset) if value is not None else None
 
-    def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+    def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
         """See `LedgerIndex`."""
         with self._translated("write"):
             self._put(runs, covered)
 
-    def _put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+    def _put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
         batch = WriteBatch(raw_mode=True)
         for run in runs:
             last = self._last.get(run.ledger_id)
@@ -242,14 +250,14 @@ class RocksIndex:
         if len(self._last) > 100_000:
             self._last.clear()
 
-    def _cut_overlapped(self, new: IndexRun, batch: WriteBatch) -> None:
+    def _cut_overlapped(self, new: IndexedExtent, batch: WriteBatch) -> None:
         for old in self._overlapping(new.ledger_id, new.first, new.last):
             batch.delete(KEY.pack(old.ledger_id, old.first))
             for part in cut(old, new):
                 batch.put(KEY.pack(part.ledger_id, part.first), VALUE.pack(part.last, *part[3]))
 
-    def _overlapping(self, ledger_id: int, first: int, last: int) -> list[IndexRun]:
-        found: list[IndexRun] = []
+    def _overlapping(self, ledger_id: int, first: int, last: int) -> list[IndexedExtent]:
+        found: list[IndexedExtent] = []
         cursor = self._db.iter()
         cursor.seek_for_prev(KEY.pack(ledger_id, first))
         if not cursor.valid():
@@ -267,13 +275,13 @@ class RocksIndex:
         return found
 
     @staticmethod
-    def _decode(cursor: object) -> IndexRun:
+    def _decode(cursor: object) -> IndexedExtent:
         key = cursor.key()  # type: ignore[attr-defined]
         if key == COVERED_KEY:
-            return IndexRun(-1, -1, -1, Location(0, 0, 0))
+            return IndexedExtent(-1, -1, -1, Location(0, 0, 0))
         ledger_id, first = KEY.unpack(key)
         last, log_id, offset, length = VALUE.unpack(cursor.value())  # type: ignore[attr-defined]
-        return IndexRun(ledger_id, first, last, Location(log_id, offset, length))
+        return IndexedExtent(ledger_id, first, last, Location(log_id, offset, length))
 
     def _last_of(self, ledger_id: int) -> int:
         cursor = self._db.iter()
@@ -284,7 +292,7 @@ class RocksIndex:
         run = self._decode(cursor)
         return run.last if run.ledger_id == ledger_id else -1
 
-    def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
+    def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
         """See `LedgerIndex`."""
         with self._translated("read"):
             cursor = self._db.iter()
@@ -295,12 +303,12 @@ class RocksIndex:
             run = self._decode(cursor)
         return run if run.ledger_id == ledger_id and run.last >= entry_id else None
 
-    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
         """See `LedgerIndex`."""
         with self._translated("read"):
             return self._overlapping(ledger_id, first, last)
 
-    def all_runs(self) -> Iterator[IndexRun]:
+    def all_runs(self) -> Iterator[IndexedExtent]:
         """See `LedgerIndex`."""
         with self._translated("read"):
             cursor = self._db.iter()
@@ -329,3 +337,41 @@ class RocksIndex:
         """See `LedgerIndex`."""
         with self._translated("close"):
             self._db.close()
+
+
+class IndexView(RocksIndex):
+    """Reads only. Raises `BookieIOError` when there is no index at `path`, or a damaged one."""
+
+    def __init__(self, path: str) -> None:
+        if not os.path.exists(f"{path}/CURRENT"):
+            raise BookieIOError(f"{path} holds no index: there is no file CURRENT in it")
+        self._links = tempfile.TemporaryDirectory(prefix="octavo-index-")
+        try:
+            for name in sorted(os.listdir(path)):
+                if not name.startswith(_NOT_LINKED):
+                    os.symlink(os.path.abspath(f"{path}/{name}"), f"{self._links.name}/{name}")
+            super().__init__(self._links.name, AccessType.read_only())
+        except BaseException as error:
+            links = self._links.name
+            self._links.cleanup()
+            if isinstance(error, DamagedRead):
+                message = str(error).replace(links, path)
+                raise DamagedRead(message, error.damage._replace(path=path)) from error
+            raise
+        self._path = path
+
+    def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:  # noqa: ARG002
+        """Refused."""
+        raise BookieIOError(f"index {self._path} is only looked at")
+
+    def delete_ledger(self, ledger_id: int) -> None:  # noqa: ARG002
+        """Refused."""
+        raise BookieIOError(f"index {self._path} is only looked at")
+
+    def flush(self) -> None:
+        """Nothing was put."""
+
+    def close(self) -> None:
+        """Give it back."""
+        super().close()
+        self._links.cleanup()

@@ -17,7 +17,7 @@ from octavo.bookie.entrylog.format import (
     FILE_HEADER_BYTES,
     FOOTER,
     RECORD_BYTES,
-    LogRun,
+    Extent,
     Record,
     decode_file_header,
     decode_footer,
@@ -26,7 +26,7 @@ from octavo.bookie.entrylog.format import (
     file_name,
 )
 from octavo.bookie.entrylog.log import EntryLogs, Location
-from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.bookie.index.index import IndexedExtent, LedgerIndex
 from octavo.protocol.codes import BookieIOError
 from octavo.protocol.frames import ADD_IDS, LENGTH
 
@@ -126,21 +126,21 @@ def _damaged(
     return DamagedRead(f"entry log {path} is damaged from byte {start} on: {kind.value}", damage)
 
 
-def live_in(index: LedgerIndex, one: Stored) -> list[IndexRun]:
+def live_in(index: LedgerIndex, one: Stored) -> list[IndexedExtent]:
     """The index's runs that point to this very record."""
     record = one.record
     runs = index.runs(record.ledger_id, record.first_entry, record.last_entry)
     return [run for run in runs if run.location == one.location]
 
 
-def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[LogRun]:
+def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[Extent]:
     """What of these records is live, cut to exactly those entries. Raises `BookieIOError`."""
-    parts: list[LogRun] = []
+    parts: list[Extent] = []
     for one in found:
         for run in live_in(index, one):
             frames = cut_frames(one, run.first, run.last)
             count = run.last - run.first + 1
-            parts.append(LogRun(run.ledger_id, run.first, count, [frames], len(frames)))
+            parts.append(Extent(run.ledger_id, run.first, count, [frames], len(frames)))
     return parts
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from octavo.bookie.disk.file_names import number_in, numbered_name
+from octavo.bookie.disk.files import number_in, numbered_name
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.protocol.entry import Buffer
 

@@ -1,9 +1,9 @@
 """What a bookie knows of each ledger beside its entries, and who it is itself.
 
 `control` admits adds, fences, takes explicit LACs and deletes, all journaled; `rules` are its pure
-rules, `state` what is kept for each ledger and its file, `lac_watch` those who wait for a LAC,
-`newcomers` how many ledgers may begin that nobody vouches for. `cookies` and `identity` say whose
-folders these are; `limbo` remembers what this bookie may have lost.
+rules, `state` what is kept for each ledger and its file, `newcomers` how many ledgers may begin
+that nobody vouches for. `cookies` and `identity` say whose folders these are; `limbo` remembers
+what this bookie may have lost.
 
 Promises: what was admitted before a fence stands before it in the journal, and a fence is answered
 when it is durable. A bookie that lost something never denies what it may have had. On a crash the

@@ -5,6 +5,7 @@ fence. A fence holds from the call on, is durable before it is answered, and sta
 behind the adds admitted before it, so these are answered first (P23–P25). A deleted ledger takes no
 add ever again (BookKeeper #4462). What a record changes is in memory before or when the journal
 reports it, never later: a checkpoint that moves the mark past the record must find the change.
+`LacWatches` parks those who wait for a LAC.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from functools import partial
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.disk.files import DiskFull
 from octavo.bookie.journal.format import Meta, MetaOp, encode_meta
-from octavo.bookie.journal.journals import Journals
+from octavo.bookie.journal.journal import Journals
 from octavo.bookie.ledgers import rules as ledger_rules
-from octavo.bookie.ledgers.lac_watch import LacWatches
 from octavo.bookie.ledgers.limbo import Limbo
 from octavo.bookie.ledgers.newcomers import Newcomers
 from octavo.bookie.ledgers.rules import Fate, FenceStep
@@ -320,3 +320,38 @@ class LedgerControl:
 
         self._journals.of(ledger_id).append([record], len(record), done)
         return future
+
+
+class LacWatches:
+    """Used on the loop only. The caller bounds how many there are."""
+
+    def __init__(self) -> None:
+        self._parked: dict[int, dict[asyncio.Future[int], int]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parked.values()))
+
+    def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
+        """A future that ends with the LAC once it is above `after`. Cancel it to give it up."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._parked.setdefault(ledger_id, {})[future] = after
+        future.add_done_callback(lambda done: self._leave(ledger_id, done))
+        return future
+
+    def moved(self, ledger_id: int, lac: int) -> None:
+        """The LAC of a ledger went up."""
+        for future, after in self._parked.get(ledger_id, {}).items():
+            if lac > after and not future.done():
+                future.set_result(lac)
+
+    def cancel_all(self) -> None:
+        """The bookie stops."""
+        for parked in list(self._parked.values()):
+            for future in parked:
+                future.cancel()
+
+    def _leave(self, ledger_id: int, done: asyncio.Future[int]) -> None:
+        parked = self._parked.get(ledger_id, {})
+        parked.pop(done, None)
+        if not parked:
+            self._parked.pop(ledger_id, None)

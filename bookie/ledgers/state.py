@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from crc32c import crc32c
 
-from octavo.bookie.disk.file_names import number_in, numbered_name
-from octavo.bookie.disk.files import Disk, File
+from octavo.bookie.disk.files import Disk, File, number_in, numbered_name
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.protocol.entry import INVALID_ENTRY_ID
 

@@ -1,4 +1,4 @@
-"""The read cache: log runs read from entry logs, bounded by bytes, oldest use dropped first. Pure.
+"""The read cache: extents read from entry logs, bounded by bytes, oldest use dropped first. Pure.
 
 What is kept is the run as it was read; where its entries begin is found out once per run, so that
 a sequential reader pays one disk read and one pass for hundreds of entries. Runs of entries of one
@@ -58,7 +58,7 @@ def _all_alike(frames: bytes, ledger_id: int) -> range | None:
     return range(0, len(frames), size) if all(map(operator.eq, found, wanted)) else None
 
 
-class CachedRun:
+class CachedExtent:
     """Entries of one ledger, ascending from `first` to `last`, as add frames."""
 
     __slots__ = ("bytes", "end", "first", "frames", "is_ahead", "last", "ledger_id", "offsets")
@@ -126,12 +126,12 @@ class ReadCache:
     def __init__(self, bytes_max: int, stats: ReadStats | None = None) -> None:
         assert bytes_max > 0
         self.bytes_max = bytes_max
-        self._runs: OrderedDict[tuple[int, int], CachedRun] = OrderedDict()
+        self._runs: OrderedDict[tuple[int, int], CachedExtent] = OrderedDict()
         self._firsts: dict[int, list[int]] = {}
         self.bytes = 0
         self._ahead_bytes = (stats or ReadStats()).ahead_bytes
 
-    def find(self, ledger_id: int, entry_id: int) -> CachedRun | None:
+    def find(self, ledger_id: int, entry_id: int) -> CachedExtent | None:
         """The run that holds an entry; counts as a use."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
@@ -149,13 +149,13 @@ class ReadCache:
         self._runs.move_to_end(key)
         return run
 
-    def passed(self, run: CachedRun) -> None:
+    def passed(self, run: CachedExtent) -> None:
         """A reader has gone through all of a run: it is the first to go when room is needed."""
         key = (run.ledger_id, run.first)
         if self._runs.get(key) is run:
             self._runs.move_to_end(key, last=False)
 
-    def put(self, run: CachedRun) -> None:
+    def put(self, run: CachedExtent) -> None:
         """Keep `run`, dropping what it overlaps and what was not used for longest."""
         self.drop(run.ledger_id, run.first, run.last)
         if run.bytes > self.bytes_max // 2:

@@ -15,7 +15,7 @@ from collections import deque
 
 from octavo.bookie.back_pressure import Budget
 from octavo.bookie.ledgers.control import LedgerControl
-from octavo.bookie.read.cache import CachedRun, ReadCache, cut_alike
+from octavo.bookie.read.cache import CachedExtent, ReadCache, cut_alike
 from octavo.bookie.read.scheduler import ColdReads, joined
 from octavo.bookie.write.cache import Piece, WriteCache
 from octavo.protocol.codes import NoSuchEntry, TooManyRequests
@@ -36,14 +36,14 @@ class _Sought:
         self.entries: list[bytes] = []
         self.size = 0
 
-    def take(self, source: Piece | CachedRun, last: int) -> bool:
+    def take(self, source: Piece | CachedExtent, last: int) -> bool:
         """Take what `source` holds, up to `last` and the bounds; whether a bound was met."""
         base, offsets = (
             (source.first, source.offsets)
-            if isinstance(source, CachedRun)
+            if isinstance(source, CachedExtent)
             else (source.run.first_entry, source.run.offsets)
         )
-        frames = source.frames if isinstance(source, CachedRun) else source.run.frames
+        frames = source.frames if isinstance(source, CachedExtent) else source.run.frames
         if isinstance(offsets, range):
             return self._take_alike(frames, offsets, base, last)
         for entry_id in range(self.next_entry, last + 1):
@@ -146,7 +146,7 @@ class ReadPath:
         ledger_id = sought.ledger_id
         while sought.next_entry >= 0:
             where = "write_cache"
-            source: Piece | CachedRun | None
+            source: Piece | CachedExtent | None
             source, last = self._write_cache.find(ledger_id, sought.next_entry)
             if source is None:
                 where = "read_cache"
@@ -158,9 +158,9 @@ class ReadPath:
                 return True
         return False
 
-    def _take(self, sought: _Sought, source: Piece | CachedRun, last: int) -> bool:
+    def _take(self, sought: _Sought, source: Piece | CachedExtent, last: int) -> bool:
         bound_met = sought.take(source, min(last, source.last))
-        if isinstance(source, CachedRun) and sought.next_entry > source.last:
+        if isinstance(source, CachedExtent) and sought.next_entry > source.last:
             self._read_cache.passed(source)
         return bound_met
 

@@ -27,8 +27,8 @@ from octavo.bookie.back_pressure import Budget
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageRegistry
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.index.index import IndexRun, LedgerIndex
-from octavo.bookie.read.cache import CachedRun, ReadCache
+from octavo.bookie.index.index import IndexedExtent, LedgerIndex
+from octavo.bookie.read.cache import CachedExtent, ReadCache
 from octavo.bookie.read.read_ahead import ReadAhead
 from octavo.bookie.stats import ReadStats
 from octavo.protocol.codes import BookieIOError, TooManyRequests
@@ -171,7 +171,7 @@ class _Wanted:
         self.entry_id = entry_id
         self.bytes_wanted = bytes_wanted
         self.since = loop.time()
-        self.future: asyncio.Future[CachedRun | None] = loop.create_future()
+        self.future: asyncio.Future[CachedExtent | None] = loop.create_future()
 
 
 class _Flight:
@@ -229,7 +229,7 @@ class ColdReads:
 
     async def run_with(
         self, ledger_id: int, entry_id: int, bytes_wanted: int = 0
-    ) -> CachedRun | None:
+    ) -> CachedExtent | None:
         """The run that holds the entry, or None when the index has none.
 
         So many bytes from there on are wanted; they are in the cache then as far as they lie next
@@ -280,7 +280,7 @@ class ColdReads:
         )
         reading.add_done_callback(lambda done: self._landed(flight, done))
 
-    def _landed(self, flight: _Flight, done: asyncio.Future[list[CachedRun]]) -> None:
+    def _landed(self, flight: _Flight, done: asyncio.Future[list[CachedExtent]]) -> None:
         self._flights.remove(flight)
         error = None if done.cancelled() else done.exception()
         found = [] if error is not None or done.cancelled() else done.result()
@@ -313,7 +313,7 @@ class ColdReads:
                 wanted.future.set_result(None)
         self._start()
 
-    def _read(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedRun]:
+    def _read(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
         """As `_read_once`. What fails is looked up and read once more, without the read-ahead."""
         failed: Damage | None = None
         while True:
@@ -326,7 +326,7 @@ class ColdReads:
                     raise
                 failed, ahead = damage, 0
 
-    def _read_once(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedRun]:
+    def _read_once(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
         """The run that holds the entry, then those that follow within `ahead` bytes."""
         run = self._index.find(ledger_id, entry_id)
         if run is None:
@@ -355,11 +355,11 @@ class ColdReads:
             ahead_of_its_reader.is_ahead = True
         return found
 
-    def _decode(self, data: bytes, base: int, run: IndexRun) -> CachedRun:
+    def _decode(self, data: bytes, base: int, run: IndexedExtent) -> CachedExtent:
         at = run.location
         _, frames = self._logs.check_record(data, at.offset - base, at, run.ledger_id)
         try:
-            return CachedRun(run.ledger_id, run.first, run.last, frames)
+            return CachedExtent(run.ledger_id, run.first, run.last, frames)
         except (BookieIOError, struct.error) as error:
             path = self._logs.path_of(at.log_id)
             raise DamagedRead(

@@ -23,10 +23,10 @@ import structlog
 
 from octavo.bookie.disk.files import Disk
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.index.index import INDEX_FOLDER, IndexRun, LedgerIndex, RocksIndex
+from octavo.bookie.index.index import INDEX_FOLDER, IndexedExtent, LedgerIndex, RocksIndex
 from octavo.bookie.journal.mark import Mark
 from octavo.bookie.ledgers.state import LedgerStates
-from octavo.bookie.startup.load_states import load_states
+from octavo.bookie.startup.repair import load_states
 from octavo.protocol.codes import BookieIOError, OctavoError
 
 _NEW = f"{INDEX_FOLDER}.new"
@@ -75,7 +75,7 @@ def fill(
     comes when limbo is durable: a start that ends before finds the loss again.
     """
     _log.info("index_rebuild_started", from_log=start[0], from_offset=start[1])
-    runs: list[IndexRun] = []
+    runs: list[IndexedExtent] = []
     count = logs_read = 0
     covered = end
     for log_id in logs.log_ids:
@@ -90,7 +90,9 @@ def fill(
                 state = states.get(record.ledger_id)
                 if state is None or state.deleted:
                     continue
-                runs.append(IndexRun(record.ledger_id, record.first_entry, record.last_entry, at))
+                runs.append(
+                    IndexedExtent(record.ledger_id, record.first_entry, record.last_entry, at)
+                )
                 count += 1
                 if len(runs) >= _BATCH:
                     index.put(runs, start)

@@ -3,7 +3,9 @@
 The order matters. The mark says what the logs, the index and the ledger state vouch for; whatever
 lies behind it is in the journal, so the logs are cut there before the index is opened, and the
 journals are replayed on top, one after another: each ledger stands in one of them, so their order
-does not matter. Raises on damage it cannot vouch for; nothing is passed over in silence.
+does not matter. An index that is missing or older than the mark is rebuilt from the entry logs,
+from where it is known to be complete. Raises on damage it cannot vouch for; nothing is passed over
+in silence.
 """
 
 from __future__ import annotations
@@ -18,21 +20,20 @@ import structlog
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.disk.blocking import Blocking
-from octavo.bookie.disk.files import Disk
-from octavo.bookie.disk.loss import Loss, OnLoss
-from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.index.index import LedgerIndex
+from octavo.bookie.disk.damage import DamagedRead, DamageKind, Loss, OnLoss
+from octavo.bookie.disk.files import Blocking, Disk
+from octavo.bookie.entrylog.log import EntryLogMissing, EntryLogs
+from octavo.bookie.index.index import INDEX_FOLDER, LedgerIndex, RocksIndex
+from octavo.bookie.journal.journal import JournalWriter
 from octavo.bookie.journal.mark import Mark, Position, check_journals
-from octavo.bookie.journal.reader import GoodBlock, JournalReader
-from octavo.bookie.journal.replay import records_of
-from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.journal.reader import GoodBlock, JournalReader, records_of
 from octavo.bookie.ledgers.control import LedgerControl
 from octavo.bookie.ledgers.state import LedgerStates, StateFile
-from octavo.bookie.startup.load_states import load_states
-from octavo.bookie.startup.recover import cut_logs, make_folders, open_index
-from octavo.bookie.write.cache import Half, WriteCache
+from octavo.bookie.startup.index_rebuild import fill, make_anew, settle
+from octavo.bookie.startup.repair import load_states, restore_states
+from octavo.bookie.write.cache import Memtable, WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
+from octavo.protocol.codes import BookieIOError
 
 _log = structlog.get_logger()
 
@@ -107,7 +108,7 @@ async def replay(
     control: LedgerControl,
     cache: WriteCache,
     checkpointer: Checkpointer,
-    on_flushed: Callable[[Half], None],
+    on_flushed: Callable[[Memtable], None],
     blocking: Blocking,
 ) -> None:
     """Apply every good block of the journals; flush whenever the cache is full, and at the end.
@@ -138,9 +139,9 @@ async def replay(
 
 
 class _Flushes:
-    """One half of the write cache is flushed while the other is filled from the journal."""
+    """One memtable is flushed while the other is filled from the journal."""
 
-    def __init__(self, checkpointer: Checkpointer, on_flushed: Callable[[Half], None]) -> None:
+    def __init__(self, checkpointer: Checkpointer, on_flushed: Callable[[Memtable], None]) -> None:
         self._checkpointer = checkpointer
         self._on_flushed = on_flushed
         self._running: asyncio.Task[Mark] | None = None
@@ -151,7 +152,7 @@ class _Flushes:
         run = self._checkpointer.run(lambda: ends, self._on_flushed)
         self._running = asyncio.create_task(run, name="replay flush")
         self._running.add_done_callback(_look)  # also when the replay failed, and nobody asks
-        await asyncio.sleep(0)  # it has taken its half before anything more is put
+        await asyncio.sleep(0)  # it has taken its memtable before anything more is put
 
     async def end(self) -> None:
         """Return once all is flushed. Raises what the disk raises."""
@@ -190,3 +191,78 @@ def _look(flush: asyncio.Task[Mark]) -> None:
 
 def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
     return next(blocks, None)
+
+
+def make_folders(disk: Disk, directories: Sequence[str]) -> None:
+    """Make every folder. The caller holds their locks when processes could meet there.
+
+    They are synced: a process that died here may have left names that are in the page cache alone,
+    and what is built on them must not outlive them in a power failure.
+    """
+    for directory in directories:
+        disk.make_directory(directory)
+        disk.sync_directory(directory)
+
+
+def cut_logs(
+    logs: EntryLogs, mark: Mark | None, losses: list[Loss] | None, *, journaled: bool
+) -> None:
+    """Cut what the mark does not vouch for; see `EntryLogs.cut_abandoned`.
+
+    Raises `EntryLogMissing`, unless losses are accepted.
+    """
+    end = (mark.log_id, mark.log_offset) if mark is not None else (0, 0)
+    try:
+        logs.cut_abandoned(end, journaled)
+    except EntryLogMissing as error:
+        if losses is None:
+            raise
+        losses.append(Loss(DamageKind.MISSING_FILE, logs.path_of(end[0]), 0, 0, str(error)))
+        logs.cut_abandoned(end, journaled, missing=True)
+
+
+def open_index(
+    disk: Disk,
+    directory: str,
+    logs: EntryLogs,
+    mark: Mark | None,
+    states: LedgerStates,
+    opener: Callable[[str], LedgerIndex] | None,
+    losses: list[Loss] | None = None,
+) -> LedgerIndex:
+    """Open the index and bring it up to what the mark says. Raises `BookieIOError`.
+
+    One that RocksDB finds damaged is made anew, if the logs can vouch for all of it. With `losses`,
+    what logs hold behind the mark is indexed too, for the journal may have lost it, and ledgers of
+    which only the logs tell are known again; a damaged log is added to them.
+    """
+    settle(disk, directory)
+    path = f"{directory}/{INDEX_FOLDER}"
+    make = opener or RocksIndex
+    try:
+        index = make(path)
+    except DamagedRead as error:
+        if error.damage.kind is not DamageKind.INDEX:
+            raise
+        _log.error("index_damaged", path=path, reason=str(error))
+        make_anew(disk, directory, logs, states, mark, make)
+        index = make(path)
+    # Without a mark the logs that were kept count as far as they are good.
+    wanted = (mark.log_id, mark.log_offset) if mark is not None else logs.position
+    covered = index.covered
+    lost = partial(_lose_log, logs, losses) if losses is not None else None
+    if losses:
+        start = min(covered or (0, 0), wanted)
+        kept_states = all(loss.kind is not DamageKind.STATE for loss in losses)
+        made = restore_states(logs, states, start if kept_states else (0, 0))
+        _log.info("ledger_states_restored", ledgers=made)
+        fill(index, logs, states, start, max(logs.position, wanted), lost=lost)
+    elif covered is None and logs.log_ids:
+        fill(index, logs, states, (0, 0), wanted, lost=lost)
+    elif covered is not None and covered < wanted:
+        fill(index, logs, states, covered, wanted, lost=lost)
+    return index
+
+
+def _lose_log(logs: EntryLogs, losses: list[Loss], log_id: int, error: BookieIOError) -> None:
+    losses.append(Loss(DamageKind.RECORD_HEADER, logs.path_of(log_id), 0, 0, str(error)))

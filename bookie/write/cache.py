@@ -1,10 +1,10 @@
 """The write cache: what is durable in the journal and not yet in an entry log. Pure.
 
-Two halves. Adds go into the active one; when it is full or old it is swapped for an empty one and
-flushed, sorted by (ledger, entry), while the other fills. What is kept is the run as it came, one
-object for many entries; a lookup steps through its offsets. The latest write of an entry wins: a
-run that overlaps older ones cuts them (`IntervalMap`). Bounded by bytes: the caller asks `is_full`
-and slows its writers, for nothing here is ever dropped.
+Two memtables. Adds go into the active one; when it is full or old it is swapped for an empty one
+and flushed, sorted by (ledger, entry), while the other fills. What is kept is the batch as it came,
+one object for many entries; a lookup steps through its offsets. The latest write of an entry wins:
+a batch that overlaps older ones cuts them (`IntervalMap`). Bounded by bytes: the caller asks
+`is_full` and slows its writers, for nothing here is ever dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from octavo.bookie.adds import AddBatch
-from octavo.bookie.entrylog.format import LogRun
+from octavo.bookie.entrylog.format import Extent
 from octavo.protocol.frames import ADD_PREFIX_BYTES
 
 _NEVER = 2**63
@@ -146,7 +146,7 @@ class IntervalMap:
         return self._firsts[index] if index < len(self._firsts) else _NEVER
 
 
-class Half:
+class Memtable:
     """One of the two: ledgers and the bytes they hold."""
 
     __slots__ = ("bytes", "ledgers")
@@ -171,30 +171,30 @@ class Half:
 
 
 class WriteCache:
-    """The two halves. Used on the loop only; a flushing half is not changed any more."""
+    """The two memtables. Used on the loop only; a flushing one is not changed any more."""
 
-    __slots__ = ("active", "flushing", "half_bytes_max")
+    __slots__ = ("active", "flushing", "memtable_bytes_max")
 
-    def __init__(self, half_bytes_max: int) -> None:
-        assert half_bytes_max > 0
-        self.active = Half()
-        self.flushing: Half | None = None
-        self.half_bytes_max = half_bytes_max
+    def __init__(self, memtable_bytes_max: int) -> None:
+        assert memtable_bytes_max > 0
+        self.active = Memtable()
+        self.flushing: Memtable | None = None
+        self.memtable_bytes_max = memtable_bytes_max
 
     @property
     def is_full(self) -> bool:
-        """Whether the active half has reached its bound."""
-        return self.active.bytes >= self.half_bytes_max
+        """Whether the active memtable has reached its bound."""
+        return self.active.bytes >= self.memtable_bytes_max
 
-    def swap(self) -> Half:
-        """Begin a flush: what is active becomes the flushing half. One flush at a time."""
+    def swap(self) -> Memtable:
+        """Begin a flush: what is active becomes the flushing memtable. One flush at a time."""
         assert self.flushing is None
         self.flushing = self.active
-        self.active = Half()
+        self.active = Memtable()
         return self.flushing
 
     def drop_flushed(self) -> None:
-        """End a flush: all of the flushing half is in log and index."""
+        """End a flush: all of the flushing memtable is in log and index."""
         self.flushing = None
 
     def find(self, ledger_id: int, entry_id: int) -> tuple[Piece | None, int]:
@@ -204,8 +204,8 @@ class WriteCache:
         an older copy knows where to look here again.
         """
         last = _NEVER
-        for half in (self.active, self.flushing):
-            held = None if half is None else half.ledgers.get(ledger_id)
+        for table in (self.active, self.flushing):
+            held = None if table is None else table.ledgers.get(ledger_id)
             if held is None:
                 continue
             piece = held.find(entry_id)
@@ -216,11 +216,11 @@ class WriteCache:
 
     def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
         """(first, last) of every piece of a ledger, in no order."""
-        halves = (self.active,) if self.flushing is None else (self.active, self.flushing)
+        tables = (self.active,) if self.flushing is None else (self.active, self.flushing)
         return [
             (piece.first, piece.last)
-            for half in halves
-            if (found := half.ledgers.get(ledger_id)) is not None
+            for table in tables
+            if (found := table.ledgers.get(ledger_id)) is not None
             for piece in found.pieces
         ]
 
@@ -231,20 +231,20 @@ class WriteCache:
             self.flushing.ledgers.pop(ledger_id, None)
 
 
-def log_runs(half: Half, run_bytes_max: int) -> Iterator[LogRun]:
-    """All of `half` as log runs, by ledger and entry, each at most `run_bytes_max` bytes.
+def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
+    """All of `memtable` by ledger and entry, in extents of at most `extent_bytes_max` bytes.
 
     Neighbours are joined and long pieces are cut; only an entry that is longer by itself makes a
     longer run.
     """
     ledger_id, first, count, length = -1, 0, 0, 0
     frames: list[bytes] = []
-    for its_ledger, whole in half.sorted_pieces():
-        for piece in _cut(whole, run_bytes_max):
+    for its_ledger, whole in memtable.sorted_pieces():
+        for piece in _cut(whole, extent_bytes_max):
             data = piece.frames()
             joins = its_ledger == ledger_id and piece.first == first + count
-            if frames and not (joins and length + len(data) <= run_bytes_max):
-                yield LogRun(ledger_id, first, count, frames, length)
+            if frames and not (joins and length + len(data) <= extent_bytes_max):
+                yield Extent(ledger_id, first, count, frames, length)
                 frames = []
             if not frames:
                 ledger_id, first, count, length, frames = its_ledger, piece.first, 0, 0, []
@@ -252,7 +252,7 @@ def log_runs(half: Half, run_bytes_max: int) -> Iterator[LogRun]:
             count += piece.last - piece.first + 1
             length += len(data)
     if frames:
-        yield LogRun(ledger_id, first, count, frames, length)
+        yield Extent(ledger_id, first, count, frames, length)
 
 
 def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:

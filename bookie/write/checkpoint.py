@@ -5,7 +5,7 @@
     3. ledger state: append the changed records; sync
     4. mark, in every ledger folder
     5. index: forget deleted ledgers; put the runs; flush; only now may reads stop looking at the
-       flushed half
+       flushed memtable
     6. journal files before the mark go
 
 The index comes after the mark, for a start cuts the logs behind the mark and an index that was
@@ -13,7 +13,7 @@ ahead of it would name what is no longer there, or lack a ledger whose deletion 
 that is behind is brought up from the logs, and from the ledger state, which remembers who was
 deleted (`forget_deleted`). Steps 3 and 4 are done whether or not there were entries: a fence alone
 moves the mark too (BookKeeper PR #4843 forgot it when the write cache was empty, and lost fences).
-A step that fails leaves the half in memory and the states dirty; the next attempt repeats all of
+A step that fails leaves the memtable as it is and the states dirty; the next attempt repeats all of
 it, and repeating does no harm. A crash anywhere replays the journal from the mark that stands.
 
 Compaction goes through here too, so that the index and the logs change in one order and nowhere
@@ -35,20 +35,20 @@ from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from octavo.bookie.disk.files import Disk, DiskFull
-from octavo.bookie.entrylog.format import LogRun
+from octavo.bookie.entrylog.format import Extent
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.bookie.index.index import IndexedExtent, LedgerIndex
 from octavo.bookie.index.log_slice import Stored, live_parts
 from octavo.bookie.journal.mark import Mark, Position, write_mark
 from octavo.bookie.ledgers.state import LedgerStates, StateFile
-from octavo.bookie.write.cache import Half, WriteCache, log_runs
+from octavo.bookie.write.cache import Memtable, WriteCache, extents
 from octavo.protocol.codes import BookieIOError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LOG_RUN_BYTES_MAX = 64 * 1024
-"""One log run, hence one index record: a random read reads and steps through no more."""
+EXTENT_BYTES_MAX = 64 * 1024
+"""One extent, hence one index record: a random read reads and steps through no more."""
 _SLICE_RUNS_MAX = 16
 """Log runs written by one executor call, so that the loop gets the interpreter in between."""
 _STATE_SLICE = 1000
@@ -83,7 +83,7 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._dead: BaseException | None = None
         """What ended all this: a sync that failed says nothing when it is tried again."""
-        self._pending: tuple[Half, tuple[Position, ...]] | None = None
+        self._pending: tuple[Memtable, tuple[Position, ...]] | None = None
         self._removed: list[int] = []
         self._index_behind = False
         """Whether the index holds changes that are not flushed."""
@@ -119,35 +119,35 @@ class Checkpointer:
                 raise
 
     async def run(
-        self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Half], None]
+        self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Memtable], None]
     ) -> Mark:
         """One checkpoint. `positions` is called in step 1: so far each journal is durable.
 
-        `on_flushed` is told, on the loop, when a half is in log and index. Raises what the disk
+        `on_flushed` is told, on the loop, when a memtable is in log and index. Raises what the disk
         raises; then nothing is lost and `run` may be called again.
         """
         async with self._alone():
             where = positions()
-            # What came after a failed attempt is in the active half: the mark may only move to
-            # where the half that is left over from that attempt ends.
-            half, where = self._pending or (self._cache.swap(), where)
-            self._pending = (half, where)
+            # What came after a failed attempt is in the active memtable: the mark may only move to
+            # where the memtable that is left over from that attempt ends.
+            memtable, where = self._pending or (self._cache.swap(), where)
+            self._pending = (memtable, where)
             dirty = self._states.take_dirty()
             removed, self._removed = self._removed, []
             try:
-                mark = await self._write(half, where, dirty, removed)
+                mark = await self._write(memtable, where, dirty, removed)
             except BaseException:
                 self._states.put_back(dirty)
                 self._removed = removed + self._removed
                 raise
             self._pending = None
             self._cache.drop_flushed()
-            on_flushed(half)
+            on_flushed(memtable)
             await self._call(self._state_file.remove_old)
             return mark
 
     async def _write(
-        self, half: Half, where: tuple[Position, ...], dirty: list[int], removed: list[int]
+        self, memtable: Memtable, where: tuple[Position, ...], dirty: list[int], removed: list[int]
     ) -> Mark:
         rewrite = self._state_file.wants_rewrite(len(self._states))
         wanted = self._states.all_ids() if rewrite else dirty
@@ -155,8 +155,8 @@ class Checkpointer:
         for start in range(0, len(wanted), _STATE_SLICE):
             records += self._states.encode(wanted[start : start + _STATE_SLICE])
             await asyncio.sleep(0)
-        runs = log_runs(half, LOG_RUN_BYTES_MAX)
-        indexed: list[IndexRun] = []
+        runs = extents(memtable, EXTENT_BYTES_MAX)
+        indexed: list[IndexedExtent] = []
         while batch := await self._call(self._append_slice, runs):
             indexed += batch
         covered = self._logs.position
@@ -189,7 +189,7 @@ class Checkpointer:
             self._check_whole()
             assert self.mark is not None
             runs = iter(await self._call(live_parts, self._index, found))
-            moved: list[IndexRun] = []
+            moved: list[IndexedExtent] = []
             while batch := await self._call(self._append_slice, runs):
                 moved += batch
             if not moved:
@@ -253,13 +253,15 @@ class Checkpointer:
 
     # Blocking steps
 
-    def _append_slice(self, runs: Iterator[LogRun]) -> list[IndexRun]:
+    def _append_slice(self, runs: Iterator[Extent]) -> list[IndexedExtent]:
         batch = list(islice(runs, _SLICE_RUNS_MAX))
         if not batch:
             return []
         locations = self._logs.append(batch)
         return [
-            IndexRun(run.ledger_id, run.first_entry, run.first_entry + run.entries - 1, location)
+            IndexedExtent(
+                run.ledger_id, run.first_entry, run.first_entry + run.entries - 1, location
+            )
             for run, location in zip(batch, locations, strict=True)
         ]
 
@@ -271,7 +273,7 @@ class Checkpointer:
             self._index.flush()
 
     def _flush_index(
-        self, removed: list[int], runs: list[IndexRun], covered: tuple[int, int]
+        self, removed: list[int], runs: list[IndexedExtent], covered: tuple[int, int]
     ) -> None:
         for ledger_id in removed:
             self._index_behind = True
@@ -282,7 +284,7 @@ class Checkpointer:
             self._index.flush()
             self._index_behind = False
 
-    def _put(self, runs: list[IndexRun], covered: tuple[int, int]) -> None:
+    def _put(self, runs: list[IndexedExtent], covered: tuple[int, int]) -> None:
         self._index_behind = True
         self._index.put(runs, covered)
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import structlog
 
 from octavo.bookie.disk.files import DiskFull
-from octavo.bookie.journal.journals import Journals
+from octavo.bookie.journal.journal import Journals
 from octavo.bookie.journal.mark import Position
 from octavo.bookie.ledgers.state import LedgerStates
-from octavo.bookie.write.cache import Half, WriteCache
+from octavo.bookie.write.cache import Memtable, WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
 
 _RETRY_FLUSH_S = 1.0
@@ -34,7 +34,7 @@ class Flushing:
         states: LedgerStates,
         *,
         interval_s: float,
-        on_flushed: Callable[[Half], None],
+        on_flushed: Callable[[Memtable], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._checkpointer = checkpointer
@@ -79,9 +79,9 @@ class Flushing:
         self._written_at[where] = self._journals.written_bytes
         return where
 
-    def _flushed(self, half: Half) -> None:
-        self._flushed_bytes = half.bytes
-        self._on_flushed(half)
+    def _flushed(self, memtable: Memtable) -> None:
+        self._flushed_bytes = memtable.bytes
+        self._on_flushed(memtable)
 
     def _bytes_by_state(self) -> dict[str, int]:
         flushing = self._cache.flushing

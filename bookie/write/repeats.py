@@ -26,8 +26,7 @@ import structlog
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.error_code import code_of
-from octavo.bookie.journal.journals import Journals
-from octavo.bookie.journal.writer import Journal
+from octavo.bookie.journal.journal import Journal, Journals
 from octavo.bookie.ledgers.rules import Likeness, likeness
 from octavo.protocol.codes import (
     BadRequest,

@@ -1,4 +1,4 @@
-"""Steps over the records of a journal block or a log run, whatever the bytes are. Pure.
+"""Steps over the records of a journal block or an extent, whatever the bytes are. Pure.
 
 Unlike the bookie's own readers it neither trusts a length nor stops at the first fault: what does
 not fit is one `Broken` with its place. Every step moves on by at least four bytes, so any input

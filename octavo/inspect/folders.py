@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from octavo.bookie.disk.files import Disk, DiskError, lock_holder
 from octavo.bookie.entrylog.format import log_id_of
+from octavo.bookie.index.index import INDEX_FOLDER
 from octavo.bookie.journal.format import file_id_of as journal_id_of
 from octavo.bookie.journal.mark import NAME as MARK_NAME
 from octavo.bookie.ledgers.cookies import LOCK_FILE, VERSION_FILE
 from octavo.bookie.ledgers.state import file_id_of as state_id_of
-from octavo.bookie.startup.recover import INDEX_FOLDER
 from octavo.inspect.small import read_cookie
 from octavo.metadata.cookie import Cookie
 from octavo.protocol.codes import OctavoError

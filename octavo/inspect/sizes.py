@@ -25,7 +25,7 @@ class LedgerSize:
     entries: int = 0
     """By the index; those that are in the journal alone are not in it yet."""
     live_bytes: int = 0
-    """Of the log runs that the index still names. A run that was cut counts as a whole."""
+    """Of the extents that the index still names. One that was cut counts as a whole."""
 
 
 def ledger_sizes(

@@ -11,6 +11,7 @@ from typing import Any
 
 from octavo.bookie.disk.files import Disk, File
 from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, decode_file_header, log_id_of
+from octavo.bookie.index.index import INDEX_FOLDER
 from octavo.bookie.journal.format import file_id_of as journal_id_of
 from octavo.bookie.journal.mark import NAME as MARK_NAME
 from octavo.bookie.journal.mark import read_mark
@@ -18,7 +19,6 @@ from octavo.bookie.journal.reader import journal_files
 from octavo.bookie.ledgers.cookies import VERSION_FILE
 from octavo.bookie.ledgers.limbo import NAME as LIMBO_NAME
 from octavo.bookie.ledgers.state import file_id_of as state_id_of
-from octavo.bookie.startup.recover import INDEX_FOLDER
 from octavo.inspect.entry_log import EntryLogWalk
 from octavo.inspect.folders import BookieFolders, NoBookieHere, find_folders
 from octavo.inspect.index import IndexReader, LogLookup, walk_index

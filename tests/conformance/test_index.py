@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import IndexRun, LedgerIndex, MemoryIndex, RocksIndex
+from octavo.bookie.index.index import IndexedExtent, LedgerIndex, MemoryIndex, RocksIndex
 from octavo.protocol.codes import BookieIOError
 from tests.sim.index import KeptIndex, SimIndex
 
@@ -31,8 +31,8 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerInde
     opened.close()
 
 
-def run(ledger_id: int, first: int, last: int, offset: int = 0) -> IndexRun:
-    return IndexRun(ledger_id, first, last, Location(1, offset, 100))
+def run(ledger_id: int, first: int, last: int, offset: int = 0) -> IndexedExtent:
+    return IndexedExtent(ledger_id, first, last, Location(1, offset, 100))
 
 
 def test_an_empty_index_holds_nothing(index: LedgerIndex) -> None:
@@ -193,7 +193,7 @@ def test_an_index_of_single_entries_stays_below_a_hundredth_of_1_kb_each(tmp_pat
         runs = []
         for ledger_id in range(ledgers):
             at = Location(1, offset, record_bytes)
-            runs.append(IndexRun(ledger_id, entry_id, entry_id, at))
+            runs.append(IndexedExtent(ledger_id, entry_id, entry_id, at))
             offset += record_bytes
         index.put(runs, (1, offset))
         index.flush()

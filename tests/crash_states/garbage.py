@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.gc.collector import Collector
-from octavo.bookie.gc.proofs import Proofs, Proven
+from octavo.bookie.gc.deletion_proof import DeletionProof, Proven
 from octavo.bookie.storage import Storage
 
 ROUNDS = 3
@@ -16,7 +16,7 @@ LATER_MS = 1000
 """The collector's clock. The storage's stands at 0, so all deletions are old enough to forget."""
 
 
-class _AllThere(Proofs):
+class _AllThere(DeletionProof):
     """Metadata that knows every ledger: what is deleted here is deleted by the test."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ import octavo.bookie.storage
 import octavo.bookie.write.checkpoint
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.journal.journals import journal_of
+from octavo.bookie.journal.journal import journal_of
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
 from tests.crash_states.garbage import collect
@@ -61,7 +61,7 @@ class NoThreads:
 # and a log is emptied in several pieces.
 _TINIER: dict[tuple[Any, str], object] = {
     (octavo.bookie.write.checkpoint, "_SLICE_RUNS_MAX"): 1,
-    (octavo.bookie.write.checkpoint, "LOG_RUN_BYTES_MAX"): 400,
+    (octavo.bookie.write.checkpoint, "EXTENT_BYTES_MAX"): 400,
     (octavo.bookie.ledgers.state, "_REWRITE_ABOVE_BYTES"): 100,
     (octavo.bookie.gc.compaction, "_SLICE_BYTES"): 500,
     (octavo.bookie.gc.compaction, "_BATCH_BYTES"): 400,

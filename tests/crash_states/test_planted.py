@@ -14,10 +14,9 @@ import octavo.bookie.write.checkpoint
 from octavo.bookie.disk.files import Disk
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.journal.format import decode_block_header
+from octavo.bookie.journal.journal import JournalWriter
 from octavo.bookie.journal.mark import Mark, Position
-from octavo.bookie.journal.reader import JournalReader
-from octavo.bookie.journal.replay import records_of
-from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.journal.reader import JournalReader, records_of
 from octavo.bookie.ledgers.control import LedgerControl
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.bookie.write.cache import WriteCache

@@ -14,7 +14,7 @@ from typing import Any
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.gc.collector import Collector
-from octavo.bookie.gc.proofs import Proofs, Proven
+from octavo.bookie.gc.deletion_proof import DeletionProof, Proven
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
 from tests.crash_states.lives import TINY, entry_of, payload, tinier
@@ -31,7 +31,7 @@ SIZES = (40, 300, 1000)
 _ANSWER_S_MAX = 600.0
 
 
-class _Records(Proofs):
+class _Records(DeletionProof):
     """The metadata store: knows every ledger but those whose record is gone."""
 
     def __init__(self, ledgers: dict[int, Ledger]) -> None:

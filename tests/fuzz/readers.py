@@ -21,13 +21,12 @@ from octavo.bookie.entrylog.record_check import frame_faults
 from octavo.bookie.entrylog.walk import LogWalk
 from octavo.bookie.index.log_slice import log_end, read_slice
 from octavo.bookie.journal.format import JournalDamaged, MetaOp, encode_meta
+from octavo.bookie.journal.journal import JournalWriter
 from octavo.bookie.journal.mark import Mark, MarkRefused, Position, decode_mark, encode_mark
-from octavo.bookie.journal.reader import JournalReader
-from octavo.bookie.journal.replay import records_of
-from octavo.bookie.journal.writer import JournalWriter
+from octavo.bookie.journal.reader import JournalReader, records_of
 from octavo.bookie.ledgers.limbo import LimboDamaged, LimboRecord, decode_limbo, encode_limbo
 from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
-from octavo.bookie.write.cache import Half, log_runs
+from octavo.bookie.write.cache import Memtable, extents
 from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
 from octavo.metadata.store import BadRecord
 from octavo.protocol import extension
@@ -136,10 +135,10 @@ def _entry_log(sealed: bool) -> bytes:
     disk = SimDisk()
     disk.make_directory("/l")
     logs = _logs_on(disk)
-    half = Half()
+    half = Memtable()
     for run in (make_run(1, 0, [b"x" * 40, b"y"]), make_run(2, 3, [b"z" * 100])):
         half.put(run)
-    logs.append(list(log_runs(half, 100)))
+    logs.append(list(extents(half, 100)))
     logs.sync()
     end = logs.position[1]
     if sealed:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rocksdict import WriteOptions
 
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import COVERED_KEY, KEY, IndexRun, RocksIndex
+from octavo.bookie.index.index import COVERED_KEY, KEY, IndexedExtent, RocksIndex
 from octavo.protocol.codes import BookieIOError
 from tests.fuzz.readers import READERS, Reader
 
@@ -94,7 +94,7 @@ def test_valid_bytes_are_read(name: str) -> None:
 
 def test_mutated_values_in_the_index(tmp_path: Path) -> None:
     index = RocksIndex(str(tmp_path))
-    index.put([IndexRun(n, 0, 9, Location(1, 24, 100)) for n in (1, 2, 3)], (1, 124))
+    index.put([IndexedExtent(n, 0, 9, Location(1, 24, 100)) for n in (1, 2, 3)], (1, 124))
     options = WriteOptions()
     valid = {KEY.pack(2, 0): index._db[KEY.pack(2, 0)], COVERED_KEY: index._db[COVERED_KEY]}
 

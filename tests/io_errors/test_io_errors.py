@@ -12,7 +12,7 @@ import pytest
 import octavo.bookie.write.checkpoint
 from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
 from octavo.bookie.gc.compaction import Cleared, Compactor
-from octavo.bookie.journal.writer import Journal, JournalWriter
+from octavo.bookie.journal.journal import Journal, JournalWriter
 from octavo.bookie.ledgers.state import StateFile
 from tests.io_errors.faults import KINDS
 from tests.io_errors.life import Broken

@@ -14,7 +14,7 @@ import pytest
 
 from octavo.bookie.disk.damage import DamagedRead
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import IndexRun, RocksIndex
+from octavo.bookie.index.index import IndexedExtent, RocksIndex
 
 RUNS = 2000
 ENTRIES = 10
@@ -25,7 +25,7 @@ def test_every_entry_is_found_or_unknown(tmp_path: Path) -> None:
     index = RocksIndex(path)
     index.put(
         [
-            IndexRun(1, n * ENTRIES, n * ENTRIES + ENTRIES - 1, Location(1, n * 100, 100))
+            IndexedExtent(1, n * ENTRIES, n * ENTRIES + ENTRIES - 1, Location(1, n * 100, 100))
             for n in range(RUNS)
         ],
         (1, RUNS * 100),

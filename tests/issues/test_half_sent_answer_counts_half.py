@@ -15,7 +15,7 @@ import weakref
 from pathlib import Path
 
 from octavo.bookie.back_pressure import Budget
-from octavo.bookie.read.cache import CachedRun
+from octavo.bookie.read.cache import CachedExtent
 from octavo.bookie.read.path import ReadPath
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import read_request
@@ -40,7 +40,7 @@ async def test_what_is_held_counts_until_all_of_it_is_out(tmp_path: Path) -> Non
         client.close()
 
 
-class _Run(CachedRun):
+class _Run(CachedExtent):
     __slots__ = ("__weakref__",)
 
 

@@ -25,7 +25,7 @@ async def test_what_is_all_live_stays() -> None:
             assert await bench.add(ledger_id, 0, b"x") is Code.OK
         await bench.storage.checkpoint()
         await bench.storage.compactor.renew_current()
-        counted = await bench.storage.compactor.census({})
+        counted = await bench.storage.compactor.log_metadata({})
         assert len(counted.logs) > 2
         decisions = plan(counted.logs, EVERYTHING)
         assert [one.action for one in decisions] == [Action.KEEP] * len(decisions)
@@ -35,5 +35,5 @@ async def test_what_is_all_live_stays() -> None:
         for ledger_id in range(LEDGERS // 2):
             await bench.storage.delete_ledger(ledger_id)
         await bench.storage.checkpoint()
-        decisions = plan((await bench.storage.compactor.census({})).logs, EVERYTHING)
+        decisions = plan((await bench.storage.compactor.log_metadata({})).logs, EVERYTHING)
         assert decisions[0].action is Action.UNLINK

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from octavo.bookie.ledgers.lac_watch import LacWatches
+from octavo.bookie.ledgers.control import LacWatches
 
 PARKED = 4096
 

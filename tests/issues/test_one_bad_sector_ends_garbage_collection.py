@@ -14,8 +14,8 @@ import pytest
 
 from octavo.bookie.disk.damage import DamageKind
 from octavo.bookie.disk.files import DiskError
-from octavo.bookie.gc.ledger_sizes import ledger_sizes
-from octavo.bookie.startup.salvage import restore_states
+from octavo.bookie.gc.status import ledger_sizes
+from octavo.bookie.startup.repair import restore_states
 from octavo.protocol.codes import BookieIOError, Code
 from tests.support.storage_support import CONFIG, Bench
 
@@ -43,7 +43,7 @@ async def test_a_census_names_the_log_and_goes_on() -> None:
         await bench.restart()
         path = bench.storage.logs.path_of(first)
         refuse(bench, path)
-        counted = await bench.storage.compactor.census({})
+        counted = await bench.storage.compactor.log_metadata({})
         assert not counted.complete
         assert {facts.log_id: bool(facts.why_not) for facts in counted.logs}[first]
         assert not {facts.log_id: bool(facts.why_not) for facts in counted.logs}[second]

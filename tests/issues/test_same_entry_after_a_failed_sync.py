@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.bookie.disk.files import DiskFull, SyncFailed
-from octavo.bookie.journal.journals import journal_of
+from octavo.bookie.journal.journal import journal_of
 from octavo.protocol.codes import Code
 from tests.support.storage_support import CONFIG, Bench, eventually, make_run
 

@@ -21,10 +21,10 @@ async def test_it_looks_at_no_further_log() -> None:
             assert await bench.add(ledger_id, 0, b"x" * 3000) is Code.OK
             await bench.storage.checkpoint()
         compactor = bench.storage.compactor
-        whole = await compactor.census({})
+        whole = await compactor.log_metadata({})
         assert whole.complete
         assert len(whole.logs) == 4
         compactor.stop()
-        cut = await compactor.census({})
+        cut = await compactor.log_metadata({})
         assert not cut.complete, "no marker of a deletion goes by it"
         assert not cut.logs

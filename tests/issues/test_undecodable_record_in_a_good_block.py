@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from octavo.bookie.journal.format import JournalDamaged, MetaOp, encode_meta
-from octavo.bookie.journal.replay import records_of
+from octavo.bookie.journal.reader import records_of
 from octavo.bookie.ledgers.limbo import LimboDamaged, decode_limbo
 from tests.support.storage_support import KEY, make_run
 

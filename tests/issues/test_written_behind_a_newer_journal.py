@@ -12,8 +12,8 @@ from __future__ import annotations
 import pytest
 
 from octavo.bookie.disk.files import DiskError, DiskFull
+from octavo.bookie.journal.journal import JournalWriter
 from octavo.bookie.journal.reader import JournalReader
-from octavo.bookie.journal.writer import JournalWriter
 from tests.sim.disk import SimDisk
 from tests.sim.disk_handle import SimHandle
 

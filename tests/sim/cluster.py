@@ -15,7 +15,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import DamageKind
 from octavo.bookie.disk.files import DiskError
 from octavo.bookie.journal.format import JournalDamaged
-from octavo.bookie.journal.journals import journal_of
+from octavo.bookie.journal.journal import journal_of
 from octavo.bookie.journal.mark import Mark, MarkRefused, Position, read_mark
 from octavo.bookie.ledgers.cookies import CookieRefused
 from octavo.bookie.ledgers.state import LedgerStateDamaged

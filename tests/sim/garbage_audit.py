@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, decode_record, log_id_of
-from octavo.bookie.startup.recover import INDEX_FOLDER
+from octavo.bookie.index.index import INDEX_FOLDER
 from octavo.bookie.storage import Storage
 
 if TYPE_CHECKING:

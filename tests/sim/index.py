@@ -10,14 +10,14 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from octavo.bookie.index.index import ENTRY_MAX, IndexRun, MemoryIndex
+from octavo.bookie.index.index import ENTRY_MAX, IndexedExtent, MemoryIndex
 from octavo.protocol.codes import BookieIOError
 
 if TYPE_CHECKING:
     from tests.sim.disk_handle import SimHandle
 
 Covered = tuple[int, int]
-Change = tuple[list[IndexRun], Covered] | int
+Change = tuple[list[IndexedExtent], Covered] | int
 """A put, or the ledger that was deleted."""
 
 
@@ -69,21 +69,21 @@ class SimIndex(MemoryIndex):
         if self._kept.damaged:
             raise BookieIOError(f"index {self._path}: {call}: {self._kept.damaged}")
 
-    def put(self, runs: Iterable[IndexRun], covered: Covered) -> None:
+    def put(self, runs: Iterable[IndexedExtent], covered: Covered) -> None:
         self._enter("index_put")
         change = (list(runs), covered)
         super().put(*change)
         self._kept.unflushed.append(change)
 
-    def find(self, ledger_id: int, entry_id: int) -> IndexRun | None:
+    def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
         self._enter("index_find")
         return super().find(ledger_id, entry_id)
 
-    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexRun]:
+    def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
         self._enter("index_runs")
         return super().runs(ledger_id, first, last)
 
-    def all_runs(self) -> Iterator[IndexRun]:
+    def all_runs(self) -> Iterator[IndexedExtent]:
         self._enter("index_all")
         return super().all_runs()
 

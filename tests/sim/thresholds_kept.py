@@ -18,11 +18,11 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.wire.connection:_V3_FIRST_BYTE octavo.bookie.disk.files:_IOV_MAX
         octavo.bookie.entrylog.format:VERSION octavo.bookie.index.index:ENTRY_MAX
         octavo.bookie.journal.format:VERSION octavo.bookie.journal.format:META_VERSION
-        octavo.bookie.journal.reader:_FIRST_FILE octavo.bookie.journal.journals:_GOLDEN
-        octavo.bookie.journal.journals:_MASK octavo.bookie.ledgers.control:_LAC_AT
+        octavo.bookie.journal.reader:_FIRST_FILE octavo.bookie.journal.journal:_GOLDEN
+        octavo.bookie.journal.journal:_MASK octavo.bookie.ledgers.control:_LAC_AT
         octavo.bookie.ledgers.rules:_HMAC_BYTES octavo.bookie.ledgers.state:VERSION
         octavo.bookie.ledgers.limbo:VERSION octavo.bookie.ledgers.limbo:_NOWHERE
-        octavo.bookie.journal.mark:VERSION octavo.bookie.journal.replay:_ADD
+        octavo.bookie.journal.mark:VERSION octavo.bookie.journal.reader:_ADD
         octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS octavo.broker.http.api.payloads:TIMESTAMP_MS_MAX
@@ -62,8 +62,8 @@ KEPT: Mapping[str, str] = {
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
         octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX
-        octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.gc.ledger_sizes:_LIMIT
-        octavo.bookie.disk.loss:_NAMED_MAX octavo.bookie.metrics:LATENCY_S
+        octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.gc.status:_LIMIT
+        octavo.bookie.disk.damage:_NAMED_MAX octavo.bookie.metrics:LATENCY_S
         octavo.bookie.metrics:COUNTS octavo.bookie.metrics:_GROUP_BYTES
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
         octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.registry:_STRANGERS_TOLD_S

@@ -10,7 +10,7 @@ import pytest
 
 import octavo.bookie.journal.reader
 import octavo.bookie.ledgers.state
-import octavo.bookie.startup.recover
+import octavo.bookie.startup.opening
 from octavo.bookie.entrylog.format import decode_record
 from octavo.bookie.entrylog.log import EntryLogs
 from tests.single_fault.faults import block_faults

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
-from octavo.bookie.index.index import IndexRun, RocksIndex
+from octavo.bookie.index.index import IndexedExtent, RocksIndex
 from octavo.bookie.storage import Storage
 from tests.support.damaged_logs import checked_run
 from tests.support.storage_support import Bench
@@ -35,7 +35,7 @@ class RealBench(Bench):
         return Storage(self.config, disk=self.disk, on_fatal=self.fatal.append)
 
 
-async def filled(folder: Path) -> tuple[BookieConfig, list[IndexRun]]:
+async def filled(folder: Path) -> tuple[BookieConfig, list[IndexedExtent]]:
     """A stopped bookie with overwritten, deleted and plain ledgers, and its index."""
     config = config_in(folder)
     bench = RealBench(config)
@@ -66,7 +66,7 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-def runs_of(config: BookieConfig) -> list[IndexRun]:
+def runs_of(config: BookieConfig) -> list[IndexedExtent]:
     index = RocksIndex(f"{config.ledger_directories[0]}/index")
     found = list(index.all_runs())
     index.close()

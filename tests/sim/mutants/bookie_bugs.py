@@ -41,12 +41,12 @@ MUTANTS = (
         (
             Edit(
                 "octavo.bookie.write.checkpoint:Checkpointer._write",
-                "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
+                "    runs = extents(memtable, EXTENT_BYTES_MAX)",
                 "    if self.mark is not None and len(self._directories) > 1:\n"
                 "        from dataclasses import replace\n"
                 "        ahead = replace(self.mark, journals=where)\n"
                 "        await self._call(write_mark, self._disk, self._directories[1:], ahead)\n"
-                "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
+                "    runs = extents(memtable, EXTENT_BYTES_MAX)",
             ),
         ),
     ),
@@ -63,11 +63,11 @@ MUTANTS = (
         (
             Edit(
                 "octavo.bookie.write.checkpoint:Checkpointer._write",
-                "    runs = log_runs(half, LOG_RUN_BYTES_MAX)",
+                "    runs = extents(memtable, EXTENT_BYTES_MAX)",
                 "    skipped = self.mark is not None and (\n"
                 "        where[0].file_id != self.mark.journals[0].file_id\n"
                 "    )\n"
-                "    runs = log_runs(Half() if skipped else half, LOG_RUN_BYTES_MAX)",
+                "    runs = extents(Memtable() if skipped else memtable, EXTENT_BYTES_MAX)",
             ),
         ),
     ),
@@ -133,12 +133,12 @@ MUTANTS = (
         "a power failure",
         (
             Edit(
-                "octavo.bookie.journal.writer:JournalWriter.write",
+                "octavo.bookie.journal.journal:JournalWriter.write",
                 "    if self._sync:\n        file.datasync()\n        self._synced = end\n",
                 "",
             ),
             Edit(
-                "octavo.bookie.journal.writer:JournalWriter.write",
+                "octavo.bookie.journal.journal:JournalWriter.write",
                 "    head = encode_block_header(",
                 "    if self._sync:\n        file.datasync()\n        self._synced = start\n"
                 "    head = encode_block_header(",
@@ -156,7 +156,7 @@ MUTANTS = (
         "an fsync that fails, then a crash",
         (
             Edit(
-                "octavo.bookie.journal.writer:JournalWriter.write",
+                "octavo.bookie.journal.journal:JournalWriter.write",
                 "        file.datasync()\n",
                 "        from octavo.bookie.disk.files import SyncFailed\n"
                 "        try:\n"
@@ -178,7 +178,7 @@ MUTANTS = (
         "a power failure after the journal has rolled over",
         (
             Edit(
-                "octavo.bookie.journal.writer:JournalWriter.open",
+                "octavo.bookie.journal.journal:JournalWriter.open",
                 "self._disk.sync_directory(self._directory)",
                 "pass",
             ),
@@ -267,7 +267,7 @@ MUTANTS = (
         "several journals that roll at different paces",
         (
             Edit(
-                "octavo.bookie.journal.journals:Journals.remove_below",
+                "octavo.bookie.journal.journal:Journals.remove_below",
                 "position.file_id",
                 "positions[0].file_id",
             ),

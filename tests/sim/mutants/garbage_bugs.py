@@ -17,7 +17,7 @@ MUTANTS = (
         "bit rot or a read error in the first bytes of an entry log",
         (
             Edit(
-                "octavo.bookie.gc.census:Census._sums",
+                "octavo.bookie.gc.log_metadata:EntryLogMetadata._sums",
                 "bytes_of = self._logs.ledgers_of(log_id)",
                 "from octavo.bookie.entrylog.format import FILE_HEADER_BYTES, decode_file_header\n"
                 "    try:\n"
@@ -59,7 +59,7 @@ MUTANTS = (
                 "                return []",
             ),
             Edit(
-                "octavo.bookie.gc.proofs:Proofs.prove",
+                "octavo.bookie.gc.deletion_proof:DeletionProof.prove",
                 "answers = await all_of([is_gone(found) for found in asked])",
                 "answers = [True for _ in asked]",
             ),

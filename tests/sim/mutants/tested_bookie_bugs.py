@@ -48,7 +48,7 @@ BUGS = (
         "unit/bookie/test_lac_watch.py",
         (
             Edit(
-                "octavo.bookie.ledgers.lac_watch:LacWatches.moved",
+                "octavo.bookie.ledgers.control:LacWatches.moved",
                 "if lac > after and",
                 "if lac >= after and",
             ),
@@ -59,10 +59,10 @@ BUGS = (
         "a record that cannot be read proves that its ledger is gone",
         """There are three answers, and the edit asks for the wrong one of them.""",
         "P44 (S1)",
-        "unit/bookie/test_proofs.py",
+        "unit/bookie/test_deletion_proof.py",
         (
             Edit(
-                "octavo.bookie.gc.proofs:Proofs.prove",
+                "octavo.bookie.gc.deletion_proof:DeletionProof.prove",
                 "if answer is True]",
                 "if answer is not False]",
             ),
@@ -91,7 +91,7 @@ BUGS = (
         "unit/bookie/test_replay_records.py",
         (
             Edit(
-                "octavo.bookie.journal.replay:_next_run",
+                "octavo.bookie.journal.reader:_next_run",
                 "same_length = same_length and its_length == length",
                 "same_length = its_length == length",
             ),
@@ -149,7 +149,7 @@ BUGS = (
         "unit/bookie/test_collector.py",
         (
             Edit(
-                "octavo.bookie.gc.census:Census.take",
+                "octavo.bookie.gc.log_metadata:EntryLogMetadata.take",
                 "            complete = False\n",
                 "",
             ),
@@ -253,7 +253,7 @@ BUGS = (
         "unit/bookie/test_journals.py",
         (
             Edit(
-                "octavo.bookie.journal.journals:Journals.stop",
+                "octavo.bookie.journal.journal:Journals.stop",
                 "    for journal in self._all:\n        journal.stop(error)",
                 "    self._all[0].stop(error)",
             ),
@@ -295,7 +295,7 @@ BUGS = (
         "issues/test_written_behind_a_newer_journal.py",
         (
             Edit(
-                "octavo.bookie.journal.writer:JournalWriter.write",
+                "octavo.bookie.journal.journal:JournalWriter.write",
                 "            if self._next_has_its_name:\n"
                 "                raise  # the END of the old file may be all that a replay looks "
                 "for there\n",

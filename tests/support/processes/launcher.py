@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import octavo.bookie.startup.recover
+import octavo.bookie.startup.opening
 from octavo.bookie.disk.files import RealDisk
 from octavo.metadata.record_file import RecordFile
 from tests.support.processes.failpoints import Armed
@@ -30,9 +30,9 @@ def main() -> int:
     wrap_transactions(armed)
     module.open_store = lambda *given, **named: FailStore(open_store(*given, **named), armed)
     if hasattr(module, "RealDisk"):
-        open_index: Any = octavo.bookie.startup.recover.RocksIndex
+        open_index: Any = octavo.bookie.startup.opening.RocksIndex
         module.RealDisk = lambda: FailDisk(RealDisk(), armed)
-        octavo.bookie.startup.recover.RocksIndex = lambda path: FailIndex(open_index(path), armed)  # type: ignore[misc,assignment]
+        octavo.bookie.startup.opening.RocksIndex = lambda path: FailIndex(open_index(path), armed)  # type: ignore[misc,assignment]
     status: int = module.main()
     return status
 

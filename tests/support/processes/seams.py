@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from octavo.bookie.disk.files import Disk, File
-from octavo.bookie.index.index import IndexRun, LedgerIndex
+from octavo.bookie.index.index import IndexedExtent, LedgerIndex
 from octavo.metadata.ledger_codec import decode_ledger_metadata
 from octavo.metadata.ledger_record import LedgerState
 from octavo.protocol.entry import Buffer
@@ -138,7 +138,7 @@ class FailIndex:
     def covered(self) -> tuple[int, int] | None:
         return self._index.covered
 
-    def put(self, runs: Iterable[IndexRun], covered: tuple[int, int]) -> None:
+    def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
         self._step("put", lambda: self._index.put(runs, covered))
 
     def delete_ledger(self, ledger_id: int) -> None:

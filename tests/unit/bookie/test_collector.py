@@ -15,7 +15,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.gc.collector import Collector, _Due
 from octavo.bookie.gc.compaction import Pace
-from octavo.bookie.gc.proofs import Proofs
+from octavo.bookie.gc.deletion_proof import DeletionProof
 from octavo.bookie.gc.rules import Quarantine
 from octavo.bookie.ledgers.rules import Fate
 from octavo.bookie.storage import Storage
@@ -57,7 +57,7 @@ class World:
         self.collector = Collector(
             self.config,
             self.storage,
-            Proofs(self.store, self.ledgers, await self.ledgers.initialize()),
+            DeletionProof(self.store, self.ledgers, await self.ledgers.initialize()),
             clock=lambda: self.now_ms,
         )
 
@@ -151,7 +151,7 @@ async def test_another_cluster_proves_nothing(world: World) -> None:
     await world.fill(range(2))
     for ledger_id in range(2):
         await world.ledgers.delete(ledger_id)
-    world.collector._proofs = Proofs(world.store, world.ledgers, "another")
+    world.collector._proofs = DeletionProof(world.store, world.ledgers, "another")
     await world.rounds(3)
     assert world.storage.ledgers() == [0, 1]
     assert "belongs to cluster" in world.collector.status.last.metadata_error
@@ -176,7 +176,7 @@ async def test_an_incomplete_listing_deletes_nothing(world: World) -> None:
     await world.fill(range(4))
     lying = Lying(world.store, rng=random.Random(1))
     lying.hidden = (0, 1, 2)
-    world.collector._proofs = Proofs(world.store, lying, await world.ledgers.instance_id())
+    world.collector._proofs = DeletionProof(world.store, lying, await world.ledgers.instance_id())
     await world.rounds(4)
     assert world.storage.ledgers() == [0, 1, 2, 3]
     assert len(world.collector._quarantine) == 0
@@ -212,7 +212,7 @@ async def test_a_ledger_made_during_the_proofs_is_not_among_the_gone(world: Worl
             return found
 
     slow = Slow(world.store, rng=random.Random(1))
-    world.collector._proofs = Proofs(world.store, slow, await world.ledgers.instance_id())
+    world.collector._proofs = DeletionProof(world.store, slow, await world.ledgers.instance_id())
     await world.rounds(3)
     assert world.storage.ledgers() == [0, 1, 9]
 
@@ -297,7 +297,7 @@ async def test_it_stops_in_the_middle_of_a_round(world: World) -> None:
             return []
 
     silent = Silent(world.store, rng=random.Random(1))
-    world.collector._proofs = Proofs(world.store, silent, await world.ledgers.instance_id())
+    world.collector._proofs = DeletionProof(world.store, silent, await world.ledgers.instance_id())
     task = asyncio.get_running_loop().create_task(world.collector.run())
     world.collector.start_now()
     await eventually(lambda: world.collector._proving is not None)

@@ -11,7 +11,7 @@ from octavo.bookie.check.consistency import ConsistencyCheck
 from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
 from octavo.bookie.entrylog.format import RECORD_BYTES
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import IndexRun, MemoryIndex
+from octavo.bookie.index.index import IndexedExtent, MemoryIndex
 from tests.support.damaged_logs import Placed, checked_run, cut, fill, flip, records_in
 from tests.support.storage_support import CONFIG, Bench
 
@@ -64,9 +64,9 @@ def finding(kind: DamageKind, at: Placed, first: int = 0, last: int = 0) -> Dama
     )
 
 
-def run_of(at: Placed) -> IndexRun:
+def run_of(at: Placed) -> IndexedExtent:
     record = at.record
-    return IndexRun(record.ledger_id, record.first_entry, record.last_entry, at.location)
+    return IndexedExtent(record.ledger_id, record.first_entry, record.last_entry, at.location)
 
 
 async def test_what_was_written_and_cut_and_deleted_in_good_order_is_consistent(
@@ -127,7 +127,7 @@ async def test_a_hole_in_the_index_is_named_with_its_entries(bench: Bench) -> No
     index = index_of(bench)
     index.delete_ledger(1)
     index.put(
-        [IndexRun(1, 0, 0, at.location), IndexRun(1, 3, 3, at.location)], bench.storage._vouched()
+        [IndexedExtent(1, 0, 0, at.location), IndexedExtent(1, 3, 3, at.location)], bench.storage._vouched()
     )
     assert checked(bench) == [finding(KINDS.NOT_INDEXED, at, first=1, last=1)]
 
@@ -139,15 +139,15 @@ async def test_an_older_copy_counts_only_if_it_holds_the_same(bench: Bench) -> N
     await bench.storage.checkpoint()
     old, new = records_in(bench.disk, bench.config.ledger_directories)
     index = index_of(bench)
-    index.put([IndexRun(1, 0, 1, old.location)], bench.storage._vouched())
+    index.put([IndexedExtent(1, 0, 1, old.location)], bench.storage._vouched())
     assert checked(bench) == []
-    index.put([IndexRun(1, 0, 2, old.location)], bench.storage._vouched())
+    index.put([IndexedExtent(1, 0, 2, old.location)], bench.storage._vouched())
     assert checked(bench) == [finding(KINDS.NOT_INDEXED, new)]
 
 
 async def test_an_index_that_points_at_another_ledgers_record(bench: Bench) -> None:
     placed = await fill(bench, rounds=1, ledgers=3)
-    wrong = IndexRun(1, 0, 3, placed[2].location)
+    wrong = IndexedExtent(1, 0, 3, placed[2].location)
     index_of(bench).put([wrong], bench.storage._vouched())
     found = finding(KINDS.WRONG_RECORD, placed[2])._replace(ledger_id=1)
     assert checked(bench) == [found]

@@ -147,7 +147,7 @@ async def test_the_log_that_the_mark_names(tmp_path: Path) -> None:
 
 
 async def test_an_index_that_is_looked_at_takes_no_writes(tmp_path: Path) -> None:
-    from octavo.bookie.index.view import IndexView
+    from octavo.bookie.index.index import IndexView
 
     config, before = await filled(tmp_path)
     view = IndexView(f"{config.ledger_directories[0]}/index")

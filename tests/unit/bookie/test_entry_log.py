@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.bookie.disk.files import DiskFull
-from octavo.bookie.entrylog.format import RECORD_BYTES, LogRun, decode_footer, file_name
+from octavo.bookie.entrylog.format import RECORD_BYTES, Extent, decode_footer, file_name
 from octavo.bookie.entrylog.log import EntryLogMissing, EntryLogs, Location
 from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
 from octavo.protocol.codes import BookieIOError
@@ -13,9 +13,9 @@ from tests.support.memory_disk import MemoryDisk
 from tests.support.storage_support import KEY, make_run
 
 
-def log_run(ledger_id: int, first: int, count: int = 3, size: int = 100) -> LogRun:
+def log_run(ledger_id: int, first: int, count: int = 3, size: int = 100) -> Extent:
     frames = make_run(ledger_id, first, [b"x" * size] * count).frames
-    return LogRun(ledger_id, first, count, [frames], len(frames))
+    return Extent(ledger_id, first, count, [frames], len(frames))
 
 
 def opened(disk: MemoryDisk, log_bytes_max: int = 4000) -> EntryLogs:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.bookie.back_pressure import RUN_BYTES, AddPressure, Budget, Pressure
-from octavo.bookie.journal.queue import JournalQueue
+from octavo.bookie.journal.journal import JournalQueue
 from octavo.bookie.read.cache import ReadCache
 from octavo.bookie.read.scheduler import ColdReads, ReadScheduler
 from octavo.bookie.stats import ReadStats

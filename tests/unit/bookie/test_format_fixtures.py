@@ -20,8 +20,7 @@ from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.index.index import RocksIndex
 from octavo.bookie.journal.mark import decode_mark
-from octavo.bookie.journal.reader import JournalReader
-from octavo.bookie.journal.replay import records_of
+from octavo.bookie.journal.reader import JournalReader, records_of
 from octavo.bookie.ledgers.limbo import decode_limbo, read_limbo
 from octavo.bookie.ledgers.state import StateFile
 from octavo.bookie.storage import Storage

@@ -21,7 +21,7 @@ from octavo.bookie.journal.format import (
     encode_block_header,
     encode_meta,
 )
-from octavo.bookie.journal.journals import journal_of
+from octavo.bookie.journal.journal import journal_of
 from octavo.bookie.journal.mark import NOWHERE, Position, read_mark
 from octavo.protocol.codes import Code, NoSuchLedger
 from tests.support.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from octavo.bookie.ledgers.lac_watch import LacWatches
+from octavo.bookie.ledgers.control import LacWatches
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from octavo.bookie.read.cache import CachedRun, ReadCache
+from octavo.bookie.read.cache import CachedExtent, ReadCache
 from octavo.bookie.read.scheduler import ColdReads
 from octavo.bookie.stats import ReadStats
 from tests.support.raw_bookie import adds_of, config_in, entry_of
@@ -19,15 +19,15 @@ class Threads(Executor):
     """Each read ends when the test says so."""
 
     def __init__(self) -> None:
-        self.under_way: list[Future[list[CachedRun]]] = []
+        self.under_way: list[Future[list[CachedExtent]]] = []
 
     def submit(self, *_: object, **__: object) -> Future[Any]:
         self.under_way.append(Future())
         return self.under_way[-1]
 
 
-def a_run(payload: bytes) -> CachedRun:
-    return CachedRun(LEDGER, 0, 1, adds_of(LEDGER, range(2), payload))
+def a_run(payload: bytes) -> CachedExtent:
+    return CachedExtent(LEDGER, 0, 1, adds_of(LEDGER, range(2), payload))
 
 
 async def turns() -> None:

@@ -9,7 +9,7 @@ import pytest
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal import replay
 from octavo.bookie.journal.format import JournalDamaged
-from octavo.bookie.journal.replay import records_of
+from octavo.bookie.journal.reader import records_of
 from octavo.protocol.entry import HEADER
 from octavo.protocol.frames import ADD_IDS, Flag, add_prefix
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bookie.read.cache import CachedRun, ReadCache
-from octavo.bookie.write.cache import Half, IntervalMap, WriteCache, log_runs
+from octavo.bookie.read.cache import CachedExtent, ReadCache
+from octavo.bookie.write.cache import IntervalMap, Memtable, WriteCache, extents
 from octavo.protocol.codes import BookieIOError
 from tests.support.storage_support import entry_bytes, make_run
 
@@ -72,20 +72,20 @@ def check_latest_wins(spans: list[tuple[int, int]]) -> None:
 def test_log_runs_hold_every_entry_once_in_order(
     adds: list[tuple[int, int, list[int]]], bytes_max: int
 ) -> None:
-    half = Half()
+    half = Memtable()
     wanted: dict[tuple[int, int], bytes] = {}
     for ledger_id, first, sizes in adds:
         half.put(make_run(ledger_id, first, [b"x" * size for size in sizes]))
         for n, size in enumerate(sizes):
             wanted[ledger_id, first + n] = entry_bytes(ledger_id, first + n, b"x" * size)
     found: dict[tuple[int, int], bytes] = {}
-    runs = list(log_runs(half, bytes_max))
+    runs = list(extents(half, bytes_max))
     for run in runs:
         frames = b"".join(run.frames)
         assert len(frames) == run.frames_bytes
         assert run.frames_bytes <= bytes_max or run.entries == 1
         last = run.first_entry + run.entries - 1
-        cached = CachedRun(run.ledger_id, run.first_entry, last, frames)
+        cached = CachedExtent(run.ledger_id, run.first_entry, last, frames)
         for entry_id in range(run.first_entry, last + 1):
             assert (run.ledger_id, entry_id) not in found
             found[run.ledger_id, entry_id] = cached.entry(entry_id)
@@ -95,17 +95,17 @@ def test_log_runs_hold_every_entry_once_in_order(
 
 
 def test_neighbours_are_joined_and_long_runs_cut() -> None:
-    half = Half()
+    half = Memtable()
     for first in range(100):
         half.put(make_run(1, first, [b"x" * 100]))
-    assert len(list(log_runs(half, 10**6))) == 1
-    half = Half()
+    assert len(list(extents(half, 10**6))) == 1
+    half = Memtable()
     half.put(make_run(1, 0, [b"x" * 100] * 1000))
-    assert [run.entries for run in log_runs(half, 64 * 1024)] == [399, 399, 202]
+    assert [run.entries for run in extents(half, 64 * 1024)] == [399, 399, 202]
 
 
 def test_single_adds_are_joined_in_the_cache() -> None:
-    half = Half()
+    half = Memtable()
     for first in range(1000):
         half.put(make_run(1, first, [b"%d" % first]))
     half.put(make_run(1, 2000, [b"after a gap"]))
@@ -144,9 +144,9 @@ def test_two_halves() -> None:
     assert cache.find(2, 0)[0] is None
 
 
-def cached(ledger_id: int, first: int, count: int) -> CachedRun:
+def cached(ledger_id: int, first: int, count: int) -> CachedExtent:
     run = make_run(ledger_id, first, [b"x" * 100] * count)
-    return CachedRun(ledger_id, first, first + count - 1, run.frames)
+    return CachedExtent(ledger_id, first, first + count - 1, run.frames)
 
 
 def test_read_cache_is_bounded_and_forgets_the_least_used() -> None:
@@ -184,10 +184,10 @@ def test_read_cache_replaces_what_overlaps() -> None:
 
 def test_a_run_that_is_not_what_the_index_says_is_an_io_error() -> None:
     frames = make_run(1, 5, [b"x"] * 5).frames
-    assert CachedRun(1, 6, 8, frames).entry(7) == entry_bytes(1, 7, b"x")
+    assert CachedExtent(1, 6, 8, frames).entry(7) == entry_bytes(1, 7, b"x")
     for ledger_id, first, last in ((2, 5, 9), (1, 4, 9), (1, 5, 10), (1, 20, 21)):
         with pytest.raises(BookieIOError):
-            CachedRun(ledger_id, first, last, frames)
+            CachedExtent(ledger_id, first, last, frames)
 
 
 @given(

@@ -44,7 +44,7 @@ def test_what_is_told_otherwise_shows_in_its_profile_and_in_all(change: dict[str
 
 
 def test_what_depends_on_the_machine_or_names_a_file_does_not_show() -> None:
-    failed = replace(TOLD, failure="unhandled: bookie/journal/writer.py line 7")
+    failed = replace(TOLD, failure="unhandled: bookie/journal/journal.py line 7")
     moved = replace(failed, failure="unhandled: elsewhere.py line 9", events=["one"], wall_s=9.0)
     counted_otherwise = replace(TOLD, faults=Counter(cut=1, kill=2))
     assert digests([failed]) == digests([moved])

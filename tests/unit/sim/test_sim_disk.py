@@ -10,7 +10,7 @@ import pytest
 
 from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import IndexRun
+from octavo.bookie.index.index import IndexedExtent
 from octavo.protocol.codes import BookieIOError
 from tests.sim.disk import SimDisk
 from tests.sim.disk_faults import Damage
@@ -336,8 +336,8 @@ def test_the_power_fails_in_a_sync_and_somebody_is_told() -> None:
 # The index
 
 
-def run(entry_id: int) -> IndexRun:
-    return IndexRun(1, entry_id, entry_id, Location(1, entry_id * 10, 10))
+def run(entry_id: int) -> IndexedExtent:
+    return IndexedExtent(1, entry_id, entry_id, Location(1, entry_id * 10, 10))
 
 
 def test_an_index_keeps_what_was_flushed_and_a_prefix_of_the_rest() -> None:

@@ -2,8 +2,8 @@
 
 An estimate, good for choosing which logs to read. A sealed log's map is read anew each time; one
 that a dead process left without a map is stepped through once and its sums are kept, in 16 bytes
-for each ledger of it, up to a bound. Logs are looked at one after another, so the memory that a
-census takes is that of one log's map, and of the numbers that it returns.
+for each ledger of it, up to a bound. Logs are looked at one after another, so the memory that it
+takes is that of one log's map, and of the numbers that it returns.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from octavo.bookie.disk.blocking import Blocking
 from octavo.bookie.disk.damage import DamagedRead, DamageRegistry
+from octavo.bookie.disk.files import Blocking
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.gc.rules import LogFacts, longest
 from octavo.bookie.index.log_slice import log_end
@@ -40,7 +40,7 @@ class _Sums(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a census found."""
+    """What was found."""
 
     logs: list[LogFacts]
     deleted: dict[int, None]
@@ -49,7 +49,7 @@ class Counted(NamedTuple):
     """Whether every log could be looked at."""
 
 
-class Census:
+class EntryLogMetadata:
     """Counts the logs of one bookie."""
 
     def __init__(

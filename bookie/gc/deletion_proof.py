@@ -38,7 +38,7 @@ class Proven(NamedTuple):
     present: list[int]
 
 
-class Proofs:
+class DeletionProof:
     """Asks one cluster's metadata."""
 
     def __init__(self, store: MetadataStore, ledgers: LedgerStore, instance_id: str) -> None:

@@ -1,22 +1,40 @@
 """The journal: group commit. What it has reported durable survives a crash, in order.
 
+`Journals` are all of a bookie, each with a folder, a thread and group commits of its own. A
+ledger's journal is fixed by its id and their number (`journal_of`), so everything about one ledger
+stands in one journal, in order; nothing is promised about the order between ledgers. What one
+journal reports durable does not wait for another; a sync that fails in one stops all.
+
 `Journal.append` queues buffers; one executor call at a time writes all that waits as one block
 with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is no
 artificial delay: a lone add waits for one sync, and the busier the bookie, the larger the groups.
 Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails its group and no
 other; `SyncFailed` is final, for the kernel may have dropped the pages: nothing is reported
-durable after it. Relies on format.py for bytes, on queue.py for a fair order, and
-on disk/files.py for calls.
+durable after it, and the process has to end.
+
+`JournalQueue` has what waits in a fair order. Adds wait in lanes, one for each connection. A lane
+that was empty goes before those that were not, so who sends little waits for the group under way
+and not for what others have piled up; the others take turns by bytes. Within a lane the order of
+arrival holds. What comes without a lane (a fence, a deletion) keeps its place: all that came before
+goes before it, all that comes later after it. So an add that was let in before a fence is never
+reported after it.
+
+Positions are vectors, one `Position` for each journal, and are taken on the loop in one step:
+everything before them has been reported. Relies on format.py for bytes and on disk/files.py for
+calls.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from typing import Generic, TypeVar
 
+from octavo.bookie.adds import AddBatch
 from octavo.bookie.disk.files import Disk, DiskError, DiskFull, File, SyncFailed
 from octavo.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
@@ -27,9 +45,8 @@ from octavo.bookie.journal.format import (
     file_name,
 )
 from octavo.bookie.journal.mark import Position
-from octavo.bookie.journal.queue import JournalQueue
 from octavo.bookie.journal.reader import journal_files, seal_file
-from octavo.bookie.stats import Group
+from octavo.bookie.stats import Group, WriteStats
 
 Durable = Callable[[BaseException | None], None]
 """Called once: None when the append is durable, else why it is not."""
@@ -40,6 +57,12 @@ _GROUP_APPENDS_MAX = 1024
 """Their callbacks run in one loop turn: more would keep everybody else waiting."""
 _JOIN_BELOW_BYTES = 4096
 """Many small buffers are joined before the write: one copy is cheaper than many iovecs."""
+QUANTUM_BYTES = 64 * 1024
+"""What a lane may have at its turn; a longer item makes it wait for more turns."""
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+
+T = TypeVar("T")
 
 
 class JournalWriter:
@@ -194,6 +217,103 @@ class JournalWriter:
             self._file = None
 
 
+class _Lane(Generic[T]):
+    """What one connection has waiting."""
+
+    __slots__ = ("credit_bytes", "items")
+
+    def __init__(self) -> None:
+        self.items: deque[tuple[T, int]] = deque()
+        self.credit_bytes = QUANTUM_BYTES
+
+
+class _Stretch(Generic[T]):
+    """Lanes between two items that keep their place."""
+
+    __slots__ = ("_lanes", "_new", "_old")
+
+    def __init__(self) -> None:
+        self._lanes: dict[Hashable, _Lane[T]] = {}
+        self._new: deque[Hashable] = deque()
+        self._old: deque[Hashable] = deque()
+
+    def push(self, item: T, size: int, key: Hashable) -> None:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane()
+            self._new.append(key)
+        lane.items.append((item, size))
+
+    def next(self) -> tuple[Hashable, _Lane[T]] | None:
+        """Whose turn it is. None when nothing waits any more."""
+        while True:
+            turns = self._new or self._old
+            if not turns:
+                return None
+            key = turns[0]
+            lane = self._lanes[key]
+            if not lane.items and turns is self._old:
+                turns.popleft()
+                del self._lanes[key]
+            elif not lane.items or lane.credit_bytes <= 0:
+                # Emptied at its first turn, or its share is used up: the others come first.
+                lane.credit_bytes = min(QUANTUM_BYTES, lane.credit_bytes + QUANTUM_BYTES)
+                turns.popleft()
+                self._old.append(key)
+            else:
+                return key, lane
+
+
+class JournalQueue(Generic[T]):
+    """Items with their sizes, lined up."""
+
+    def __init__(self) -> None:
+        self._stretches: deque[_Stretch[T] | tuple[T, int]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def push(self, item: T, size: int, lane: Hashable | None) -> None:
+        """Line an item up, in its lane, or behind all that is there when it has none."""
+        self._count += 1
+        if lane is None:
+            self._stretches.append((item, size))
+            return
+        last = self._stretches[-1] if self._stretches else None
+        if not isinstance(last, _Stretch):
+            last = _Stretch()
+            self._stretches.append(last)
+        last.push(item, size, lane)
+
+    def pop(self, bytes_max: int) -> T | None:
+        """The next item, unless it is longer than `bytes_max` or there is none."""
+        while self._stretches:
+            first = self._stretches[0]
+            if not isinstance(first, _Stretch):
+                item, size = first
+                if size > bytes_max:
+                    return None
+                self._stretches.popleft()
+                self._count -= 1
+                return item
+            found = first.next()
+            if found is None:
+                if len(self._stretches) == 1:
+                    return None  # it is empty, and takes what comes next
+                self._stretches.popleft()
+                continue
+            _, lane = found
+            item, size = lane.items[0]
+            if size > bytes_max:
+                return None
+            lane.items.popleft()
+            lane.credit_bytes -= size
+            self._count -= 1
+            return item
+        return None
+
+
 class Journal:
     """The asyncio driver of a `JournalWriter`."""
 
@@ -230,7 +350,7 @@ class Journal:
     ) -> None:
         """Queue `buffers` (`length` bytes together); `done` is called when they are durable.
 
-        Lanes take turns (queue.py); without one, everything queued before goes before.
+        Lanes take turns; without one, everything queued before goes before.
         """
         if self._dead is not None:
             self._loop.call_soon(done, self._dead)
@@ -348,3 +468,125 @@ class Journal:
 
 def _set(reported: asyncio.Event, error: BaseException | None) -> None:  # noqa: ARG001
     reported.set()
+
+
+def journal_of(ledger_id: int, count: int) -> int:
+    """Which of `count` journals holds a ledger. Part of the format: docs/formats/journal.md.
+
+    Ids are given one after another, and often in a pattern (a data ledger, then a state ledger):
+    multiplied by the golden ratio they spread evenly.
+    """
+    return (ledger_id * _GOLDEN & _MASK) * count >> 64
+
+
+class Journals:
+    """The journals, by their index in the settings."""
+
+    def __init__(self, journals: Sequence[Journal], stats: WriteStats | None = None) -> None:
+        assert journals
+        self.stats = stats or WriteStats()
+        self._all = tuple(journals)
+        self.only = self._all[0] if len(self._all) == 1 else None
+        """The journal, if there is just one."""
+
+    def of(self, ledger_id: int) -> Journal:
+        """The journal of a ledger."""
+        return self.only or self._all[journal_of(ledger_id, len(self._all))]
+
+    def settled(self, ledger_id: int) -> asyncio.Future[None]:
+        """Ends when all that the ledger's journal was given until now is durable, or failed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def reported(_: BaseException | None) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.of(ledger_id).append([], 0, reported)
+        return future
+
+    def split(self, runs: Sequence[AddBatch]) -> Iterator[tuple[Journal, Sequence[AddBatch]]]:
+        """Each journal with those of `runs` that go there, in order."""
+        parts: dict[int, list[AddBatch]] = {}
+        for run in runs:
+            parts.setdefault(journal_of(run.ledger_id, len(self._all)), []).append(run)
+        for index, part in parts.items():
+            yield self._all[index], part
+
+    def __iter__(self) -> Iterator[Journal]:
+        return iter(self._all)
+
+    @property
+    def written_bytes(self) -> int:
+        """Made durable since the start."""
+        return sum(journal.written_bytes for journal in self._all)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Queued or being written: not yet reported."""
+        if self.only is not None:
+            return self.only.pending_bytes
+        return sum([journal.pending_bytes for journal in self._all])
+
+    @property
+    def pending_buffers(self) -> int:
+        """The same, in buffers."""
+        return sum([journal.pending_buffers for journal in self._all])
+
+    @property
+    def durable_positions(self) -> tuple[Position, ...]:
+        """Everything before them has been reported to its callback."""
+        return tuple([journal.durable_position for journal in self._all])
+
+    async def drain(self) -> None:
+        """Wait until all that was queued has been reported."""
+        await _all_of([journal.drain() for journal in self._all])
+
+    async def reserve(self) -> None:
+        """Try again to reserve room ahead, in all. Raises `DiskFull`."""
+        await _all_of([journal.reserve() for journal in self._all])
+
+    async def remove_below(self, positions: Sequence[Position]) -> None:
+        """Remove the files before `positions`: the mark has passed them."""
+        for journal, position in zip(self._all, positions, strict=True):
+            await journal.remove_below(position.file_id)
+
+    def stop(self, error: BaseException) -> None:
+        """Report nothing durable any more, in none of them."""
+        for journal in self._all:
+            journal.stop(error)
+
+    async def close(self) -> None:
+        """Report all that is queued, then give the files back."""
+        await _all_of([journal.close() for journal in self._all])
+
+
+def drive(
+    writers: Sequence[JournalWriter],
+    executors: Sequence[Executor],
+    *,
+    group_bytes_max: int,
+    on_fatal: Callable[[BaseException], None],
+    stats: WriteStats,
+) -> Journals:
+    """The journals of these writers, each on its thread."""
+    return Journals(
+        [
+            Journal(
+                writer,
+                executor=executor,
+                group_bytes_max=group_bytes_max,
+                on_fatal=on_fatal,
+                on_group=stats.group,
+            )
+            for writer, executor in zip(writers, executors, strict=True)
+        ],
+        stats,
+    )
+
+
+async def _all_of(works: Sequence[object]) -> None:
+    """Wait for all, then raise the first error of any."""
+    results = await asyncio.gather(*works, return_exceptions=True)  # type: ignore[call-overload]
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

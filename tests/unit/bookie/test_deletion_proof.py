@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.bookie.gc.proofs import Proofs
+from octavo.bookie.gc.deletion_proof import DeletionProof
 from octavo.metadata.store import BadRecord, MetadataUnavailable, RecordNotFound
 
 STATES = ("there", "gone", "bad", "missing from the listing", "bad and not listed")
@@ -49,7 +49,7 @@ async def test_what_is_proven_gone_has_no_record(seed: int) -> None:
     states = {number: rng.choice(STATES) for number in range(20)}
     store: Any = Store()
     ledgers: Any = Ledgers(states, silent=False)
-    proven = await Proofs(store, ledgers, "this").prove(list(states))
+    proven = await DeletionProof(store, ledgers, "this").prove(list(states))
     assert sorted(proven.gone) == [one for one, state in states.items() if state == "gone"]
     assert not set(proven.gone) & set(proven.present)
     assert {one for one, state in states.items() if state == "there"} <= set(proven.present)
@@ -59,4 +59,4 @@ async def test_silence_is_no_proof() -> None:
     store: Any = Store()
     ledgers: Any = Ledgers({1: "gone"}, silent=True)
     with pytest.raises(MetadataUnavailable):
-        await Proofs(store, ledgers, "this").prove([1])
+        await DeletionProof(store, ledgers, "this").prove([1])

@@ -1,24 +1,59 @@
-"""What a start keeps when files are damaged and the operator has accepted the loss.
+"""What a start knows of its ledgers: mark and states, and data-loss repair. Blocking.
 
-Everything good is kept and served: journal blocks behind a damaged one, ledger states behind a
+Without the operator's word, states that are damaged end the start. When the loss is accepted,
+everything good is kept and served: journal blocks behind a damaged one, ledger states behind a
 damaged block, entries in the logs whose ledger's state is gone. What is lost is a `Loss` each, and
 before anything is written the bookie goes into limbo for all of them (ledgers/limbo.py): so nothing
-here has to be complete for the bookie to stay honest, only good for what it keeps. Blocking.
+here has to be complete for the bookie to stay honest, only good for what it keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from octavo.bookie.disk.damage import DamageKind, Loss
 from octavo.bookie.disk.files import Disk
 from octavo.bookie.entrylog.format import RECORD_BYTES
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.ledgers.state import LedgerState, LedgerStates, good_blocks, state_files
+from octavo.bookie.journal.mark import Mark, read_mark
+from octavo.bookie.ledgers.state import (
+    LedgerState,
+    LedgerStateDamaged,
+    LedgerStates,
+    StateFile,
+    good_blocks,
+    state_files,
+)
 from octavo.protocol.codes import BookieIOError
 from octavo.protocol.frames import ADD_IDS
 
 
-def salvaged_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerState]]:
+def load_states(
+    disk: Disk,
+    directories: Sequence[str],
+    states: LedgerStates,
+    losses: list[Loss] | None = None,
+) -> tuple[Mark | None, StateFile]:
+    """Read the mark and fill `states`.
+
+    Raises `LedgerStateDamaged`, unless losses are accepted: then what is lost is added to `losses`.
+    """
+    mark = read_mark(disk, directories)
+    state_file = StateFile(disk, directories[0])
+    position = None if mark is None else (mark.state_id, mark.state_offset)
+    try:
+        for ledger_id, state in state_file.load(position):
+            states.restore(ledger_id, state)
+    except LedgerStateDamaged as error:
+        if losses is None:
+            raise
+        for ledger_id, state in repaired_states(disk, directories[0]):
+            states.restore(ledger_id, state)
+        losses.append(Loss(DamageKind.STATE, directories[0], 0, 0, str(error)))
+    return mark, state_file
+
+
+def repaired_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerState]]:
     """Every good record of every state file, oldest first; later ones win.
 
     A flag that was set in any of them stays: what is fenced or deleted is so for ever.
