@@ -294,11 +294,6 @@ class BookieNode:
                 lock.close()
             self._locks = []
 
-    def set_read_only(self, read_only: bool) -> None:
-        """Refuse ordinary adds, or take them again, until told otherwise."""
-        self._told_read_only = read_only
-        self._apply_mode()
-
     # Identity
 
     async def _identify(self) -> None:

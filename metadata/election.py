@@ -1,20 +1,17 @@
-"""One among many: ownership of a name, and leadership, by records that vanish with their session.
+"""One among many: ownership of a name, by a record that vanishes with its session.
 
-Neither is a lock. Between the end of a session and the moment when its owner hears of it two
-processes may both believe; what must be exclusive is made so by fencing (ledger protocol), and
-these only say who should try.
+It is no lock. Between the end of a session and the moment when its owner hears of it two processes
+may both believe; what must be exclusive is made so by fencing (ledger protocol), and this only says
+who should try.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from octavo.metadata.paths import name_of
 from octavo.metadata.store import (
-    MetadataError,
     MetadataStore,
     MetadataUnavailable,
     RecordExists,
@@ -26,7 +23,6 @@ from octavo.metadata.store import (
 )
 
 _CLAIMS_TRIED_MAX = 4
-_RETRY_DELAY_S = 0.1
 
 
 class Claim(NamedTuple):
@@ -135,115 +131,3 @@ class Ownership:
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after `path` got an owner or lost it."""
         return self._store.watch(path, on_change)
-
-
-class LeaderElection:
-    """Candidates below one path; the one with the lowest sequence number leads.
-
-    `on_change(True)` and `on_change(False)` come on the event loop as leadership is won and lost;
-    a lost session is a lost leadership at once, and the candidate stands again by itself.
-    """
-
-    def __init__(
-        self,
-        store: MetadataStore,
-        path: str,
-        value: bytes,
-        on_change: Callable[[bool], None],
-    ) -> None:
-        self._store = store
-        self._path = path
-        self._value = value
-        self._on_change = on_change
-        self._candidate: str | None = None
-        self._leads = False
-        self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        store.on_session(self._on_session)
-
-    @property
-    def leads(self) -> bool:
-        """Whether this candidate leads as far as it knows."""
-        return self._leads
-
-    async def start(self) -> None:
-        """Stand for election."""
-        assert self._task is None
-        self._watch = self._store.watch_children(self._path, self._look.set)
-        self._look.set()
-        self._task = asyncio.create_task(self._run(), name=f"election {self._path}")
-        self._task.add_done_callback(self._ended)
-
-    async def close(self) -> None:
-        """Stand down. Close the election before its store.
-
-        Raises `MetadataUnavailable` when the candidate's record may be left until the session ends.
-        """
-        if self._task is None:
-            return
-        self._watch.cancel()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._task = None
-        self._set(False)
-        candidate, self._candidate = self._candidate, None
-        if candidate is not None:
-            with contextlib.suppress(RecordNotFound, SessionExpired):
-                await self._store.delete(candidate)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._set(False)
-            task.get_loop().call_exception_handler(
-                {"message": f"the election {self._path} ended", "exception": error}
-            )
-
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.EXPIRED:
-            self._candidate = None
-            self._set(False)
-        self._look.set()
-
-    def _set(self, leads: bool) -> None:
-        if leads is not self._leads:
-            self._leads = leads
-            self._on_change(leads)
-
-    async def _run(self) -> None:
-        while True:
-            await self._look.wait()
-            self._look.clear()
-            try:
-                await self._evaluate()
-            except MetadataError as error:
-                if not error.retryable:
-                    raise
-                await asyncio.sleep(_RETRY_DELAY_S)
-                self._look.set()
-
-    async def _evaluate(self) -> None:
-        candidate = self._candidate or await self._stand()
-        names = await self._store.children(self._path)
-        # The session may have ended while we looked: then this candidate is none any more.
-        if candidate != self._candidate:
-            self._look.set()
-            return
-        if name_of(candidate) not in names:
-            self._candidate = None
-            self._set(False)
-            self._look.set()
-            return
-        self._set(min(names) == name_of(candidate))
-
-    async def _stand(self) -> str:
-        # A lost reply leaves a candidate nobody knows of. Ours is recognised by its value, so that
-        # it cannot lead unattended for as long as the session lives.
-        for name in await self._store.children(self._path):
-            with contextlib.suppress(RecordNotFound):
-                path = f"{self._path}/{name}"
-                if (await self._store.get(path)).value == self._value:
-                    await self._store.delete(path)
-        self._candidate = await self._store.create(
-            f"{self._path}/V_", self._value, ephemeral=True, sequence=True
-        )
-        return self._candidate

@@ -29,7 +29,6 @@ INVALID_ENTRY_ID = -1
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
 MASTER_KEY_BYTES = 20
-LAC_HEADER = struct.Struct(">qq")
 _CRC32C = struct.Struct(">I")
 _CRC32 = struct.Struct(">Q")
 
@@ -156,26 +155,3 @@ def unpack_entry(digest: Digest, ledger_id: int, entry_id: int, data: Buffer) ->
     if view[HEADER_BYTES:start] != digest.compute(view[:HEADER_BYTES], payload):
         raise DigestMismatch(f"ledger {ledger_id} entry {found_entry}: digest does not match")
     return Entry(ledger_id, found_entry, lac, length, payload)
-
-
-def pack_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
-    """An explicit LAC: what an idle writer lets its bookies keep, so that readers see its end."""
-    front = LAC_HEADER.pack(ledger_id, lac)
-    return front + digest.compute(front, b"")
-
-
-def unpack_lac(digest: Digest, ledger_id: int, data: Buffer) -> int:
-    """The LAC that `data` vouches for. Raises `DigestMismatch`, as `unpack_entry` does."""
-    view = memoryview(data)
-    if len(view) != LAC_HEADER.size + digest.size:
-        raise DigestMismatch(
-            f"ledger {ledger_id}: an explicit LAC has {LAC_HEADER.size + digest.size} bytes, "
-            f"got {len(view)}"
-        )
-    found_ledger, lac = LAC_HEADER.unpack_from(view)
-    if found_ledger != ledger_id:
-        raise DigestMismatch(f"asked for the LAC of ledger {ledger_id}, got that of {found_ledger}")
-    front = view[: LAC_HEADER.size]
-    if view[LAC_HEADER.size :] != digest.compute(front, b""):
-        raise DigestMismatch(f"ledger {ledger_id}: the digest of its explicit LAC does not match")
-    return int(lac)

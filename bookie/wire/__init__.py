@@ -2,7 +2,7 @@
 
 `server` listens, `connection` takes chunks apart and gathers and writes answers, `requests` does
 what is asked beside adds, `in_flight` keeps what runs for one client within bounds. Why a socket is
-unread at present is `back_pressure.py`'s, which read is next `read/scheduler.py`'s.
+unread at present is said in `back_pressure`, which read is next in `read/scheduler.py`.
 
 Promises: adds and reads never wait for one another; a client that does not take its answers holds
 nobody else up and is cut off in the end. Relies on the storage and on `back_pressure`. A crash cuts

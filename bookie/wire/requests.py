@@ -78,11 +78,6 @@ class Requests:
         self._reads: dict[Code, Counter] = {}
         self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
 
-    @property
-    def long_polls(self) -> int:
-        """How many `WAIT_LAC` requests are parked."""
-        return len(self._parked)
-
     def stop(self) -> None:
         """Answer every parked long-poll now, with what is known."""
         for watch in tuple(self._parked):

@@ -225,11 +225,11 @@ async def test_peers_that_vanish_in_the_middle(tmp_path: Path) -> None:
             client.writer.transport.abort()
         waiter = await RawClient.connect(bookie)
         waiter.send(encode_request(Op.WAIT_LAC, 1, {"ledger": 1, "after": 10**6}))
-        await until(lambda: bookie.server.requests.long_polls)
+        await until(lambda: bookie.server.requests._parked)
         waiter.writer.transport.abort()
         await until(lambda: sample(bookie, "octavo_bookie_connections") == 0)
         await until(lambda: not bookie.storage.pending_add_bytes)
-        assert bookie.server.requests.long_polls == 0
+        assert bookie.server.requests._parked == {}
         client = await RawClient.connect(bookie)
         assert (await client.call(Op.LIST_ENTRIES, ledger=1)).body["runs"] == [[0, 99]]
         client.close()

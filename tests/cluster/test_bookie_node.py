@@ -33,6 +33,7 @@ from tests.support.raw_bookie import (
     on_both_loops,
     open_metadata,
     running_bookie,
+    tell_read_only,
     until,
 )
 
@@ -116,7 +117,7 @@ async def test_stop_ends_parked_long_polls(tmp_path: Path) -> None:
         waiting = asyncio.ensure_future(
             client.call(Op.WAIT_LAC, ledger=1, after=7, timeout_ms=60_000)
         )
-        await until(lambda: bookie.server.requests.long_polls)
+        await until(lambda: bookie.server.requests._parked)
         await asyncio.wait_for(bookie.stop(), 10)
         assert (await waiting).body == {"lac": -1}
 
@@ -288,7 +289,7 @@ async def test_told_read_only(tmp_path: Path) -> None:
         assert await client.add(add_of(1, 0, flags=0)) is Code.READ_ONLY
         assert await client.add(add_of(1, 0, flags=RECOVERY)) is Code.OK
         assert await client.read(1, 0) == entry_of(1, 0)
-        node.set_read_only(False)
+        tell_read_only(node, False)
         await until_registered(store, read_only=False)
         assert await client.add(add_of(1, 1)) is Code.OK
         client.close()

@@ -242,7 +242,7 @@ async def test_wait_lac_returns_with_the_entry(bookie: BookieNode, client: RawCl
             Op.WAIT_LAC, 1, {"ledger": 1, "after": -1, "timeout_ms": 9000, "entry": True}
         )
     )
-    await until(lambda: bookie.server.requests.long_polls)
+    await until(lambda: bookie.server.requests._parked)
     writer = await RawClient.connect(bookie)
     writer.send(adds_of(1, [1]))
     answer = await client.answer()
@@ -259,9 +259,9 @@ async def test_parked_long_poll_ends_with_its_connection(bookie: BookieNode) -> 
     client = await RawClient.connect(bookie)
     assert await client.add(add_of(1, 0)) is Code.OK
     client.send(encode_request(Op.WAIT_LAC, 1, {"ledger": 1, "after": 5, "timeout_ms": 60_000}))
-    await until(lambda: bookie.server.requests.long_polls)
+    await until(lambda: bookie.server.requests._parked)
     client.writer.transport.abort()
-    await until(lambda: not bookie.server.requests.long_polls)
+    await until(lambda: not bookie.server.requests._parked)
 
 
 async def test_too_many_long_polls_are_told_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Code
 from tests.support.metadata_trees import Tree, embedded_tree, zookeeper_tree
-from tests.support.raw_bookie import RawClient, add_of, config_in, entry_of
+from tests.support.raw_bookie import RawClient, add_of, config_in, entry_of, tell_read_only
 
 __all__ = ["embedded_tree", "tree", "zookeeper_tree"]
 
@@ -74,7 +74,7 @@ async def test_serves_while_metadata_is_out_of_reach(tree: Any, tmp_path: Path) 
         async with tree.cut(store):
             assert await client.add(add_of(1, 0)) is Code.OK
             assert await client.read(1, 0) == entry_of(1, 0)
-            node.set_read_only(True)  # must reach metadata as soon as metadata can be reached
+            tell_read_only(node, True)  # must reach metadata as soon as metadata can be reached
             assert await client.add(add_of(1, 1)) is Code.READ_ONLY
         await registration(BookieRegistry(other), read_only=True)
         client.close()

@@ -31,7 +31,7 @@ from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
 from octavo.protocol.entry import master_key
 from octavo.protocol.frames import Flag, add_prefix
 from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
-from tests.support.raw_bookie import TroubledDisk, until
+from tests.support.raw_bookie import TroubledDisk, tell_read_only, until
 
 
 @pytest.fixture
@@ -409,7 +409,7 @@ async def test_a_read_only_bookie_is_replaced(cluster: Cluster) -> None:
     writes = Writes(await client.create())
     await writes.more(20)
     victim = writes.writer.metadata.fragments[0].bookies[0]
-    cluster.nodes[victim].set_read_only(True)
+    tell_read_only(cluster.nodes[victim], True)
     await until(lambda: writes.seen(EnsembleChanged))
     await writes.more(20)
     await writes.stop()

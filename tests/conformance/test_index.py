@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import IndexedExtent, LedgerIndex, MemoryIndex, RocksIndex
+from octavo.bookie.index.index import IndexedExtent, LedgerIndex, RocksIndex
 from octavo.protocol.codes import BookieIOError
 from tests.sim.index import KeptIndex, SimIndex
+from tests.support.memory_index import MemoryIndex
 
 OPENERS: dict[str, Callable[[str], LedgerIndex]] = {
     "rocks": RocksIndex,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.metadata.bookies import BookieIdTaken, BookieInfo, BookieRegistry, Cookie
-from octavo.metadata.election import LeaderElection, Ownership
+from octavo.metadata.election import Ownership
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
 from octavo.metadata.store import (
     BadRecord,
@@ -473,37 +473,3 @@ async def test_the_record_of_ones_previous_process_is_replaced(tree):
     await before.close()
     assert await Ownership(other).owner("/o/1") == b"broker-1"
     assert owner.held("/o/1")
-
-
-# -- leaders
-
-
-async def test_one_leads_and_the_next_follows(tree, eventually):
-    stores = [await tree.open() for _ in range(3)]
-    changes: list[tuple[int, bool]] = []
-    candidates = [
-        LeaderElection(
-            store, "/leader", str(n).encode(), lambda leads, n=n: changes.append((n, leads))
-        )
-        for n, store in enumerate(stores)
-    ]
-    for n, candidate in enumerate(candidates):
-        await candidate.start()
-        await eventually(lambda: len(changes) >= 1)
-        await eventually(lambda n=n: has_candidates(stores[0], n + 1))
-    assert changes == [(0, True)]
-    await tree.expire(stores[0])
-    await eventually(lambda: candidates[1].leads and not candidates[0].leads)
-    assert changes[:3] in ([(0, True), (0, False), (1, True)], [(0, True), (1, True), (0, False)])
-    await eventually(lambda: has_candidates(stores[1], 3))
-    await candidates[1].close()
-    await candidates[1].close()
-    await eventually(lambda: candidates[2].leads)
-    await stores[2].close()
-    await eventually(lambda: candidates[0].leads)
-    await candidates[0].close()
-    assert changes[-1] == (0, False)
-
-
-async def has_candidates(store, count: int) -> bool:
-    return len(await store.children("/leader")) == count

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from octavo.metadata.election import LeaderElection, Ownership
+from octavo.metadata.election import Ownership
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
 from octavo.metadata.opening import open_store
 from octavo.metadata.store import (
@@ -109,37 +109,6 @@ async def test_a_claim_whose_reply_was_lost_is_found_out_by_claiming_again(tree,
     assert (await ours.claim("/o/1", b"ours")).held
     assert (await b.get("/o/1")).version == version_before
     assert not (await theirs.claim("/o/1", b"theirs")).held
-
-
-async def test_a_candidate_whose_reply_was_lost_does_not_block_the_election(tree, eventually):
-    a, b = await tree.open(), await tree.open()
-    await a.create("/leader", b"")
-    first = LeaderElection(a, "/leader", b"first", lambda _: None)
-    second = LeaderElection(b, "/leader", b"second", lambda _: None)
-    proxy = tree.proxies[id(a)]
-
-    create = a._client.create_async
-
-    def create_and_lose(*args, **kwargs):
-        proxy.answers_pass.clear()
-        return create(*args, **kwargs)
-
-    a._client.create_async = create_and_lose
-    await first.start()
-
-    async def has_stood() -> bool:
-        return len(await b.children("/leader")) == 1
-
-    await eventually(has_stood)
-    a._client.create_async = create
-    proxy.drop()
-    proxy.answers_pass.set()
-    await eventually(lambda: first.leads)
-    assert await b.children("/leader") == ["V_0000000001"]
-    await second.start()
-    await first.close()
-    await eventually(lambda: second.leads)
-    await second.close()
 
 
 async def test_a_read_survives_the_loss_of_its_reply(tree, eventually):

@@ -39,9 +39,7 @@ from octavo.protocol.entry import (
     DigestType,
     digest_for,
     pack_entry,
-    pack_lac,
     unpack_entry,
-    unpack_lac,
 )
 from octavo.protocol.frames import (
     Flag,
@@ -295,17 +293,16 @@ def _unpacker(kind: Compression) -> Reader:
 
 
 def _entries() -> list[bytes]:
-    return [pack_entry(_CRC32C, 1, 2, 1, 40, b"payload"), pack_lac(_CRC32C, 1, 7)]
+    return [pack_entry(_CRC32C, 1, 2, 1, 40, b"payload")]
 
 
 def _read_entry(data: bytes) -> None:
     for kind in DigestType:
         digest = digest_for(kind, b"pw")
-        for read in (lambda d: unpack_entry(d, 1, 2, data), lambda d: unpack_lac(d, 1, data)):
-            try:
-                read(digest)
-            except DigestMismatch:
-                continue
+        try:
+            unpack_entry(digest, 1, 2, data)
+        except DigestMismatch:
+            continue
 
 
 _LIMBO = LimboRecord(7, 1_700_000_000_000, "wiped", "ab" * 8, (1, 3))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 
 from octavo.bookie.disk.files import DiskError
-from octavo.bookie.index.index import MemoryIndex
+from tests.support.memory_index import MemoryIndex
 from tests.support.storage_support import Bench, FlushedIndex, entry_bytes
 
 ENTRIES = 1500

@@ -10,8 +10,9 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from octavo.bookie.index.index import ENTRY_MAX, IndexedExtent, MemoryIndex
+from octavo.bookie.index.index import ENTRY_MAX, IndexedExtent
 from octavo.protocol.codes import BookieIOError
+from tests.support.memory_index import MemoryIndex
 
 if TYPE_CHECKING:
     from tests.sim.disk_handle import SimHandle

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.bookie.index.index import MemoryIndex
 from octavo.ledger.quorum import Quorum, quorum_of
 from octavo.metadata.ledger_codec import decode_ledger_metadata
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from tests.sim.events import Events
 from tests.sim.moves import is_move, move_problems
+from tests.support.memory_index import MemoryIndex
 
 _NEXT = {
     LedgerState.OPEN: (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED),

@@ -126,7 +126,6 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.ledger.write.bookie_channel:_WINDOW_MIN": (1, 2),
     "octavo.ledger.write.writer:_HELD_FACTOR_MAX": (1, 2),
     "octavo.metadata.election:_CLAIMS_TRIED_MAX": (1, 2),
-    "octavo.metadata.election:_RETRY_DELAY_S": (0.001, 0.5),
     "octavo.metadata.ledgers:_IDS_TRIED_MAX": (1, 2),
     "octavo.metadata.ledgers:_LISTINGS_AT_ONCE": (1, 2),
     "octavo.metadata.ledgers:_SENDS_MAX": (1, 2),

@@ -280,3 +280,9 @@ async def running_bookie(
             yield node
         finally:
             await node.stop()
+
+
+def tell_read_only(node: BookieNode, read_only: bool) -> None:
+    """As its setting `read_only` would, while it runs."""
+    node._told_read_only = read_only
+    node._apply_mode()

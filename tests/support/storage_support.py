@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
-from octavo.bookie.index.index import MemoryIndex
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import HEADER
 from octavo.protocol.frames import Flag, add_prefix
 from tests.support.memory_disk import MemoryDisk
+from tests.support.memory_index import MemoryIndex
 
 KEY = b"k" * 20
 OTHER_KEY = b"o" * 20

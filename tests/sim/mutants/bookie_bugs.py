@@ -218,7 +218,7 @@ MUTANTS = (
             Edit(
                 "octavo.bookie.write.checkpoint:Checkpointer._write",
                 "    elif records:",
-                "    elif records and half.ledgers:",
+                "    elif records and memtable.ledgers:",
             ),
         ),
     ),

@@ -13,7 +13,7 @@ BUGS = (
     TestedBug(
         "newer-half-forgotten",
         "who steps on from an older copy passes over a newer one",
-        """How far nothing newer lies is the least of both halves. The edit takes that of the one
+        """How far nothing newer lies is the least of both memtables. The edit takes that of the one
         looked at last.""",
         "P7, S4",
         "unit/bookie/test_write_cache.py",
@@ -200,16 +200,16 @@ BUGS = (
     ),
     TestedBug(
         "mark-ahead-of-its-half",
-        "after a checkpoint that failed the mark moves to now, the half that is flushed is of then",
-        """What came since is in the other half and in the journal before the mark. The edit takes
-        the half that was left over, and not the place up to which it goes.""",
+        "after a checkpoint that failed the mark moves to now, the memtable flushed is of then",
+        """What came since is in the other memtable and in the journal before the mark. The edit
+        takes the memtable that was left over, and not the place up to which it goes.""",
         "P38, P39 (S1)",
         "unit/bookie/test_storage_faults.py",
         (
             Edit(
                 "octavo.bookie.write.checkpoint:Checkpointer.run",
-                "half, where = self._pending or (self._cache.swap(), where)",
-                "half, _ = self._pending or (self._cache.swap(), where)",
+                "memtable, where = self._pending or (self._cache.swap(), where)",
+                "memtable, _ = self._pending or (self._cache.swap(), where)",
             ),
         ),
     ),

@@ -13,9 +13,9 @@ from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
 from octavo.bookie.entrylog.format import encode_map
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.gc.compaction import Cleared
-from octavo.bookie.index.index import MemoryIndex
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, ReadOnly
 from tests.support.memory_disk import MemoryDisk
+from tests.support.memory_index import MemoryIndex
 from tests.support.storage_support import CONFIG, Bench, abandon, entry_bytes, make_run
 
 TINY = replace(

@@ -11,8 +11,9 @@ from octavo.bookie.check.consistency import ConsistencyCheck
 from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
 from octavo.bookie.entrylog.format import RECORD_BYTES
 from octavo.bookie.entrylog.log import Location
-from octavo.bookie.index.index import IndexedExtent, MemoryIndex
+from octavo.bookie.index.index import IndexedExtent
 from tests.support.damaged_logs import Placed, checked_run, cut, fill, flip, records_in
+from tests.support.memory_index import MemoryIndex
 from tests.support.storage_support import CONFIG, Bench
 
 KINDS = DamageKind
@@ -127,7 +128,8 @@ async def test_a_hole_in_the_index_is_named_with_its_entries(bench: Bench) -> No
     index = index_of(bench)
     index.delete_ledger(1)
     index.put(
-        [IndexedExtent(1, 0, 0, at.location), IndexedExtent(1, 3, 3, at.location)], bench.storage._vouched()
+        [IndexedExtent(1, 0, 0, at.location), IndexedExtent(1, 3, 3, at.location)],
+        bench.storage._vouched(),
     )
     assert checked(bench) == [finding(KINDS.NOT_INDEXED, at, first=1, last=1)]
 

@@ -11,9 +11,9 @@ from octavo.bookie.journal.format import (
     JournalDamaged,
     file_name,
 )
+from octavo.bookie.journal.journal import JournalWriter
 from octavo.bookie.journal.mark import Position
 from octavo.bookie.journal.reader import JournalReader
-from octavo.bookie.journal.journal import JournalWriter
 from tests.support.memory_disk import MemoryDisk
 
 BODIES = [b"first" * 10, b"second" * 200, b"third" * 30]

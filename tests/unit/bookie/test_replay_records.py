@@ -7,7 +7,7 @@ import random
 import pytest
 
 from octavo.bookie.adds import AddBatch
-from octavo.bookie.journal import replay
+from octavo.bookie.journal import reader
 from octavo.bookie.journal.format import JournalDamaged
 from octavo.bookie.journal.reader import records_of
 from octavo.protocol.entry import HEADER
@@ -71,7 +71,7 @@ def test_alike_frames_make_one_run() -> None:
     (run,) = records_of(b"".join(frames))
     assert isinstance(run, AddBatch)
     assert (run.first_entry, run.count) == (0, 503)
-    assert replay._alike(b"".join(frames), 0, len(frames[0])) == 500
+    assert reader._alike(b"".join(frames), 0, len(frames[0])) == 500
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])

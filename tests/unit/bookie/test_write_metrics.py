@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from octavo.bookie.disk.files import Disk, DiskFull, RealDisk
-from octavo.bookie.stats import WriteStats
 from octavo.bookie.gc.rules import Action, Decision, LogFacts
 from octavo.bookie.gc.status import CollectorStatus
 from octavo.bookie.metrics import BookieMetrics
+from octavo.bookie.stats import WriteStats
 from tests.support.storage_support import CONFIG, Bench, make_run
 
 

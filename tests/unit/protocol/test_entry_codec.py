@@ -19,9 +19,7 @@ from octavo.protocol.entry import (
     digest_for,
     master_key,
     pack_entry,
-    pack_lac,
     unpack_entry,
-    unpack_lac,
 )
 
 KINDS = list(DigestType)
@@ -135,27 +133,3 @@ def test_arbitrary_bytes_raise_nothing_else(data: bytes, kind: DigestType) -> No
         assert not (kind is DigestType.CRC32C and data[:8] == bytes(8) and crc32c_matches(data))
     else:
         assert pack_entry(digest, *found) == data
-    try:
-        lac = unpack_lac(digest, 0, data)
-    except DigestMismatch:
-        pass
-    else:
-        assert pack_lac(digest, 0, lac) == data
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_explicit_lac_is_protected(kind: DigestType) -> None:
-    digest = digest_for(kind, b"pw")
-    packed = pack_lac(digest, 9, 41)
-    assert packed[:16] == (9).to_bytes(8, "big") + (41).to_bytes(8, "big")
-    assert unpack_lac(digest, 9, memoryview(packed)) == 41
-    with pytest.raises(DigestMismatch, match="asked for the LAC of ledger 8"):
-        unpack_lac(digest, 8, packed)
-    for cut in range(len(packed)):
-        with pytest.raises(DigestMismatch):
-            unpack_lac(digest, 9, packed[:cut])
-    if kind is not DigestType.DUMMY:
-        damaged = bytearray(packed)
-        damaged[15] ^= 1
-        with pytest.raises(DigestMismatch, match="digest of its explicit LAC"):
-            unpack_lac(digest, 9, damaged)

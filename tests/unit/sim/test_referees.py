@@ -17,7 +17,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from octavo.bookie.index.index import MemoryIndex
 from octavo.broker.types import PartitionName, StoredBatch
 from octavo.metadata.ledger_codec import encode_ledger_metadata
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
@@ -32,6 +31,7 @@ from tests.sim.metadata_tree import Change
 from tests.sim.splice_audit import SpliceAudit
 from tests.sim.topic_audit import Asked, TopicAudit
 from tests.sim.trace import Trace
+from tests.support.memory_index import MemoryIndex
 
 MODULES: tuple[ModuleType, ...] = (ledger_audit, chain_audit, topic_audit)
 OPEN, RECOVERY, CLOSED = LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED
