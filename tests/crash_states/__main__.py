@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from tests.crash_states.explore import CrashStateFailed, Explored, explore_all
-from tests.crash_states.lives import OPERATIONS, WITH_TWO_JOURNALS
+from tests.support.engine_lab.lives import OPERATIONS, WITH_TWO_JOURNALS
 from tests.support.kit.progress import progress
 from tests.support.quiet import be_quiet
 

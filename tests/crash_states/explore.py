@@ -6,53 +6,29 @@ is looked at once. States that are equal (the same disk, the same promises) are 
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any
 
 from octavo.bookie.config import BookieConfig
-from tests.crash_states.check import check
-from tests.crash_states.images import images, is_complete
 from tests.crash_states.kills import second_lives
-from tests.crash_states.lives import (
+from tests.sim.loop import SimLoop
+from tests.sim.trace import Trace
+from tests.support.engine_lab.check import check
+from tests.support.engine_lab.images import images, is_complete
+from tests.support.engine_lab.life import TINY, CheckLoop, tinier
+from tests.support.engine_lab.lives import (
     OPERATIONS,
-    TINY,
     TWO_JOURNALS,
     WITH_TWO_JOURNALS,
     CrashPoint,
     points_of,
-    tinier,
 )
-from tests.sim.loop import SimLoop
-from tests.sim.trace import Trace
 from tests.support.quiet import be_quiet
 
 _PIECE, _KILLS_PIECE = 144, 4
-
-
-class CheckLoop(SimLoop):
-    """Blocking calls happen at once: for checks, in which nothing races."""
-
-    def __init__(self, seed: int = 1, *, trace: Trace | None = None) -> None:
-        super().__init__(seed, trace=trace or Trace())
-        self.run_in_executor = self._call_at_once  # type: ignore[method-assign]
-
-    def _call_at_once(
-        self,
-        executor: Any,
-        func: Callable[..., Any],
-        *args: Any,
-    ) -> asyncio.Future[Any]:
-        future = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 class CrashStateFailed(AssertionError):

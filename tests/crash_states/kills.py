@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from octavo.bookie.disk.files import SyncFailed
-from octavo.protocol.codes import NoSuchEntry, NoSuchLedger
-from tests.crash_states.check import promises
-from tests.crash_states.lives import OPERATIONS, CrashPoint, Life, Recorder, silence, tinier
 from tests.sim.disk import SimDisk
 from tests.sim.inode import Inode
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process, ProcessCrashed
 from tests.sim.trace import Trace
+from tests.support.engine_lab.life import silence, tinier
+from tests.support.engine_lab.lives import OPERATIONS, CrashPoint, Life, Recorder
 
 HOWS = ("killed before", "killed after", "sync failed", "sync failed, pages read again")
 THEN = ("add", "fence", "lac", "checkpoint", "delete", "compact")
@@ -144,7 +143,7 @@ def _first_life(
 async def _live_again(life: Life, killer: Killer, then: str) -> None:
     killer.is_recording = not then
     await life.start()
-    await _promise_what_is_read(life)
+    await life.read_all()
     killer.is_recording = True
     if then:
         await OPERATIONS[then](life)
@@ -165,15 +164,3 @@ def _digest(life: Life) -> bytes:
     indexes = [(path, kept.flushed._runs) for path, kept in disk.indexes.kept.items()]
     whole = (files, names, durable, unsynced, indexes, life.facts)
     return blake2b(repr(whole).encode(), digest_size=12).digest()
-
-
-async def _promise_what_is_read(life: Life) -> None:
-    """Whoever has read an entry may have told others of it."""
-    for ledger_id, one in promises(life.facts).items():
-        for entry_id in one.tried:
-            try:
-                await life.storage.read(ledger_id, entry_id)
-            except (NoSuchEntry, NoSuchLedger):
-                continue
-            if entry_id not in one.acked:
-                life.note("acked", ledger_id, entry_id)

@@ -13,10 +13,10 @@ from tests.crash_states.explore import (
     explore_one,
     sequences,
 )
-from tests.crash_states.images import images
-from tests.crash_states.lives import OPERATIONS, TWO_JOURNALS, WITH_TWO_JOURNALS, points_of
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
+from tests.support.engine_lab.images import images
+from tests.support.engine_lab.lives import OPERATIONS, TWO_JOURNALS, WITH_TWO_JOURNALS, points_of
 
 STATES = {0: 7, 1: 157}
 """By length: another number means that the storage engine touches its disk in another way."""

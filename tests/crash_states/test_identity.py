@@ -20,9 +20,9 @@ from octavo.bookie.ledgers.cookies import (
     write_cookies,
 )
 from octavo.metadata.cookie import Cookie
-from tests.crash_states.images import images
-from tests.crash_states.lives import CrashPoint, Recorder
 from tests.sim.disk import SimDisk
+from tests.support.engine_lab.images import images
+from tests.support.engine_lab.lives import CrashPoint, Recorder
 
 CONFIG = BookieConfig(journal_directories=("/j",), ledger_directories=("/l", "/m"))
 FOLDERS = CONFIG.directories

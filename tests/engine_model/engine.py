@@ -17,12 +17,12 @@ from octavo.bookie.gc.collector import Collector
 from octavo.bookie.gc.deletion_proof import DeletionProof, Proven
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
-from tests.crash_states.lives import TINY, entry_of, payload, tinier
 from tests.engine_model.model import Ledger
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimLoop
 from tests.sim.process import Process
 from tests.sim.trace import Trace
+from tests.support.engine_lab.life import TINY, entry_of, payload, tinier
 from tests.support.storage_support import KEY, make_run
 
 CONFIG = replace(TINY, gc_quarantine_ms=1, gc_minor_ratio=0.5, gc_major_ratio=0.95)

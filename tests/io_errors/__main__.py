@@ -9,8 +9,8 @@ import argparse
 import sys
 import time
 
-from tests.io_errors.life import Broken
 from tests.io_errors.sweep import all_faults, count_calls, sweep
+from tests.support.engine_lab.life import Broken
 from tests.support.quiet import be_quiet
 
 

@@ -3,7 +3,7 @@
 While it lives: what was acked can be read or an explicit error says why not; a failed sync ends
 the process, and nothing is promised after it; a full disk ends nothing, and the bookie takes adds
 again once there is room. Afterwards the process is killed, or the power fails, and on a healthy
-disk it starts and has everything that was acked: the checks of tests/crash_states/check.py.
+disk it starts and has everything that was acked: the checks of tests/support/engine_lab/check.py.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from octavo.protocol.codes import Code
-from tests.crash_states.check import check_disk
-from tests.crash_states.explore import CheckLoop
-from tests.crash_states.lives import payload, silence, tinier
 from tests.io_errors.faults import KINDS, FailingCalls, Fault
-from tests.io_errors.life import PAYLOAD_BYTES, Broken, FailingLife
+from tests.io_errors.life import FailingLife
 from tests.sim.disk import SimDisk
 from tests.sim.disk_faults import DiskFaults
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
+from tests.support.engine_lab.check import check_disk
+from tests.support.engine_lab.life import (
+    PAYLOAD_BYTES,
+    Broken,
+    CheckLoop,
+    payload,
+    silence,
+    tinier,
+)
 from tests.support.storage_support import make_run
 
 ENDS = ("killed", "power failure")

@@ -15,8 +15,8 @@ from octavo.bookie.gc.compaction import Cleared, Compactor
 from octavo.bookie.journal.journal import Journal, JournalWriter
 from octavo.bookie.ledgers.state import StateFile
 from tests.io_errors.faults import KINDS
-from tests.io_errors.life import Broken
 from tests.io_errors.sweep import ENDS, all_faults, count_calls, sweep
+from tests.support.engine_lab.life import Broken
 
 STRIDE = 17
 """`python -m tests.io_errors` lets every call fail."""

@@ -12,7 +12,7 @@ from octavo.bookie.journal.format import (
     decode_block_header,
     file_id_of,
 )
-from tests.crash_states.images import Image
+from tests.support.engine_lab.images import Image
 
 BLOCK = 512
 

@@ -24,14 +24,21 @@ from octavo.protocol.codes import (
     NoSuchLedger,
     OctavoError,
 )
-from tests.crash_states.check import Promised, promises
-from tests.crash_states.explore import CheckLoop
-from tests.crash_states.garbage import collect
-from tests.crash_states.images import Image, images
-from tests.crash_states.lives import TINY, CrashPoint, Fact, entry_of, points_of, silence
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 from tests.single_fault.faults import Fault, bit_faults, block_faults, is_torn_tail
+from tests.support.engine_lab.garbage import collect
+from tests.support.engine_lab.images import Image, images
+from tests.support.engine_lab.life import (
+    TINY,
+    CheckLoop,
+    Fact,
+    Promised,
+    entry_of,
+    promises,
+    silence,
+)
+from tests.support.engine_lab.lives import CrashPoint, points_of
 from tests.support.storage_support import OTHER_KEY, make_run
 
 ONE_FOLDER = replace(TINY, ledger_directories=("/l",))

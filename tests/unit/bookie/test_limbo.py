@@ -27,9 +27,9 @@ from octavo.bookie.ledgers.rules import admission
 from octavo.bookie.ledgers.state import LedgerState
 from octavo.metadata.cookie import Cookie
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, UnknownState
-from tests.crash_states.images import images
-from tests.crash_states.lives import CrashPoint, Recorder
 from tests.sim.disk import SimDisk
+from tests.support.engine_lab.images import images
+from tests.support.engine_lab.lives import CrashPoint, Recorder
 from tests.support.storage_support import KEY, Bench, entry_bytes, make_run
 
 FOLDERS = ("/l", "/m")

@@ -10,71 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
-from tests.crash_states.garbage import collect
-from tests.crash_states.images import Image
-from tests.crash_states.lives import TINY, Fact, entry_of, silence
 from tests.sim.disk import SimDisk
 from tests.sim.index import SimIndexStore
+from tests.support.engine_lab.garbage import collect
+from tests.support.engine_lab.images import Image
+from tests.support.engine_lab.life import TINY, Fact, Promised, entry_of, promises, silence
 from tests.support.storage_support import OTHER_KEY, entry_bytes, make_run
 
 PROBE = 99
 """A ledger of the check itself."""
-
-
-@dataclass
-class Promised:
-    """What the facts come to for one ledger."""
-
-    tried: dict[int, int] = field(default_factory=dict)
-    """Entry → size of its payload."""
-    acked: set[int] = field(default_factory=set)
-    fence_tried: bool = False
-    fenced: bool = False
-    lac_tried: int = -1
-    lac: int = -1
-    delete_tried: bool = False
-    deleted: bool = False
-    forgotten: bool = False
-    """The marker of its deletion may be gone: nobody has that ledger any more."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the bookie must know it."""
-        return bool(self.acked) or self.fenced or self.lac >= 0
-
-
-def promises(facts: Sequence[Fact]) -> dict[int, Promised]:
-    """By ledger."""
-    found: dict[int, Promised] = {}
-    for what, ledger_id, value in facts:
-        one = found.setdefault(ledger_id, Promised())
-        kind, _, size = what.partition(" ")
-        if kind == "tried":
-            one.tried[value] = int(size)
-        elif kind == "acked":
-            one.acked.add(value)
-        elif what == "lac tried":
-            one.lac_tried = max(one.lac_tried, value)
-        elif what == "lac":
-            one.lac = max(one.lac, value)
-        elif what == "fence tried":
-            one.fence_tried = True
-        elif what == "fenced":
-            one.fenced = True
-        elif what == "delete tried":
-            one.delete_tried = True
-        elif what == "deleted":
-            one.deleted = True
-        else:
-            assert what == "forgotten", what
-            one.forgotten = True
-    return found
 
 
 Seen = dict[int, tuple[object, ...]]
