@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from tests.attack.attempts import attempt
 from tests.attack.attempts_requests import T, request
@@ -99,7 +100,8 @@ async def unread_answers(world: World) -> None:
     ask = f"GET {path}/messages?{query} HTTP/1.1\r\nHost: a\r\n\r\n"
     async with world.connections(60, ask.encode() * 20) as made:
         for _, writer in made:
-            writer.transport.pause_reading()
+            reading: Any = writer.transport
+            reading.pause_reading()
         await asyncio.sleep(HELD_S)
         await serves(world)
 

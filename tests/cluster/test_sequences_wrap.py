@@ -51,7 +51,7 @@ async def published_before(cluster: HttpCluster) -> str:
 
 
 def going_on(producer: Producer) -> None:
-    producer._lanes[0]._sequence = BEFORE
+    producer._queues[0]._sequence = BEFORE
 
 
 @pytest.mark.parametrize("encoding", ["batch", "ndjson"])
@@ -71,7 +71,7 @@ async def test_each_message_once_over_the_end_of_the_numbers(
             for number in range(100):
                 await producer.send(f"{number:03d}")
             await producer.flush()
-            assert producer._lanes[0]._sequence == 10
+            assert producer._queues[0]._sequence == 10
             await cluster.stop_broker(owner)  # who takes over knows what the ledgers say
             for number in range(100, 200):
                 await producer.send(f"{number:03d}")

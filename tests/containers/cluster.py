@@ -79,8 +79,8 @@ class Node:
     def address(self) -> str:
         """On the private network; "" while it is cut off or has ended."""
         self.container.reload()
-        (network,) = self.container.attrs["NetworkSettings"]["Networks"].values() or ({},)
-        return str(network.get("IPAddress", ""))
+        networks = self.container.attrs["NetworkSettings"]["Networks"]
+        return "".join(str(network["IPAddress"]) for network in networks.values())
 
     @property
     def is_healthy(self) -> bool:

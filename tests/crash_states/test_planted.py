@@ -24,6 +24,7 @@ from octavo.bookie.write.checkpoint import Checkpointer
 from tests.crash_states.explore import CrashStateFailed, explore, explore_kills
 from tests.sim.disk_handle import SimFile, SimHandle
 
+checkpoint: Any = octavo.bookie.write.checkpoint
 Patch = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[str, tuple[Patch, Sequence[str]]] = {}
 """By name: the bug, and the life in one of whose operations it shows."""
@@ -108,7 +109,7 @@ def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
     # The position is taken when the mark is written, not when the cache is swapped: what was
     # added in between lies before the mark and nowhere else.
     writers: list[JournalWriter] = []
-    really_open, really_write = JournalWriter.open, octavo.bookie.write.checkpoint.write_mark
+    really_open, really_write = JournalWriter.open, checkpoint.write_mark
 
     def remember(self: JournalWriter, file_id: int) -> None:
         writers.append(self)
@@ -119,7 +120,7 @@ def mark_later_than_the_swap(patch: pytest.MonkeyPatch) -> None:
         really_write(disk, directories, late)
 
     patch.setattr(JournalWriter, "open", remember)
-    patch.setattr(octavo.bookie.write.checkpoint, "write_mark", write_mark)
+    patch.setattr(checkpoint, "write_mark", write_mark)
 
 
 @planted("add", "checkpoint", "fence", "checkpoint")
@@ -135,7 +136,7 @@ def tombstone_left_out_of_the_states(patch: pytest.MonkeyPatch) -> None:
 
 @planted("add", "checkpoint", "roll", "checkpoint")
 def journal_removed_before_the_mark(patch: pytest.MonkeyPatch) -> None:
-    real = octavo.bookie.write.checkpoint.write_mark
+    real = checkpoint.write_mark
 
     def write_mark(disk: Disk, directories: Sequence[str], mark: Mark) -> None:
         for name in disk.list_directory("/j"):
@@ -143,7 +144,7 @@ def journal_removed_before_the_mark(patch: pytest.MonkeyPatch) -> None:
                 disk.unlink(f"/j/{name}")
         real(disk, directories, mark)
 
-    patch.setattr(octavo.bookie.write.checkpoint, "write_mark", write_mark)
+    patch.setattr(checkpoint, "write_mark", write_mark)
 
 
 @planted("add")

@@ -18,6 +18,7 @@ from tests.io_errors.faults import KINDS
 from tests.io_errors.sweep import ENDS, all_faults, count_calls, sweep
 from tests.support.engine_lab.life import Broken
 
+checkpoint: Any = octavo.bookie.write.checkpoint
 STRIDE = 17
 """`python -m tests.io_errors` lets every call fail."""
 
@@ -77,8 +78,8 @@ def a_full_disk_is_fatal(patch: pytest.MonkeyPatch) -> None:
         except DiskFull as error:
             raise DiskError(str(error)) from error
 
-    real = octavo.bookie.write.checkpoint.write_mark
-    patch.setattr(octavo.bookie.write.checkpoint, "write_mark", write_mark)
+    real = checkpoint.write_mark
+    patch.setattr(checkpoint, "write_mark", write_mark)
 
 
 def a_full_disk_ends_the_collector(patch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from octavo.cli.main import run
 from octavo.ledger.rereplication.forgetting import BookieStillNeeded, BookieUnknown, forget_bookie
 from octavo.metadata.bookies import BookieInfo, BookieRegistry, Cookie
 from octavo.metadata.embedded import EmbeddedStore
-from octavo.metadata.ledger_record import DigestType, Fragment, LedgerMetadata, LedgerState
+from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import MetadataUnavailable, RecordNotFound
+from octavo.protocol.entry import DigestType
 
 GONE = "b4"
 COOKIE = Cookie(GONE, "/j", ("/l",), "cluster", ("/i",), "one")

@@ -14,8 +14,8 @@ from typing import Any
 
 from octavo.broker.broker import Broker
 from octavo.broker.config import BrokerConfig
-from octavo.broker.errors import PartitionMoving
-from octavo.broker.http.forwarding import OwnerUnreachable, with_owner
+from octavo.broker.errors import OwnerUnreachable, PartitionMoving
+from octavo.broker.http.forwarding import with_owner
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.ledger.client import LedgerClient

@@ -20,7 +20,8 @@ from octavo.bookie.journal.mark import Mark, MarkRefused, Position, read_mark
 from octavo.bookie.ledgers.cookies import CookieRefused
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.node import BookieNode, BookieStartTimeout
-from octavo.bookie.storage import Done, Storage
+from octavo.bookie.storage import Storage
+from octavo.bookie.write.repeats import Done
 from octavo.ledger.rereplication.keeper import CopyKeeper
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import (

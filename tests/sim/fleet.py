@@ -240,7 +240,8 @@ def _left_over(client: LedgerClient | None, served: list[Partition]) -> str:
         needed += 1 + (log is not None and log._writer is not None)
     if len(client._writers) > needed:
         return f"{len(client._writers)} writers for {len(served)} partitions, not {needed}"
-    users = {id(writer._ensemble_writer) for writer in client._writers}
+    writers: list[Any] = list(client._writers)
+    users = {id(writer._ensemble_writer) for writer in writers}
     for bookie in client.bookies._bookies.values():
         strangers = [one for one in bookie._listeners if id(one) not in users]
         if strangers and not client._recoveries:

@@ -204,4 +204,5 @@ class SinkLoad:
 
 
 def _name(written: Written) -> PartitionName:
-    return PartitionName(*written.topic.split("/"), written.partition)
+    namespace, topic = written.topic.split("/")
+    return PartitionName(namespace, topic, written.partition)

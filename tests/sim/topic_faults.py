@@ -8,7 +8,8 @@ from random import Random
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import SESSION_TIMEOUT_MS, Cluster
 from tests.sim.metadata import Cut
-from tests.sim.topic_load import TopicClient, TopicLoad
+from tests.sim.topic_client import TopicClient
+from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_options import TopicOptions
 
 _SESSION_S = SESSION_TIMEOUT_MS / 1000

@@ -19,7 +19,7 @@ from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.timeout(300)  # the first query of a session starts Python workers
 

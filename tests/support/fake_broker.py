@@ -342,7 +342,9 @@ class FakePartition:
                 if message_id == at:
                     return offset
             raise errors.MessageNotFound(f"no message {at} in {self.name}")
-        return {"earliest": self.earliest_offset, "latest": self.next_offset}.get(at, at)
+        ends: dict[Any, Any] = {"earliest": self.earliest_offset, "latest": self.next_offset}
+        found: int = ends.get(at, at)
+        return found
 
     async def subscribe(self, info: SubscriptionInfo) -> FakeSubscription:
         return self.subscriptions.setdefault(info.name, FakeSubscription(self, info))

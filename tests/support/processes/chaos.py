@@ -206,7 +206,8 @@ async def run_round(
             follower = Follower(exclusive, partitions, record)
             async with asyncio.TaskGroup() as group:
                 publishing = [group.create_task(one.run(rate)) for one in publishers]
-                consuming = [group.create_task(one.run()) for one in (*consumers, follower)]
+                consuming = [group.create_task(one.run()) for one in consumers]
+                consuming.append(group.create_task(follower.run()))
                 await trouble(breaker, record)
                 for one in publishers:
                     one.stopping = True

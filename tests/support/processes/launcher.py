@@ -30,9 +30,10 @@ def main() -> int:
     wrap_transactions(armed)
     module.open_store = lambda *given, **named: FailStore(open_store(*given, **named), armed)
     if hasattr(module, "RealDisk"):
-        open_index: Any = octavo.bookie.startup.opening.RocksIndex
+        opening: Any = octavo.bookie.startup.opening
+        open_index = opening.RocksIndex
         module.RealDisk = lambda: FailDisk(RealDisk(), armed)
-        octavo.bookie.startup.opening.RocksIndex = lambda path: FailIndex(open_index(path), armed)  # type: ignore[misc,assignment]
+        opening.RocksIndex = lambda path: FailIndex(open_index(path), armed)
     status: int = module.main()
     return status
 

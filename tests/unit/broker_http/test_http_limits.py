@@ -26,9 +26,10 @@ from octavo.broker.http.api.topics import TOPICS_SHOWN_MAX
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.router import PATH_BYTES_MAX
 from octavo.broker.types import ACK_TIMEOUT_MS_MAX, BOOKIES_MAX, PARTITIONS_MAX
+from octavo.protocol.batch import read_header
 from octavo.protocol.limits import LONG_POLL_MS_MAX
 from octavo.protocol.names import NAME_CHARS_MAX
-from octavo.protocol.records import read_header, read_records
+from octavo.protocol.records import read_records
 from tests.support.fake_broker import Running, running, until
 
 ONE = "/v1/topics/public/one"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -622,7 +623,8 @@ async def test_a_client_that_takes_nothing_is_cut_off() -> None:
         _, writer = await asyncio.open_connection(
             "127.0.0.1", int(one.api.url.rpartition(":")[2]), limit=1000
         )
-        writer.transport.pause_reading()
+        reading: Any = writer.transport
+        reading.pause_reading()
         for _ in range(4):  # more than the sockets' buffers hold
             writer.write(
                 b"GET /v1/topics/public/one/messages?max_bytes=8000000 HTTP/1.1\r\nHost: x\r\n"

@@ -67,7 +67,7 @@ class Connection:
             else:
                 self.took.append(data)
                 answer = (self.sink.added, TO, entry_id, entry_id)
-            asyncio.get_running_loop().call_soon(*answer)
+            asyncio.get_running_loop().call_soon(answer[0], *answer[1:])
 
 
 def copying_between(**held: dict[int, bytes]) -> tuple[Copying, dict[str, Connection]]:

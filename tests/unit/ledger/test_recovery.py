@@ -9,10 +9,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from octavo.ledger.actions import WriteBack
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.recover.recovery import _BUSY_PAUSE_S, Recovery
-from octavo.ledger.recover.recovery_state import WriteBack
 from octavo.protocol.codes import (
     BookieIOError,
     Code,

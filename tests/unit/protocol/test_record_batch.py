@@ -18,8 +18,9 @@ from octavo.protocol.batch import (
     split_batches,
     with_base_offset,
 )
+from octavo.protocol.compression import Compression
 from octavo.protocol.limits import BATCH_RECORDS_MAX
-from octavo.protocol.records import Compression, Record, build_batch
+from octavo.protocol.records import Record, build_batch
 
 RECORDS = [Record(b"k", b"value %d" % at, (), 1_000 + at) for at in range(5)]
 BATCH = build_batch(RECORDS, producer_id=77, producer_epoch=3, base_sequence=100)

@@ -227,8 +227,8 @@ class Offloads:
 
     def goes(self, *states: OffloadRecord | None, count: int | None = 3) -> None:
         for old, new in pairwise(states):
-            links = [[PartitionLedger(1, 0, count, offload=one)] for one in (old, new)]
-            self.audit.links_changed(ZERO, *links, "a change")
+            before, after = ([PartitionLedger(1, 0, count, offload=one)] for one in (old, new))
+            self.audit.links_changed(ZERO, before, after, "a change")
 
 
 def test_a_good_offload_is_left_alone(failures: list[str]) -> None:
