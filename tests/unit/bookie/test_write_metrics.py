@@ -25,7 +25,7 @@ def value(metrics: BookieMetrics, name: str, **labels: str) -> float:
 
 def observed(bench: Bench, disk: Disk | None = None) -> BookieMetrics:
     metrics = BookieMetrics()
-    metrics.writing.observe(bench.storage.stats, disk or bench.disk)
+    metrics.writing.observe(bench.storage.write_stats, disk or bench.disk)
     return metrics
 
 
