@@ -23,6 +23,7 @@ from octavo.ledger.context import OpenWriter, Ticking
 from octavo.ledger.errors import (
     BookieUnavailable,
     ClientClosed,
+    LedgerClosed,
     LedgerError,
     LedgerNotFound,
     NotEnoughBookies,
@@ -247,6 +248,19 @@ class LedgerClient:
             await self.records.delete(ledger_id)
         except RecordNotFound as error:
             raise LedgerNotFound(f"no ledger {ledger_id}: never made, or deleted") from error
+
+    async def discard(self, writer: LedgerWriter) -> None:
+        """Throw a ledger away that no record names: nothing more is written, and it is deleted.
+
+        Whoever still waits for an add gets `LedgerClosed`, or `OutcomeUnknown`. Raises nothing: a
+        ledger that cannot be deleted now costs space, not safety, and is told in the log.
+        """
+        ledger_id = writer.ledger_id
+        writer.abandon(LedgerClosed(f"ledger {ledger_id} was discarded by its writer"))
+        try:
+            await self.delete(ledger_id)
+        except OctavoError as error:
+            log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
 
     async def list(self) -> list[int]:
         """All ledger ids, ascending."""

@@ -47,6 +47,11 @@ class OwnershipLost(BrokerError):
         """Our change certainly never took effect, so what it would have named may be deleted."""
 
 
+def was_refused(error: BaseException) -> bool:
+    """Whether a change that ended so certainly never took effect."""
+    return isinstance(error, OwnershipLost) and error.refused
+
+
 class PartitionRecordKeeper:
     """`value` is the record as last read or written, `ledgers` its ledgers; `change` sets both."""
 

@@ -24,13 +24,17 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import PartitionUnavailable
 from octavo.broker.log.ledger_list import Contents, LedgerList
 from octavo.broker.log.reader import LogReader
-from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
+from octavo.broker.log.record import (
+    OwnershipLost,
+    PartitionRecordKeeper,
+    was_refused,
+    with_ledgers,
+)
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.format import State, snapshot
 from octavo.broker.state.log import (
     create_ledger,
     delete_quietly,
-    discard,
     let_go,
     replay,
     write_snapshot,
@@ -147,7 +151,7 @@ class PartitionOpener:
         try:
             await self._publish_record(contents, writer, state_writer, own=own)
         except BaseException as error:
-            if isinstance(error, OwnershipLost) and error.refused:
+            if was_refused(error):
                 self._spawn(self._discard(new, new_state))
             else:  # the record may name them
                 for made in (writer, state_writer):
@@ -264,4 +268,4 @@ class PartitionOpener:
         begun = [one for one in made if one is not None]
         for writer in await asyncio.gather(*begun, return_exceptions=True):
             if not isinstance(writer, BaseException):
-                await discard(self._ledgers, writer)
+                await self._ledgers.discard(writer)

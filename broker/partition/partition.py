@@ -5,7 +5,12 @@ have no gaps; a repeated producer sequence is stored once. Relies on fencing: af
 old owner's ledger takes no more adds. On a crash the next owner recovers the last ledger and
 replays the state ledger; nothing here is needed.
 
-    OPENING → OPEN ⇄ REOPENING (its ledger failed: too few bookies) → CLOSED (lost, or handed over)
+    state       means                                            leaves by
+    OPENING     what its last owner left is being recovered      open, lost, close
+    OPEN        it is served                                     its ledger failed, lost, close
+    REOPENING   its ledger failed (too few bookies): another     opened anew, lost, close
+                one is being begun
+    CLOSED      lost, or handed over                             never
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import structlog
@@ -60,6 +65,13 @@ from octavo.protocol.batch import (
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
+
+NEXT_STATES: Mapping[PartitionState, frozenset[PartitionState]] = {
+    PartitionState.OPENING: frozenset({PartitionState.OPEN, PartitionState.CLOSED}),
+    PartitionState.OPEN: frozenset({PartitionState.REOPENING, PartitionState.CLOSED}),
+    PartitionState.REOPENING: frozenset({PartitionState.OPEN, PartitionState.CLOSED}),
+    PartitionState.CLOSED: frozenset(),
+}
 
 
 class Partition:
@@ -325,7 +337,7 @@ class Partition:
             self.name, self._publisher, self._record, self._context.ledgers, self._settings,
             self._context.clock, self._context.spawn, self._log.renew_tail,
         )  # fmt: skip
-        self.state = PartitionState.OPEN
+        self._enter(PartitionState.OPEN)
         self._log.follow(self._publisher)
         self._subscriptions.wake()
 
@@ -369,7 +381,7 @@ class Partition:
         if isinstance(error, LedgerFenced | OwnershipLost):
             self._lost(error)
         elif self._gone is None:
-            self.state = PartitionState.REOPENING
+            self._enter(PartitionState.REOPENING)
             _log.warning("partition_unavailable", partition=str(self.name), reason=str(error))
             self._reopening = asyncio.create_task(self._reopen(), name=f"reopen {self.name}")
 
@@ -414,8 +426,14 @@ class Partition:
 
     def _stop_serving(self, gone: NotOwner) -> None:
         self._gone = gone
-        self.state = PartitionState.CLOSED
+        self._enter(PartitionState.CLOSED)
+        if self._reopening is not None and self._reopening is not asyncio.current_task():
+            self._reopening.cancel()
         self._subscriptions.close(gone)
+
+    def _enter(self, state: PartitionState) -> None:
+        assert state in NEXT_STATES[self.state], (self.state, state)
+        self.state = state
 
     async def _release(self) -> None:
         """Let go of tasks, memory and ledgers."""
@@ -423,8 +441,6 @@ class Partition:
         if self._publisher is not None:
             self._publisher.fail(self._gone)
         self._maintenance.close()
-        if self._reopening is not None and self._reopening is not asyncio.current_task():
-            self._reopening.cancel()
         if self._rollover is not None:
             await self._rollover.cancel()
         if self._state_log is not None:

@@ -11,8 +11,8 @@ A splice is the same with closed ledgers between the old one and the new, which 
 (bulkload/rules.py); the old one may then be empty, and leaves the list.
 
 A crash after 2 leaves a ledger that no record names (log/leftover.py): nothing in it was answered.
-If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail, the pipeline fails, and the new
-ledger is deleted unless a record may name it.
+If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail or are broken off, the pipeline has
+failed, and the new ledger is discarded unless a record may name it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ import structlog
 from octavo.broker.errors import NotOwner, PartitionUnavailable
 from octavo.broker.log.cache import PartitionTail
 from octavo.broker.log.ledger_list import RolloverPolicy
-from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
+from octavo.broker.log.record import (
+    OwnershipLost,
+    PartitionRecordKeeper,
+    was_refused,
+    with_ledgers,
+)
 from octavo.broker.partition.publisher import OpenSegment, Publisher
-from octavo.broker.state.log import create_ledger, delete_quietly, discard
+from octavo.broker.state.log import create_ledger, delete_quietly
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerFenced
@@ -133,7 +138,7 @@ class Rollover:
             if self._publisher.failed is None:
                 await self._replace(new, insertion)
             else:
-                self._spawn(discard(self._ledgers, new))
+                self._spawn(self._ledgers.discard(new))
         finally:
             self._task = None
         if (failed := self._publisher.failed) is not None:
@@ -159,7 +164,7 @@ class Rollover:
             if self._publisher.failed is None:
                 await self._replace(new, _NOTHING)
             else:
-                self._spawn(discard(self._ledgers, new))
+                self._spawn(self._ledgers.discard(new))
         finally:
             self._task = None
         if self._publisher.failed is None:
@@ -183,15 +188,17 @@ class Rollover:
             await old.writer.close()
             may_be_named = True
             await self._record.change(lambda record: self._joined(record, old, new, insertion))
-        except OctavoError as error:
-            if not may_be_named or (isinstance(error, OwnershipLost) and error.refused):
-                self._spawn(delete_quietly(self._ledgers, new.ledger_id))
-            publisher.fail(error)
-            publisher.let_go()
-            return
-        except Exception as error:  # a bug must not keep the answers back for ever
-            _log.exception("rollover_failed", partition=str(self._name))
-            publisher.fail(PartitionUnavailable(f"{self._name}: its roll-over failed: {error!r}"))
+        except BaseException as error:
+            if not may_be_named or was_refused(error):
+                self._spawn(self._ledgers.discard(new))
+            if not isinstance(error, Exception):
+                raise  # broken off, by whoever has the publisher let go
+            if isinstance(error, OctavoError):
+                publisher.fail(error)
+            else:  # a bug must not keep the answers back for ever
+                _log.exception("rollover_failed", partition=str(self._name))
+                why = f"{self._name}: its roll-over failed: {error!r}"
+                publisher.fail(PartitionUnavailable(why))
             publisher.let_go()
             return
         if publisher.failed is not None:

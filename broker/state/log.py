@@ -20,7 +20,7 @@ import structlog
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import AckOutcomeUnknown, NotOwner, Overloaded, PublishOutcomeUnknown
 from octavo.broker.log.leftover import custom_of
-from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, was_refused
 from octavo.broker.state.format import Op, State, encode
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
@@ -64,15 +64,10 @@ async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
 def let_go(writer: LedgerWriter) -> None:
     """Nothing more is written to this ledger here; if it is open, its recovery closes it.
 
-    Every writer ends so, or closed. Otherwise it would listen to its bookies for ever.
+    Every writer ends so, closed, or discarded (`LedgerClient.discard`) when no record can name its
+    ledger. Otherwise it would listen to its bookies for ever.
     """
     writer.abandon(LedgerClosed(f"ledger {writer.ledger_id} is no longer written here"))
-
-
-async def discard(ledgers: LedgerClient, writer: LedgerWriter) -> None:
-    """Let go of a ledger that no record names, and delete it."""
-    let_go(writer)
-    await delete_quietly(ledgers, writer.ledger_id)
 
 
 async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
@@ -267,17 +262,19 @@ class StateLog:
                 raise _OpenedAnew
             return replace(record, state_ledger=new.ledger_id)
 
+        may_be_named = False
         try:
             self._behind = False
             await write_snapshot(new, self._snapshot())
+            may_be_named = True
             await self._record.change(naming)
-        except _OpenedAnew:
-            await discard(self._ledgers, new)
-            return False
         except BaseException as error:
-            let_go(new)
-            if isinstance(error, OwnershipLost) and error.refused:
-                await delete_quietly(self._ledgers, new.ledger_id)
+            if may_be_named and not isinstance(error, _OpenedAnew) and not was_refused(error):
+                let_go(new)
+            else:  # by a task of the client's: this one may be being broken off
+                self._ledgers.spawn(self._ledgers.discard(new))
+            if isinstance(error, _OpenedAnew):
+                return False
             raise
         self._writer = new
         return True

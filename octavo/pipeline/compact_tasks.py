@@ -138,9 +138,7 @@ async def _copied(work: Work, chunk: int, offsets: list[int]) -> Made:
                     )
             return await copy.close(chunk)
         except BaseException:
-            copy.writer.abandon(LedgerError("the task failed"))
-            with contextlib.suppress(OctavoError, TimeoutError):
-                await cluster.ledgers.delete(copy.writer.ledger_id)
+            await cluster.ledgers.discard(copy.writer)
             raise
 
 

@@ -8,7 +8,6 @@ leaves behind can be told from data. Entries are pipelined; `close` returns when
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -98,9 +97,7 @@ class TaskLedgers:
     async def discard(self) -> None:
         """The task fails, and nobody was told of these ledgers: they may go."""
         for ledger in tuple(self._ledgers.values()):
-            with contextlib.suppress(OctavoError, TimeoutError):
-                ledger.writer.abandon(LedgerError("the task failed"))
-                await self._cluster.ledgers.delete(ledger.writer.ledger_id)
+            await self._cluster.ledgers.discard(ledger.writer)
 
     async def _make(self, target: Target) -> None:
         settings = self._settings.get(target.topic) or await self._cluster.settings(target.topic)

@@ -231,6 +231,10 @@ class _Ledgers:
     async def delete(self, ledger_id: int) -> None:
         self._life.begin("ledgers", "delete", ledger_id)
 
+    async def discard(self, writer: _Writer) -> None:
+        writer.abandon(LedgerClosed(f"ledger {writer.ledger_id}"))
+        await self.delete(writer.ledger_id)
+
 
 def _closed(ledger_id: int, kind: str, found: list[Any]) -> Any:
     if kind == "gone":

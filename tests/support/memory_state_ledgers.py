@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.state.format import State
 from octavo.broker.state.log import StateLog
 from octavo.broker.types import PartitionName, TopicSettings
+from octavo.ledger.errors import LedgerClosed
 from octavo.metadata.topics import PartitionRecord
 
 NAME = PartitionName("default", "orders", 0)
@@ -51,6 +52,7 @@ class MemoryLedgers:
     def __init__(self) -> None:
         self.writers: dict[int, MemoryWriter] = {}
         self.custom: dict[int, dict[str, bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self.may_create = asyncio.Event()
         self.may_create.set()
 
@@ -63,6 +65,16 @@ class MemoryLedgers:
 
     async def delete(self, ledger_id: int) -> None:
         del self.writers[ledger_id]
+
+    async def discard(self, writer: MemoryWriter) -> None:
+        writer.abandon(LedgerClosed("discarded"))
+        await self.delete(writer.ledger_id)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 class MemoryRecord:

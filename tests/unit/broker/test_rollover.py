@@ -17,7 +17,7 @@ from octavo.broker.errors import PublishOutcomeUnknown
 from octavo.broker.log.ledger_list import LedgerList
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.rollover import Rollover
-from octavo.ledger.errors import NotEnoughBookies, OutcomeUnknown
+from octavo.ledger.errors import LedgerClosed, NotEnoughBookies, OutcomeUnknown
 from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
 from octavo.protocol.codes import OctavoError
@@ -68,7 +68,13 @@ class Rolling:
             self.said.append(f"deleted {ledger_id}")
 
         monkeypatch.setattr("octavo.broker.partition.rollover.create_ledger", create)
+
+        async def discard(writer: Writer) -> None:
+            writer.abandon(LedgerClosed("discarded"))
+            self.said.append(f"discarded {writer.ledger_id}")
+
         monkeypatch.setattr("octavo.broker.partition.rollover.delete_quietly", delete)
+        ledgers: Any = SimpleNamespace(discard=discard)
         self.record = Record(self.said)
         settings: Any = lambda: SimpleNamespace(  # noqa: E731
             rollover_bytes=1 << 30, rollover_entries=1 << 30, rollover_age_ms=1 << 40
@@ -76,7 +82,7 @@ class Rolling:
         held: Any = self.record
         unused: Any = None
         self.rollover = Rollover(
-            NAME, self.bench.publisher, held, unused, settings, lambda: 0,
+            NAME, self.bench.publisher, held, ledgers, settings, lambda: 0,
             asyncio.ensure_future, unused,
         )  # fmt: skip
 
@@ -117,22 +123,22 @@ async def test_what_the_old_ledger_cannot_confirm_ends_it_all(
     rolling.old.dones[0](0, OutcomeUnknown(1, 0, NotEnoughBookies("ledger 1", 2, ["b3"])))
     await rolling.task
     await turns()
-    assert rolling.said == ["deleted 2"]
+    assert rolling.said == ["discarded 2"]
     for publish in (before, after):
         with pytest.raises(PublishOutcomeUnknown):
             await publish
 
 
 @pytest.mark.parametrize(
-    ("error", "deleted"),
+    ("error", "discarded"),
     [
         (OwnershipLost("refused", refused=True), True),
         (OwnershipLost("changed elsewhere, and our own write had no answer"), False),
         (MetadataUnavailable("no answer"), False),
     ],
 )
-async def test_a_ledger_that_the_record_may_name_is_not_deleted(
-    error: OctavoError, deleted: bool, monkeypatch: pytest.MonkeyPatch
+async def test_a_ledger_that_the_record_may_name_is_not_discarded(
+    error: OctavoError, discarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rolling = Rolling(monkeypatch)
     rolling.record.error = error
@@ -140,7 +146,7 @@ async def test_a_ledger_that_the_record_may_name_is_not_deleted(
     rolling.old.confirm()
     await rolling.task
     await turns()
-    assert rolling.said == ["closed with 0 unanswered"] + ["deleted 2"] * deleted
+    assert rolling.said == ["closed with 0 unanswered"] + ["discarded 2"] * discarded
     assert (await before).first_offset == 100
     with pytest.raises(PublishOutcomeUnknown):
         await after
