@@ -162,6 +162,7 @@ class Broker:
         await self.ownership.hand_over()
         await self.registry.close()
         self.topics.close()
+        self.transactions.close()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -265,11 +266,11 @@ class Broker:
         self.chores.begin("sweep", "transactions", self._sweep_transactions)
 
     async def _sweep_transactions(self) -> None:
-        known = await self.transactions.all()
-        self.chores.keep_only("transaction", known)
-        for one in known:  # one after the other: there may be many
+        due = await self.transactions.due()
+        self.chores.keep_only("transaction", self.transactions.known)
+        for one in due:  # each by itself: it may wait for a partition that is slow
             work = partial(self.transactions.sweep, one, self._served_here)
-            await self.chores.do("transaction", one, work)
+            self.chores.begin("transaction", one, work)
 
     def _sweep(self) -> None:
         self.chores.begin("sweep", "deletions", self._sweep_deletions)

@@ -9,12 +9,12 @@ synced: what it says is not older than anything that anybody was told before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.metadata.paths import join
-from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound
+from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound, Watch
 from octavo.metadata.topic_records import TopicRecord, decode_record, encode_record
 
 TRANSACTIONS_ROOT = "/octavo/transactions"
@@ -128,3 +128,11 @@ class TransactionStore:
     async def list(self) -> list[str]:
         """All ids, sorted."""
         return await self._store.children(TRANSACTIONS_ROOT)
+
+    def watch(self, transaction: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the record is made, changed or deleted."""
+        return self._store.watch(transaction_path(transaction), on_change)
+
+    def watch_list(self, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after an id came or went."""
+        return self._store.watch_children(TRANSACTIONS_ROOT, on_change)

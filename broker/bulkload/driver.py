@@ -3,12 +3,18 @@
 Any broker may drive any transaction; the rules are in rules.py. Nothing here is kept: after a
 crash the records say all. A commit that returned is visible in every partition; one that raised
 something retryable may be made again, as it stands, until it returns.
+
+Every broker finishes for its own partitions what others have left, so each has to know of every
+batch that is not complete. It has a watch on each record, and reads again what has changed: there
+may be very many, and nearly all of them are complete and rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -27,9 +33,10 @@ from octavo.broker.types import PartitionName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.ledgers import LedgerMetadata
-from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict
+from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from octavo.metadata.topics import TopicStore
 from octavo.metadata.transactions import (
+    ABSENT,
     TransactionPart,
     TransactionRecord,
     TransactionStore,
@@ -67,6 +74,24 @@ class Committed(NamedTuple):
     offsets: dict[PartitionName, int | None]
 
 
+class _Seen:
+    """What was read last of a transaction's record; its watch says when that is out of date."""
+
+    __slots__ = ("changed_ms", "complete", "since_s", "stale", "version", "watch")
+
+    def __init__(self, watch: Callable[[Callable[[], None]], Watch]) -> None:
+        self.stale = self.complete = True
+        self.changed_ms = 0
+        self.version = ABSENT
+        """The one that was not complete, if any was."""
+        self.since_s = 0.0
+        """Since when that one is known here."""
+        self.watch = watch(self._changed)  # before the first reading, so that none is missed
+
+    def _changed(self) -> None:
+        self.stale = True
+
+
 class Transactions:
     """The calls on transactions."""
 
@@ -83,8 +108,11 @@ class Transactions:
         self._checks = Checks(records, ledgers)
         self._clock = clock
         self._deletion_time = deletion_time
-        self._unfinished: dict[str, tuple[int, float]] = {}
-        """By transaction: the version of its record, and since when it is known here."""
+        self._seen: dict[str, _Seen] = {}
+        self._list_watch: Watch | None = None
+        self._list_stale = True
+        self._reads = asyncio.Semaphore(_AT_ONCE)
+        """Of sweeps: after a reconnect all records may have changed."""
 
     async def newest(self, transaction: str) -> TransactionRecord:
         """What its record says; batch -1 when there is none."""
@@ -200,12 +228,71 @@ class Transactions:
                 deleted.append(one.ledger_id)
         return deleted
 
-    async def all(self) -> list[str]:
-        """The ids that are remembered."""
-        found = await self._store.list()
-        known = set(found)
-        self._unfinished = {one: seen for one, seen in self._unfinished.items() if one in known}
-        return found
+    def close(self) -> None:
+        """Nothing is swept here any more."""
+        for transaction in tuple(self._seen):
+            self._forget(transaction)
+        if self._list_watch is not None:
+            self._list_watch.cancel()
+
+    @property
+    def known(self) -> Collection[str]:
+        """The ids that are remembered, as last seen."""
+        return self._seen.keys()
+
+    async def due(self) -> list[str]:
+        """The ids that `sweep` has something to do for: changed, not complete, or old.
+
+        Raises what the metadata store does.
+        """
+        if self._list_watch is None:
+            self._list_watch = self._store.watch_list(self._list_changed)
+        if self._list_stale:
+            self._list_stale = False
+            try:
+                found = await self._store.list()
+            except BaseException:
+                self._list_stale = True
+                raise
+            for gone in self._seen.keys() - set(found):
+                self._forget(gone)
+            for transaction in found:
+                self._watched(transaction)
+        return [
+            transaction
+            for transaction, seen in self._seen.items()
+            if seen.stale or not seen.complete or self._is_old(seen.changed_ms)
+        ]
+
+    def _list_changed(self) -> None:
+        self._list_stale = True
+
+    def _watched(self, transaction: str) -> _Seen:
+        seen = self._seen.get(transaction)
+        if seen is None:
+            seen = self._seen[transaction] = _Seen(partial(self._store.watch, transaction))
+        return seen
+
+    def _forget(self, transaction: str) -> None:
+        seen = self._seen.pop(transaction, None)
+        if seen is not None:
+            seen.watch.cancel()
+
+    def _is_old(self, changed_ms: int) -> bool:
+        # Not by one clock: what is forgotten too early is stored twice when it is repeated.
+        time = self._deletion_time()
+        return time is not None and time.now_ms - changed_ms > KEPT_MS
+
+    async def _read_watched(self, transaction: str, seen: _Seen) -> tuple[TransactionRecord, int]:
+        seen.stale = False
+        try:
+            async with self._reads:
+                record, version = await self._store.read(transaction)
+        except BaseException:
+            seen.stale = True
+            raise
+        seen.complete, seen.changed_ms = record.complete, record.changed_ms
+        return record, version
 
     async def sweep(
         self, transaction: str, local: Callable[[PartitionName], Awaitable[TakesPart | None]]
@@ -214,19 +301,21 @@ class Transactions:
 
         Raises what the metadata store and the partitions do: begin again later.
         """
-        record, version = await self._store.read(transaction)
+        seen = self._watched(transaction)
+        record, version = await self._read_watched(transaction, seen)
+        if version == ABSENT:
+            self._forget(transaction)
+            self._list_stale = True  # it may have been made again since it was looked for
+            return
         if record.complete:
-            self._unfinished.pop(transaction, None)
-            # Not by one clock: what is forgotten too early is stored twice when it is repeated.
-            time = self._deletion_time()
-            if time is not None and time.now_ms - record.changed_ms > KEPT_MS and version >= 0:
-                await self._store.delete(transaction, version)
+            if self._is_old(record.changed_ms):
+                with contextlib.suppress(*_LOST_RACE):  # another broker's sweep, or used again
+                    await self._store.delete(transaction, version)
             return
         now_s = asyncio.get_running_loop().time()
-        known = self._unfinished.get(transaction)
-        if known is None or known[0] != version:
-            known = self._unfinished[transaction] = version, now_s
-        if now_s - known[1] < _SWEEP_AFTER_MS / 1000:
+        if seen.version != version:
+            seen.version, seen.since_s = version, now_s
+        if now_s - seen.since_s < _SWEEP_AFTER_MS / 1000:
             return
         done = True
         for part in record.parts:

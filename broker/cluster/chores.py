@@ -56,14 +56,6 @@ class Chores:
         if piece not in self._under_way and self._may_run(piece):
             self._under_way[piece] = self._spawn(self._do(piece, work))
 
-    async def do(
-        self, chore: str, of: Hashable, work: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        """Do it now, unless it failed a moment ago; an error is no matter of the caller's."""
-        piece = (chore, of)
-        if self._may_run(piece):
-            await self._try(piece, work)
-
     def _may_run(self, piece: tuple[str, Hashable]) -> bool:
         failing = self._failing.get(piece)
         return failing is None or self._loop.time() >= failing.not_before_s
@@ -89,19 +81,13 @@ class Chores:
         self, piece: tuple[str, Hashable], work: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         try:
-            await self._try(piece, work)
-        finally:
-            del self._under_way[piece]
-
-    async def _try(
-        self, piece: tuple[str, Hashable], work: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        try:
             await work()
         except Exception as error:
             self._failed(piece, error)
         else:
             self._failing.pop(piece, None)
+        finally:
+            del self._under_way[piece]
 
     def _failed(self, piece: tuple[str, Hashable], error: Exception) -> None:
         chore, of = piece

@@ -8,7 +8,7 @@ bug.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,13 @@ async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
     loop = asyncio.get_running_loop()
     now_s, tried = 0.0, 0
     monkeypatch.setattr(loop, "time", lambda: now_s)
-    chores = Chores(1_000, loop.create_task)
+    begun: list[asyncio.Task[None]] = []
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        begun.append(loop.create_task(work))
+        return begun[-1]
+
+    chores = Chores(1_000, spawn)
 
     async def fail() -> None:
         nonlocal tried
@@ -88,13 +94,16 @@ async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
 
     with capture_logs() as logs:
         for _ in range(36_000):  # ten hours
-            await chores.do("trim", "p", fail)
+            chores.begin("trim", "p", fail)
+            await asyncio.gather(*begun)
+            begun.clear()
             now_s += 1.0
     assert tried == chores.failures["trim"]
     assert 600 <= tried <= 610, "once a minute"
     assert len(logs) <= 7 + 60, "every ten minutes, once the pauses have grown"
     chores.keep_only("trim", [])
-    await chores.do("trim", "p", fail)
+    chores.begin("trim", "p", fail)
+    await asyncio.gather(*begun)
     assert tried in range(601, 612), "forgotten, so tried at once"
 
 

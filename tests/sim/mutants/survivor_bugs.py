@@ -188,8 +188,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.bulkload.driver:Transactions.sweep",
-                "time.now_ms - record.changed_ms > KEPT_MS",
-                "time.now_ms - record.since_ms > KEPT_MS",
+                "self._is_old(record.changed_ms)",
+                "self._is_old(record.since_ms)",
             ),
         ),
     ),

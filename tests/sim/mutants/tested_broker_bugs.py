@@ -379,4 +379,35 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "unused-state-ledger-kept",
+        "the state ledger whose snapshot failed stays, though no record can name it",
+        """A flag says whether the record may name the new ledger: it begins with the wrong value.
+        One ledger for each failure, until a sweep finds it.""",
+        "P62",
+        "issues/test_half_made_ledgers_stay.py",
+        (
+            Edit(
+                "octavo.broker.state.log:StateLog._renew",
+                "may_be_named = False",
+                "may_be_named = True",
+            ),
+        ),
+    ),
+    TestedBug(
+        "changed-while-it-was-read",
+        "a transaction that changes while its record is read is not read again",
+        """The watch says that a record is out of date, a reading says that it is not: the second is
+        noted when the reading is done, as one would write it at first.""",
+        "X3 (complete means everywhere)",
+        "issues/test_all_transactions_read_again_and_again.py",
+        (
+            Edit(
+                "octavo.broker.bulkload.driver:Transactions._read_watched",
+                "    seen.complete, seen.changed_ms = record.complete, record.changed_ms\n",
+                "    seen.complete, seen.changed_ms = record.complete, record.changed_ms\n"
+                "    seen.stale = False\n",
+            ),
+        ),
+    ),
 )

@@ -7,7 +7,9 @@ repeated batch is stored twice. Random lives of one id, with sweeps in between.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -40,6 +42,10 @@ class Store:
     async def delete(self, _: str, version: int) -> None:
         assert version == self.version
         self.record, self.version = TransactionRecord(), ABSENT
+
+    def watch(self, _: str, on_change: Callable[[], None]) -> Any:
+        """Nothing changes behind the sweeps of this test."""
+        return Mock()
 
     async def list(self) -> list[str]:
         return [ID] * (self.version != ABSENT)
