@@ -14,7 +14,7 @@ import pytest
 from tests.containers.cluster import Cluster, Node, until
 from tests.containers.watchers import Users, users_of
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 def a_writing_bookie(cluster: Cluster) -> Node:

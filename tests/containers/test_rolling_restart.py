@@ -17,7 +17,7 @@ from tests.containers.cluster import SESSION_S, WAIT_S, Cluster, running_cluster
 from tests.containers.images import Images
 from tests.containers.watchers import users_of
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 TAKE_OVER_GOAL_S = SESSION_S + 0.2
 LONG = bool(os.environ.get("CONTAINERS_LONG"))

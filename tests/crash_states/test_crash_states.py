@@ -22,6 +22,8 @@ STATES = {0: 7, 1: 157}
 """By length: another number means that the storage engine touches its disk in another way."""
 STRIDE = 223
 """Of the lives of four operations here; `make crash-states` goes through all of them."""
+SHORT_STRIDE = 11
+"""Of the lives of two operations in `make test`."""
 
 
 @pytest.mark.parametrize("length", [0, 1])
@@ -29,6 +31,11 @@ def test_the_number_of_states_is_known(length: int) -> None:
     assert explore(sequences(length)).states == STATES[length]
 
 
+def test_every_crash_of_some_lives_of_two_operations() -> None:
+    assert explore(list(sequences(2))[::SHORT_STRIDE]).states >= 100
+
+
+@pytest.mark.long
 def test_every_crash_of_every_life_of_two_operations() -> None:
     found = explore(sequences(2))
     assert found.sequences == 1 + len(OPERATIONS) + len(OPERATIONS) ** 2
@@ -37,16 +44,19 @@ def test_every_crash_of_every_life_of_two_operations() -> None:
     assert found.images > 5 * found.states, "the same state is checked once"
 
 
+@pytest.mark.long
 def test_every_crash_of_some_lives_of_four_operations() -> None:
     found = explore([life for life in sequences(4) if len(life) == 4][::STRIDE])
     assert found.states >= 1500
 
 
+@pytest.mark.long
 def test_every_crash_of_lives_with_two_journals() -> None:
     lives = [life for life in sequences(3, WITH_TWO_JOURNALS) if "other" in life]
     assert explore(lives[::7], TWO_JOURNALS).states >= 500
 
 
+@pytest.mark.long
 def test_every_crash_after_every_kill_and_failed_sync() -> None:
     found = explore_kills(sequences(1))
     assert found.states > 1000

@@ -16,6 +16,7 @@ from octavo.bookie.index.index import COVERED_KEY, KEY, IndexedExtent, RocksInde
 from octavo.protocol.codes import BookieIOError
 from tests.fuzz.readers import READERS, Reader
 
+SHORT_EXAMPLES = 150
 EXAMPLES = 2000
 MEASURE_EVERY = 10
 """Of so many examples one, for it takes time to look at memory."""
@@ -65,8 +66,8 @@ def try_it(reader: Reader, data: bytes, *, measured: bool) -> None:
     assert peak <= allowed, f"{peak} bytes for {len(data)}"
 
 
-def _fuzz(reader: Reader) -> None:
-    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
+def _fuzz(reader: Reader, examples: int) -> None:
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
     @given(st.sampled_from(list(reader.valid)), MUTATIONS, st.integers(0, 2 * MEASURE_EVERY - 1))
     def fuzz(data: bytes, mutations: bytes, how: int) -> None:
         data = mutated(data, mutations)
@@ -77,9 +78,12 @@ def _fuzz(reader: Reader) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape")
+@pytest.mark.parametrize(
+    "examples", [SHORT_EXAMPLES, pytest.param(EXAMPLES, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_of_mutated_bytes(name: str) -> None:
-    _fuzz(READERS[name])
+def test_a_reader_of_mutated_bytes(name: str, examples: int) -> None:
+    _fuzz(READERS[name], examples)
 
 
 @pytest.mark.parametrize("name", READERS)

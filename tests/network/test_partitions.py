@@ -18,7 +18,7 @@ from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled, find_class_p
 from tests.network.hosts import NoNamespaces, check_namespaces
 from tests.support.processes.standalone import environment
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = (
     "bookie:roll-over",

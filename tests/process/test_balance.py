@@ -21,6 +21,8 @@ import pytest
 from octavo import AsyncClient
 from tests.support.processes.standalone import Standalone, standalone, until
 
+pytestmark = pytest.mark.long
+
 TOPICS = 20
 PARTITIONS = 32
 BALANCE_AFTER_MS = 1_500

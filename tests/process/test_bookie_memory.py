@@ -18,6 +18,8 @@ import pytest
 from tests.support.processes.standalone import environment
 from tests.support.raw_bookie import RawClient, adds_of, entry_of
 
+pytestmark = pytest.mark.long
+
 MIB = 1024 * 1024
 CONNECTIONS = 4
 ROUNDS = 8

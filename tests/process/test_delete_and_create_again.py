@@ -21,6 +21,7 @@ TOPICS = 5
 MESSAGES = 10
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60 + 6 * ROUNDS)
 def test_nothing_is_lost_and_nothing_old_is_seen(tmp_path: Path) -> None:
     with standalone(tmp_path / "data", "--session-timeout-ms", "2000") as one:

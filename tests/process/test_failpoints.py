@@ -85,6 +85,7 @@ class Bookie:
         return found == expected
 
 
+@pytest.mark.long
 async def test_every_step_of_a_first_start(tmp_path: Path) -> None:
     """However far it came, the next start makes a bookie of it that serves."""
     for number, name in enumerate(FIRST_START_FAILPOINTS):
@@ -105,6 +106,7 @@ async def test_every_step_of_a_first_start(tmp_path: Path) -> None:
         assert name in hits(bookie.folder / "failpoints")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "second"),
     [

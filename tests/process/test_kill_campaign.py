@@ -13,6 +13,8 @@ import pytest
 
 from tests.process.campaign import run_campaign, shown
 
+pytestmark = pytest.mark.long
+
 CYCLES = int(os.environ.get("KILL_CYCLES", "24"))
 SEED = int(os.environ.get("KILL_SEED") or random.SystemRandom().getrandbits(32))
 

@@ -91,6 +91,7 @@ async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
         one.clean_up()
 
 
+@pytest.mark.long
 def test_a_bookie_dies_for_good(tmp_path: Path) -> None:
     """With three bookies and an ack quorum of two, publishing and reading go on."""
     with standalone(tmp_path / "data", "--no-restart") as one:
@@ -108,6 +109,7 @@ def test_a_bookie_dies_for_good(tmp_path: Path) -> None:
         assert member.restarts == 0
 
 
+@pytest.mark.long
 def test_the_supervisor_alone_is_killed(tmp_path: Path) -> None:
     """Its children notice and stop; a new one on the same folder waits for them and goes on."""
     one = Standalone(tmp_path / "data")

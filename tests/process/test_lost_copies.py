@@ -10,6 +10,8 @@ import pytest
 from octavo import Client
 from tests.support.processes.standalone import Standalone, standalone, until
 
+pytestmark = pytest.mark.long
+
 TOPIC = "copies"
 QUICK = (
     "--session-timeout-ms=2000",

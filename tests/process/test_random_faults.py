@@ -31,6 +31,7 @@ async def test_promises_hold_under_random_faults(tmp_path: Path, seed: int) -> N
 
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS), ids=ROUND_IDS)
 async def test_they_hold_over_zookeeper_too(
     tmp_path: Path, seed: int, zookeeper: ZooKeeperServer

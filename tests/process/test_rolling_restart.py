@@ -18,6 +18,8 @@ from tests.support.processes.kills import LaunchedSupervisor
 from tests.support.processes.users import Record
 from tests.support.processes.waiting import everybody_registered, more_acked
 
+pytestmark = pytest.mark.long
+
 ACK_S_MAX = 10.0
 """No message waits longer for its ack, on a machine that is busy with other tests."""
 

@@ -39,6 +39,7 @@ async def check(folder: Path, url: str, trouble: Callable[[Breaker, Record], obj
     assert outcome.record.acked == outcome.record.sent > 100
 
 
+@pytest.mark.long
 async def test_kill_9_of_a_bookie_and_of_the_owner(
     tmp_path: Path, zookeeper: ZooKeeperServer
 ) -> None:
@@ -85,6 +86,7 @@ def start(run: Callable[[], ZooKeeperServer]) -> ZooKeeperServer:
         pytest.skip(str(error))
 
 
+@pytest.mark.long
 async def test_zookeeper_silent_for_less_than_a_session(tmp_path: Path, own: Own) -> None:
     """Nobody notices: publishing to open ledgers goes on, and every session survives."""
     server = start(own[1])
@@ -106,6 +108,7 @@ async def test_zookeeper_silent_for_less_than_a_session(tmp_path: Path, own: Own
     await check(tmp_path / "data", server.new_url(), trouble)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 async def test_zookeeper_away_for_longer_than_every_session(
     tmp_path: Path, own: Own, how: str
@@ -173,6 +176,7 @@ def test_standalone_by_one_command(tmp_path: Path, zookeeper: ZooKeeperServer) -
         assert "Traceback" not in said
 
 
+@pytest.mark.long
 def test_single_processes_by_command(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     """`octavo bookie` and `octavo broker`, each by hand, as the README tells it."""
     url = zookeeper.new_url()

@@ -28,6 +28,7 @@ STRIDE = 11
 """Of flipped bits here; `python -m tests.single_fault` flips one in each byte."""
 
 
+@pytest.mark.long
 def test_no_single_fault_makes_a_bookie_lie() -> None:
     ends: Counter[str] = Counter()
     for number, case in enumerate(cases()):
@@ -45,6 +46,7 @@ def test_no_single_fault_makes_a_bookie_lie() -> None:
     assert ends["cut as a torn tail"] < ends.total() / 10
 
 
+@pytest.mark.long
 def test_a_lost_mark_is_made_up_for_wherever_a_checkpoint_was_cut_short() -> None:
     ends: Counter[str] = Counter()
     for case in cut_short():

@@ -34,7 +34,7 @@ from tests.support.spark_place import reader_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 DAY_MS = 24 * 3_600_000
 Message = tuple[int, int, bytes | None, bytes | None]
 """Partition, offset, key, value."""

@@ -24,6 +24,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     return expected(folder)
 
 
+@pytest.mark.long
 def test_all_checks_pass(
     spark: SparkSession, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

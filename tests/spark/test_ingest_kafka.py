@@ -27,7 +27,7 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 AT = datetime(2024, 5, 1, tzinfo=UTC)
 KAFKAS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, "

@@ -10,7 +10,10 @@ import pytest
 
 from tests.spark.kills import run_campaign
 
-pytestmark = pytest.mark.timeout(1200)  # three lives of a JVM, on a machine that may be busy
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1200),  # three lives of a JVM, on a machine that may be busy
+]
 
 
 def test_a_killed_query_goes_on_with_each_row_once(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from tests.support.broker_cluster import TOPIC, owned, until, values
 from tests.support.processes.standalone import environment
 from tests.support.spark_place import WHOLE, Place, running_place, values_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 COPY = OffloadPolicy(grace_ms=0, forget_ms=0)
 DROP = OffloadPolicy(grace_ms=0, forget_ms=0, drop_lag_ms=0)
 NAME = ("public", "flights", 0)

@@ -22,7 +22,7 @@ from tests.support.spark_place import reader_of, values_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 TOPIC = "public/cold"
 
 

@@ -26,6 +26,7 @@ from tests.support.processes.standalone import until
 from tests.support.published import known_end
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17"),
 ]

@@ -25,7 +25,7 @@ from octavo.protocol.records import partition_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
 Job = Callable[[Callable[[Run], Outcome]], dict[str, Any]]
 START_MS = 1_700_000_000_000
 

@@ -138,6 +138,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         open_store("zk://127.0.0.1:1/x", credentials_file=str(tmp_path / "absent"))
 
 
+@pytest.mark.long
 def test_a_cluster_with_credentials(
     tmp_path: Path,
     zookeeper: ZooKeeperServer,
@@ -176,6 +177,7 @@ def with_credentials(path: Path) -> Callable[[], dict[str, str]]:
     return lambda: {**environment(), VARIABLE: str(path)}
 
 
+@pytest.mark.long
 def test_a_bookie_with_the_setting_and_one_without(
     tmp_path: Path, zookeeper: ZooKeeperServer, credentials: Path
 ) -> None:
