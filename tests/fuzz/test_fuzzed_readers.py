@@ -135,4 +135,4 @@ def test_what_a_reader_must_not_do_is_found() -> None:
     for read in (explodes, swells):
         reader = Reader([b"12345678"], read, (ValueError,))
         with pytest.raises((IndexError, AssertionError)):
-            _fuzz(reader)
+            _fuzz(reader, EXAMPLES)
