@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
+from aiohttp import web
+
+from octavo.broker.http.call import Call
 from octavo.broker.http.problems import PROBLEM_TYPE
 from octavo.broker.http.router import Answer, Content, Parameter, Route
 from octavo.broker.http.schemas import SCHEMAS, ref
@@ -38,6 +41,11 @@ _REASONS = {
     503: "Moving, or not enough bookies: come back after `Retry-After` seconds",
     504: "Outcome unknown: repeat it with the same producer sequence",
 }
+
+
+async def openapi(call: Call) -> web.StreamResponse:
+    """`GET /openapi.json`: this API, from the table that routes it."""
+    return call.reply(document(call.services.routes))
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
 from octavo.broker.http.api import transactions as api_transactions
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
+from octavo.broker.http.openapi import openapi
 from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
 from octavo.broker.http.schemas import NAME, OFFSET, ref
 
@@ -472,7 +473,7 @@ _CLUSTER = (
         summary="Prometheus text",
         answers=(Answer(200, "Metrics", (Content("text/plain", {"type": "string"}),)),),
     ),
-    _get("/openapi.json", api_cluster.openapi, "openapi", "This API", "Any", "health"),
+    _get("/openapi.json", openapi, "openapi", "This API", "Any", "health"),
     Route(
         method="GET", path="/", handler=api_cluster.status_page, name="status_page", tag="health",
         summary="The cluster on one page",

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
-from octavo.broker.http.api.topics import LetGoAnswer
+from octavo.broker.http.api.answers import LetGo
 from octavo.broker.http.broker_proof import INCARNATION_HEADER, BrokerProof
 from octavo.broker.http.browsers import check_browser
 from octavo.broker.http.call import OWNER_HEADER, Call
@@ -173,7 +173,7 @@ class BrokerServer:
         owner = Owner(peer.broker_id, peer.url, False, incarnation)
         path = f"/v1/topics/{name.namespace}/{name.topic}/let-go?incarnation={incarnation}"
         reply = await self._services.peers.ask(self._broker.broker_id, owner, "POST", path)
-        return msgspec.json.decode(reply.body, type=LetGoAnswer).served
+        return msgspec.json.decode(reply.body, type=LetGo).served
 
     async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, incarnation: str) -> None:
         """Any call that is passed on has it claim what nobody serves; so has one of an older run

@@ -27,7 +27,7 @@ import octavo.spark.commit
 import octavo.spark.orphans
 from octavo.broker.broker import Broker
 from octavo.broker.bulkload.rules import Caller, digest_of
-from octavo.broker.http.api.transactions import AbortBody, BeginBody, CommitBody, _show
+from octavo.broker.http.api.transactions import AbortBody, BeginBody, CommitBody, committed
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName, Published, TopicName
 from octavo.ledger.client import LedgerClient
@@ -210,8 +210,8 @@ class Tools:
                 published=asked.published,
                 caller=Caller(digest, asked.after),
             )
-            shown = _show(transaction, done.record, done.offsets)
-            return {**shown, "complete": True, "repeated": done.repeated}
+            answer: dict[str, Any] = msgspec.to_builtins(committed(transaction, done))
+            return answer
 
         return await _answered(at, work)
 

@@ -2,9 +2,11 @@
 
 `topics`, `subscriptions`, `publish`, `read`, `deliveries` (receive and ack), `transactions` and
 `cluster` are the handlers. `batching` makes batches of a publish request's messages and brings
-them to their owners; `payloads` and `topic_body` read and show JSON.
+them to their owners; `payloads` and `topic_body` read and show JSON, `answers` has the shapes of
+what is said.
 
 Promises: what is wrong is refused with its name before anything is changed. Handlers hold nothing
-between calls, so a crash takes nothing with it. Relies on the rows of `http/routes.py` and the
-shapes of `http/schemas.py`. Others use the handlers through that table alone.
+between calls, so a crash takes nothing with it. Relies on the rows of `http/routes.py`;
+`http/schemas.py` describes what is read and said here. Others use the handlers through that table
+alone.
 """

@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
+from octavo.broker.http.api.answers import Place, StoredBatchAt
 from octavo.broker.http.call import RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.problems import Problem, problem_of
@@ -64,17 +65,13 @@ class Piece:
         self.published: Published | None = None
         self.error: Problem | None = None
 
-    def place(self, index: int) -> dict[str, Any]:
+    def place(self, index: int) -> Place:
         """Where the `index`-th message of this stored piece is."""
         assert self.published is not None
         first, _, ledger_id, entry_id, _, _ = self.published
         if first < 0:
-            return {"partition": self.partition}  # a duplicate too old to be remembered
-        return {
-            "partition": self.partition,
-            "offset": first + index,
-            "id": str(MessageId(ledger_id, entry_id, index)),
-        }
+            return Place(self.partition)  # a duplicate too old to be remembered
+        return Place(self.partition, first + index, str(MessageId(ledger_id, entry_id, index)))
 
 
 class _PartitionQueue:
@@ -349,7 +346,7 @@ class Publishing:
             )
             answer = msgspec.json.decode(reply.body, type=RemoteAnswer)
             for piece, stored in zip(flight, answer.batches, strict=False):
-                self._stored(queue, piece, stored.published())
+                self._stored(queue, piece, _published(stored))
             if len(answer.batches) < len(flight):
                 self._fail_remote(flight[len(answer.batches)], answer)
 
@@ -389,21 +386,6 @@ class Publishing:
             self._has_room.set()
 
 
-class RemoteBatch(msgspec.Struct):
-    """Where one batch of several was stored, as it stands in the answer of a publish."""
-
-    count: int
-    offset: int
-    id: str
-    duplicate: bool = False
-
-    def published(self) -> Published:
-        """As the partition said it."""
-        ledger_id, entry_id, _ = (int(part) for part in self.id.split(":"))
-        last = self.offset + self.count - 1 if self.offset >= 0 else -1
-        return Published(self.offset, last, ledger_id, entry_id, self.count, self.duplicate)
-
-
 class RemoteError(msgspec.Struct):
     """Why a batch was not stored, as it stands in a 207."""
 
@@ -416,8 +398,15 @@ class RemoteError(msgspec.Struct):
 class RemoteAnswer(msgspec.Struct):
     """The answer of a publish with `results=batches`, as far as another broker needs it."""
 
-    batches: list[RemoteBatch] = []
+    batches: list[StoredBatchAt] = []
     errors: list[RemoteError] = []
+
+
+def _published(stored: StoredBatchAt) -> Published:
+    """As the partition said it."""
+    ledger_id, entry_id, _ = (int(part) for part in stored.id.split(":"))
+    last = stored.offset + stored.count - 1 if stored.offset >= 0 else -1
+    return Published(stored.offset, last, ledger_id, entry_id, stored.count, stored.duplicate)
 
 
 def _too_many_results(results_max: int) -> Problem:

@@ -12,13 +12,14 @@ from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.in_use import FORCED_EVERY_S, in_use, user_of
+from octavo.broker.http.api.answers import Ledger, LedgerFragment
 from octavo.broker.http.browsers import PAGE_HEADERS
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
-from octavo.broker.http.openapi import document
 from octavo.broker.http.overview import Seen
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.status_page import page
@@ -90,7 +91,7 @@ async def recover_ledger(call: Call) -> web.StreamResponse:
     ledgers, door = call.services.ledgers, call.services.recoveries
     found = await ledgers.metadata(ledger_id)
     if found.state is LedgerState.CLOSED:
-        return call.reply({**show_ledger(found), "steps": []})
+        return call.reply(show_ledger(found, []))
     user = await user_of(call.services.store, found)
     if user is not None and not is_forced:
         raise in_use(found, user, _WAY_OUT)
@@ -102,30 +103,31 @@ async def recover_ledger(call: Call) -> web.StreamResponse:
         metadata = await ledgers.recover(
             ledger_id, observe=lambda event: steps.append(_show_step(event))
         )
-    return call.reply({**show_ledger(metadata), "steps": steps})
+    return call.reply(show_ledger(metadata, steps))
 
 
-def show_ledger(metadata: LedgerMetadata) -> dict[str, Any]:
-    """A ledger's metadata as JSON. The password never leaves the cluster."""
-    closed = metadata.state.name == "CLOSED"
-    return {
-        "id": metadata.ledger_id,
-        "state": metadata.state.name,
-        "ensemble_size": metadata.ensemble_size,
-        "write_quorum": metadata.write_quorum,
-        "ack_quorum": metadata.ack_quorum,
-        "digest_type": metadata.digest_type.name,
-        "created": metadata.created_ms,
-        "last_entry": metadata.last_entry if closed else None,
-        "length": metadata.length if closed else None,
-        "fragments": [
-            {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
+def show_ledger(
+    metadata: LedgerMetadata, steps: list[dict[str, Any]] | UnsetType = UNSET
+) -> Ledger:
+    """A ledger's metadata, and the steps of its recovery. The password never leaves the cluster."""
+    closed = metadata.state is LedgerState.CLOSED
+    return Ledger(
+        id=metadata.ledger_id,
+        state=metadata.state.name,
+        ensemble_size=metadata.ensemble_size,
+        write_quorum=metadata.write_quorum,
+        ack_quorum=metadata.ack_quorum,
+        digest_type=metadata.digest_type.name,
+        created=metadata.created_ms,
+        last_entry=metadata.last_entry if closed else None,
+        length=metadata.length if closed else None,
+        fragments=[
+            LedgerFragment(fragment.first_entry, list(fragment.bookies))
             for fragment in metadata.fragments
         ],
-        "custom": {
-            name: value.decode("utf-8", "replace") for name, value in metadata.custom.items()
-        },
-    }
+        custom={name: value.decode("utf-8", "replace") for name, value in metadata.custom.items()},
+        steps=steps,
+    )
 
 
 def _show_step(event: RecoveryEvent) -> dict[str, Any]:
@@ -267,11 +269,6 @@ async def metrics(call: Call) -> web.StreamResponse:
         body=generate_latest(call.services.metrics.registry),
         headers={"Content-Type": CONTENT_TYPE_LATEST},
     )
-
-
-async def openapi(call: Call) -> web.StreamResponse:
-    """`GET /openapi.json`: this API, from the table that routes it."""
-    return call.reply(document(call.services.routes))
 
 
 async def status_page(call: Call) -> web.StreamResponse:

@@ -12,17 +12,18 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from octavo.broker.errors import StaleLease
+from octavo.broker.http.api.answers import Acked
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.api.read import Position, answer_type, resolve
-from octavo.broker.http.api.topic_body import time_ms
+from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import JSON, NDJSON, OFFSET_MAX, Call, bad_parameter
 from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem, problem_of
@@ -289,14 +290,17 @@ class NackBody(msgspec.Struct, forbid_unknown_fields=True):
     """One message to give back."""
 
     ack_id: str
-    delay: int | float | str = 0
+    delay: Annotated[int | float | str, Meta(description=TIME)] = 0
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
     """What an ack call carries."""
 
     ack_ids: list[str] = []
-    up_to: int | str | None = None
+    up_to: Annotated[
+        int | str | None,
+        Meta(description="an offset or message id: it and all before it (exclusive only)"),
+    ] = None
     nack: list[NackBody | str] = []
     extend: list[str] = []
 
@@ -346,7 +350,7 @@ async def _acknowledge_all(
     acked = sum(answer["acked"] for answer in answers if isinstance(answer, dict))
     problems = [problem_of(answer) for answer in answers if isinstance(answer, BaseException)]
     if not problems:
-        return call.reply({"acked": acked})
+        return call.reply(Acked(acked))
     worst = max(problems, key=lambda problem: problem.status)
     worst.extra["acked"] = acked + sum(one.extra.get("acked", 0) for one in problems)
     stale = [ack_id for problem in problems for ack_id in problem.extra.get("stale", ())]

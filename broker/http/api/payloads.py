@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from octavo.broker.http.call import parse_time_ms
 from octavo.broker.http.problems import Problem
@@ -37,14 +38,33 @@ TIMESTAMP_MS_MAX = 253_402_300_799_999
 HEADERS_MAX = 1000
 
 
-class MessageIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One message as a publisher writes it."""
+Key = Annotated[str | None, Meta(description="picks the partition")]
+Value = Annotated[
+    Raw,
+    Meta(description="any JSON, stored byte for byte; null is a message without value"),
+]
+ValueText = Annotated[str | None, Meta(description="text, stored as UTF-8")]
+Timestamp = Annotated[
+    int | datetime | None,
+    Meta(description="milliseconds since the epoch, or RFC 3339; now by default"),
+]
+Headers = Annotated[
+    JsonHeaders,
+    Meta(
+        description='text; other bytes as {"base64": …}; a list when a name repeats. '
+        "A list of [name, value] where a name comes again behind another one"
+    ),
+]
 
-    value: Raw | UnsetType = UNSET
-    key: str | None = None
-    timestamp: int | datetime | None = None
-    headers: JsonHeaders | None = None
-    value_text: str | None = None
+
+class MessageIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """One message as a publisher writes it: one value, and what goes with it."""
+
+    value: Value | UnsetType = UNSET
+    key: Key = None
+    timestamp: Timestamp = None
+    headers: Headers | None = None
+    value_text: ValueText = None
     value_base64: bytes | None = None
     key_base64: bytes | None = None
 
@@ -52,24 +72,35 @@ class MessageIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class MessagesIn(msgspec.Struct, forbid_unknown_fields=True):
     """A body with several messages."""
 
-    messages: list[MessageIn]
+    messages: Annotated[list[MessageIn], Meta(extra_json_schema={"minItems": 1})]
+
+
+Stored = Annotated[str, Meta(description="what is stored, exactly")]
+StoredBytes = Annotated[bytes, Meta(description="what is stored, where that is no text")]
+Shown = Annotated[
+    Raw,
+    Meta(
+        description="JSON; null: no value. Its compact form is what is stored, unless value_text "
+        "or value_base64 says it"
+    ),
+]
 
 
 class MessageOut(msgspec.Struct, gc=False):
     """One message as a reader gets it. `timestamp` in milliseconds since the epoch."""
 
-    partition: int
-    offset: int
-    id: str
-    timestamp: int
+    partition: Annotated[int, Meta(ge=0)]
+    offset: Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]
+    id: Annotated[str, Meta(pattern="^[0-9]+:[0-9]+:[0-9]+$")]
+    timestamp: Annotated[int, Meta(description="milliseconds since the epoch")]
     key: str | UnsetType | None = UNSET
     key_base64: bytes | UnsetType = UNSET
-    value: Raw | UnsetType | None = UNSET
-    value_text: str | UnsetType = UNSET
-    value_base64: bytes | UnsetType = UNSET
-    headers: JsonHeaders | UnsetType = UNSET
-    ack_id: str | UnsetType = UNSET
-    delivery_count: int | UnsetType = UNSET
+    value: Shown | UnsetType | None = UNSET
+    value_text: Stored | UnsetType = UNSET
+    value_base64: StoredBytes | UnsetType = UNSET
+    headers: Headers | UnsetType = UNSET
+    ack_id: Annotated[str, Meta(description="of a subscription's delivery")] | UnsetType = UNSET
+    delivery_count: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
 
 
 _line_decoder = msgspec.json.Decoder(MessageIn)

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
+from msgspec import UNSET
 
+from octavo.broker.http.api import answers
 from octavo.broker.http.api.batching import Piece, Producer, Publishing
 from octavo.broker.http.api.payloads import decode_message, decode_messages, raw_record, record_of
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
@@ -412,43 +414,43 @@ def _answer(
         raise error
     summary = summarize(pieces)
     if places is not None:
-        summary["results"] = [_result(piece, index) for piece, index in places]
+        summary.results = [_result(piece, index) for piece, index in places]
     if call.text("results") == "batches" and call.content_type == RECORD_BATCH:
-        summary["batches"] = [_batch(piece) for piece in pieces if piece.published is not None]
+        summary.batches = [_batch(piece) for piece in pieces if piece.published is not None]
     if failed:
-        summary["not_confirmed"] = sum(piece.count for piece in failed)
-        summary["errors"] = _errors(failed)
+        summary.not_confirmed = sum(piece.count for piece in failed)
+        summary.errors = cast(list[answers.PartError], _errors(failed))
         return call.reply(summary, status=207)
-    if summary.get("duplicates") == summary["count"] and "batches" not in summary:
-        last = max(pieces, key=lambda piece: piece.last).place(pieces[-1].count - 1)
-        following = {NEXT_OFFSET_HEADER: str(last["offset"] + 1)} if "offset" in last else {}
+    if summary.duplicates == summary.count and summary.batches is UNSET:
+        last = max(pieces, key=lambda piece: piece.last).place(pieces[-1].count - 1).offset
+        following = {} if last is UNSET else {NEXT_OFFSET_HEADER: str(last + 1)}
         return web.Response(status=204, headers=following)
     return call.reply(summary)
 
 
-def summarize(pieces: list[Piece]) -> dict[str, Any]:
+def summarize(pieces: list[Piece]) -> answers.Published:
     """What was stored: how much, the first and the last of it, and how much in each partition."""
     stored = [piece for piece in pieces if piece.published is not None]
-    found: dict[str, Any] = {"count": sum(piece.count for piece in stored)}
+    found = answers.Published(sum(piece.count for piece in stored))
     if not stored:
         return found
     first = min(stored, key=lambda piece: piece.first)
     last = max(stored, key=lambda piece: piece.last)
-    found["first"] = first.place(0)
-    found["last"] = last.place(last.count - 1)
+    found.first = first.place(0)
+    found.last = last.place(last.count - 1)
     duplicates = sum(p.count for p in stored if p.published is not None and p.published.duplicate)
     if duplicates:
-        found["duplicates"] = duplicates
+        found.duplicates = duplicates
     numbers = sorted({piece.partition for piece in stored})
     if len(numbers) > 1:
-        found["partitions"] = [
+        found.partitions = [
             _share([piece for piece in stored if piece.partition == number]) for number in numbers
         ]
     return found
 
 
 def _errors(failed: list[Piece]) -> list[dict[str, Any]]:
-    """Each reason once for each partition, with how many messages it concerns."""
+    """Each reason once for each partition, with all its members and how many messages it is of."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for piece in failed:
         if piece.error is not None:
@@ -459,37 +461,31 @@ def _errors(failed: list[Piece]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _share(pieces: list[Piece]) -> dict[str, Any]:
-    return {
-        "partition": pieces[0].partition,
-        "count": sum(piece.count for piece in pieces),
-        "first": pieces[0].place(0),
-        "last": pieces[-1].place(pieces[-1].count - 1),
-    }
+def _share(pieces: list[Piece]) -> answers.Share:
+    count = sum(piece.count for piece in pieces)
+    last = pieces[-1].place(pieces[-1].count - 1)
+    return answers.Share(pieces[0].partition, count, pieces[0].place(0), last)
 
 
-def _result(piece: Piece, index: int) -> dict[str, Any]:
+def _result(piece: Piece, index: int) -> answers.Result:
     if piece.published is not None:
-        return {"status": 200, **piece.place(index), "duplicate": piece.published.duplicate}
-    assert piece.error is not None
-    return {
-        "status": piece.error.status,
-        "partition": piece.partition,
-        "code": piece.error.code,
-        "detail": piece.error.detail,
-        "retryable": piece.error.can_retry,
-    }
+        at = piece.place(index)
+        return answers.Result(200, at.partition, at.offset, at.id, piece.published.duplicate)
+    error = piece.error
+    assert error is not None
+    return answers.Result(
+        error.status,
+        piece.partition,
+        code=error.code,
+        detail=error.detail,
+        retryable=error.can_retry,
+    )
 
 
-def _batch(piece: Piece) -> dict[str, Any]:
+def _batch(piece: Piece) -> answers.StoredBatchAt:
     assert piece.published is not None
     first, _, ledger_id, entry_id, _, duplicate = piece.published
-    return {
-        "count": piece.count,
-        "offset": first,
-        "id": f"{ledger_id}:{entry_id}:0",
-        "duplicate": duplicate,
-    }
+    return answers.StoredBatchAt(piece.count, first, f"{ledger_id}:{entry_id}:0", duplicate)
 
 
 def _with_stored(problem: Problem, pieces: list[Piece]) -> Problem:

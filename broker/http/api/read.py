@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from msgspec import Raw
 
+from octavo.broker.http.api.answers import OffsetsOf
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.call import (
     JSON,
@@ -122,16 +124,8 @@ async def _offset(
     number: int, partition: Partition, position: Position, compacted: bool
 ) -> dict[str, Any]:
     offset = await resolve(partition.compacted if compacted else partition, position)
-    return {
-        "offsets": [
-            {
-                "partition": number,
-                "offset": offset,
-                "earliest": partition.earliest_offset,
-                "latest": partition.next_offset,
-            }
-        ]
-    }
+    found = OffsetsOf(number, offset, partition.earliest_offset, partition.next_offset)
+    return {"offsets": [msgspec.to_builtins(found)]}
 
 
 # ---- positions

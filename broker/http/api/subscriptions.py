@@ -7,23 +7,25 @@ a call that reached only some owners is simply repeated.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
 
+from octavo.broker.http.api.answers import Subscription, SubscriptionFigures
 from octavo.broker.http.api.read import position_of, resolve
 from octavo.broker.http.api.topic_body import (
     SubscriptionBody,
     show_subscription_settings,
     subscription_settings,
 )
-from octavo.broker.http.api.topics import each_partition, show_subscription_stats
+from octavo.broker.http.api.topics import each_partition, subscription_figures
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import MessageId, SubscriptionInfo, TopicName
+from octavo.broker.types import MessageId, SubscriptionInfo, SubscriptionStats, TopicName
 
 # ---- create, show, delete
 
@@ -62,7 +64,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _subscribe(partition: Partition, info: SubscriptionInfo) -> dict[str, Any]:
-    return show_subscription_stats((await partition.subscribe(info)).stats())
+    return _plain((await partition.subscribe(info)).stats())
 
 
 async def list_subscriptions(call: Call) -> web.StreamResponse:
@@ -83,7 +85,7 @@ async def get_subscription(call: Call) -> web.StreamResponse:
 
     async def figures(partition: Partition) -> dict[str, Any]:
         stats = (await partition.subscription(name)).stats()
-        return {"partition": partition.name.partition, **show_subscription_stats(stats)}
+        return _plain(stats, partition.name.partition)
 
     if call.partition is not None:
 
@@ -97,12 +99,12 @@ async def get_subscription(call: Call) -> web.StreamResponse:
             for n in range(partitions)
         ]
     )
-    totals = {
-        figure: sum(one.get(figure, 0) for one in found)
-        for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed")
-    }
-    reasons = {"held_back": next((one["held_back"] for one in found if one.get("held_back")), None)}
-    return call.reply({**_show(topic, info), **totals, **reasons, "partitions": found})
+    shown = _show(topic, info)
+    for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed"):
+        setattr(shown, figure, sum(one.get(figure, 0) for one in found))
+    shown.held_back = next((one["held_back"] for one in found if one.get("held_back")), None)
+    shown.partitions = cast(list[SubscriptionFigures], found)  # as their owners said them
+    return call.reply(shown)
 
 
 async def delete_subscription(call: Call) -> web.StreamResponse:
@@ -112,13 +114,17 @@ async def delete_subscription(call: Call) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-def _show(topic: TopicName, info: SubscriptionInfo) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "topic": str(topic),
-        "settings": show_subscription_settings(info.settings),
-        "created": info.created_ms,
-    }
+def _show(topic: TopicName, info: SubscriptionInfo) -> Subscription:
+    settings = show_subscription_settings(info.settings)
+    return Subscription(info.name, str(topic), settings, info.created_ms)
+
+
+def _plain(stats: SubscriptionStats, number: int | UnsetType = UNSET) -> dict[str, Any]:
+    """The figures in partition `number`, as another broker would say them."""
+    figures = subscription_figures(stats)
+    figures.partition = number
+    found: dict[str, Any] = msgspec.to_builtins(figures)
+    return found
 
 
 # ---- seek
@@ -127,7 +133,10 @@ def _show(topic: TopicName, info: SubscriptionInfo) -> dict[str, Any]:
 class SeekBody(msgspec.Struct, forbid_unknown_fields=True):
     """Where to."""
 
-    to: int | str
+    to: Annotated[
+        int | str,
+        Meta(description="earliest, latest, an offset, a message id, or an RFC 3339 time"),
+    ]
 
 
 async def seek(call: Call) -> web.StreamResponse:

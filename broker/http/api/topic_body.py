@@ -10,17 +10,34 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from octavo.broker.http.call import parse_duration_ms
 from octavo.broker.http.problems import Problem
-from octavo.broker.types import SubscriptionSettings, TopicSettings
+from octavo.broker.types import BOOKIES_MAX, PARTITIONS_MAX, SubscriptionSettings, TopicSettings
 
-Time = int | float | str | None
-Size = int | str | None
+TIME = "seconds, or text with a unit: 500ms, 30s, 2m, 4h, 7d"
+Time = Annotated[int | float | str | None, Meta(description=TIME)]
+Size = Annotated[
+    int | str | None, Meta(description="bytes, or text with a unit: 64KiB, 256MiB, 10GB")
+]
+
+
+def _number(least: int, most: int, default: int) -> Meta:
+    """What is said of a number. Whether it fits is looked at later, with the others."""
+    return Meta(extra_json_schema={"minimum": least, "maximum": most, "default": default})
+
+
+def _word(default: str, *others: str) -> Meta:
+    return Meta(extra_json_schema={"enum": [default, *others], "default": default})
+
+
+_DEFAULT = TopicSettings()
+Bookies = Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.ensemble_size)]
+Later = Annotated[Any, Meta(description="not supported yet", extra_json_schema={"type": "null"})]
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
 _UNIT_BYTES = {
@@ -42,32 +59,38 @@ class Rollover(msgspec.Struct, forbid_unknown_fields=True):
 
     time: Time | UnsetType = UNSET
     size: Size | UnsetType = UNSET
-    entries: int | UnsetType = UNSET
+    entries: Annotated[int, Meta(extra_json_schema={"minimum": 0})] | UnsetType = UNSET
 
 
 class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a topic's creation or change."""
 
-    partitions: int | UnsetType = UNSET
-    ensemble_size: int | UnsetType = UNSET
-    write_quorum: int | UnsetType = UNSET
-    ack_quorum: int | UnsetType = UNSET
+    partitions: Annotated[int, _number(1, PARTITIONS_MAX, _DEFAULT.partitions)] | UnsetType = UNSET
+    ensemble_size: Bookies | UnsetType = UNSET
+    write_quorum: Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.write_quorum)] | UnsetType = UNSET
+    ack_quorum: Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.ack_quorum)] | UnsetType = UNSET
     retention: Retention | UnsetType | None = UNSET
     rollover: Rollover | UnsetType = UNSET
-    ttl: Any = UNSET
-    backlog_quota: Any = UNSET
-    compaction: Any = UNSET
+    ttl: Later = UNSET
+    backlog_quota: Later = UNSET
+    compaction: Later = UNSET
+
+
+AckTimeout = Annotated[
+    int | float | str | None,
+    Meta(description=TIME, extra_json_schema={"default": 30, "not": {"type": "null"}}),
+]
 
 
 class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a subscription's creation."""
 
-    type: str | UnsetType = UNSET
-    start: str | UnsetType = UNSET
-    ack_timeout: Time | UnsetType = UNSET
-    max_deliveries: Any = UNSET
-    dead_letter_topic: Any = UNSET
-    retry_backoff: Any = UNSET
+    type: Annotated[str, _word("exclusive", "shared")] | UnsetType = UNSET
+    start: Annotated[str, _word("earliest", "latest")] | UnsetType = UNSET
+    ack_timeout: AckTimeout | UnsetType = UNSET
+    max_deliveries: Later = UNSET
+    dead_letter_topic: Later = UNSET
+    retry_backoff: Later = UNSET
 
 
 def not_supported(what: str) -> Problem:
@@ -178,29 +201,20 @@ def seconds(milliseconds: int | None) -> int | float | None:
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 
-def show_topic_settings(settings: TopicSettings) -> dict[str, Any]:
+def show_topic_settings(settings: TopicSettings) -> TopicBody:
     """The settings in the form in which they can be given."""
-    return {
-        "partitions": settings.partitions,
-        "ensemble_size": settings.ensemble_size,
-        "write_quorum": settings.write_quorum,
-        "ack_quorum": settings.ack_quorum,
-        "retention": {
-            "time": seconds(settings.retention_ms),
-            "size": settings.retention_bytes,
-        },
-        "rollover": {
-            "time": seconds(settings.rollover_age_ms),
-            "size": settings.rollover_bytes,
-            "entries": settings.rollover_entries,
-        },
-    }
+    return TopicBody(
+        settings.partitions,
+        settings.ensemble_size,
+        settings.write_quorum,
+        settings.ack_quorum,
+        Retention(seconds(settings.retention_ms), settings.retention_bytes),
+        Rollover(
+            seconds(settings.rollover_age_ms), settings.rollover_bytes, settings.rollover_entries
+        ),
+    )
 
 
-def show_subscription_settings(settings: SubscriptionSettings) -> dict[str, Any]:
+def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBody:
     """The settings in the form in which they can be given."""
-    return {
-        "type": settings.type,
-        "start": settings.start,
-        "ack_timeout": seconds(settings.ack_timeout_ms),
-    }
+    return SubscriptionBody(settings.type, settings.start, seconds(settings.ack_timeout_ms))

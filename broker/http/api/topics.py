@@ -11,13 +11,14 @@ import asyncio
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
 
 from octavo.broker.errors import TopicChanged, TopicNotFound, TopicReplaced
+from octavo.broker.http.api import answers
 from octavo.broker.http.api.topic_body import TopicBody, show_topic_settings, topic_settings
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
@@ -88,8 +89,8 @@ async def list_topics(call: Call) -> web.StreamResponse:
     begin = bisect_right(listed, after)
     found = listed[begin : begin + limit]
     if len(listed) <= begin + limit:
-        return call.reply({"namespace": name, "topics": found, "next": None})
-    answer = call.reply({"namespace": name, "topics": found, "next": found[-1]})
+        return call.reply(answers.Topics(name, found, None))
+    answer = call.reply(answers.Topics(name, found, found[-1]))
     query = urlencode({"limit": limit, "after": found[-1]})
     answer.headers["Link"] = f'<{call.request.path}?{query}>; rel="next"'
     return answer
@@ -155,15 +156,12 @@ async def get_topic(call: Call) -> web.StreamResponse:
     partitions = await each_partition(
         [_figures(call, name.partition(number)) for number in range(info.settings.partitions)]
     )
-    return call.reply(
-        {
-            **_show(info),
-            "messages": sum(one.get("messages", 0) for one in partitions),
-            "stored_bytes": sum(one.get("stored_bytes", 0) for one in partitions),
-            "backlog": _backlog(partitions),
-            "partitions": partitions,
-        }
-    )
+    shown = _show(info)
+    shown.messages = sum(one.get("messages", 0) for one in partitions)
+    shown.stored_bytes = sum(one.get("stored_bytes", 0) for one in partitions)
+    shown.backlog = _backlog(partitions)
+    shown.partitions = cast(list[answers.PartitionFigures], partitions)  # as their owners said them
+    return call.reply(shown)
 
 
 async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
@@ -181,16 +179,11 @@ async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
         ) from None
 
 
-class LetGoAnswer(msgspec.Struct):
-    """The partitions that were served until now."""
-
-    served: list[int]
-
-
 async def let_go(call: Call) -> web.StreamResponse:
     """`POST /v1/topics/{namespace}/{topic}/let-go`: from the broker that deletes the topic."""
     incarnation = call.text("incarnation")
-    return call.reply({"served": await call.services.broker.let_go(call.topic, incarnation)})
+    served = await call.services.broker.let_go(call.topic, incarnation)
+    return call.reply(answers.LetGo(served))
 
 
 async def get_partition(call: Call) -> web.StreamResponse:
@@ -219,13 +212,9 @@ async def each_partition(
     return found
 
 
-def _show(info: TopicInfo) -> dict[str, Any]:
-    return {
-        "name": str(info.name),
-        "settings": show_topic_settings(info.settings),
-        "created": info.created_ms,
-        "incarnation": info.incarnation,
-    }
+def _show(info: TopicInfo) -> answers.Topic:
+    settings = show_topic_settings(info.settings)
+    return answers.Topic(str(info.name), settings, info.created_ms, info.incarnation)
 
 
 def _backlog(partitions: list[dict[str, Any]]) -> dict[str, int]:
@@ -243,38 +232,39 @@ async def show_partition(partition: Partition) -> dict[str, Any]:
 
 def show_stats(stats: PartitionStats) -> dict[str, Any]:
     """The figures as JSON."""
-    return {
-        "partition": stats.name.partition,
-        "owner": stats.broker_id,
-        "epoch": stats.epoch,
-        "earliest_offset": stats.earliest_offset,
-        "next_offset": stats.next_offset,
-        "messages": stats.next_offset - stats.earliest_offset,
-        "stored_bytes": stats.stored_bytes,
-        "pending_bytes": stats.pending_bytes,
-        "last_add_confirmed": stats.last_add_confirmed,
-        "producers": stats.producers,
-        "ledgers": [{"id": number, "base_offset": base} for number, base in stats.ledgers],
-        "subscriptions": {
-            name: show_subscription_stats(figures) for name, figures in stats.subscriptions.items()
+    shown = answers.PartitionFigures(
+        partition=stats.name.partition,
+        owner=stats.broker_id,
+        epoch=stats.epoch,
+        earliest_offset=stats.earliest_offset,
+        next_offset=stats.next_offset,
+        messages=stats.next_offset - stats.earliest_offset,
+        stored_bytes=stats.stored_bytes,
+        pending_bytes=stats.pending_bytes,
+        last_add_confirmed=stats.last_add_confirmed,
+        producers=stats.producers,
+        ledgers=[answers.PartLedger(number, base) for number, base in stats.ledgers],
+        subscriptions={
+            name: subscription_figures(figures) for name, figures in stats.subscriptions.items()
         },
-    }
+    )
+    found: dict[str, Any] = msgspec.to_builtins(shown)
+    return found
 
 
-def show_subscription_stats(stats: SubscriptionStats) -> dict[str, Any]:
-    """The figures of a subscription in one partition as JSON."""
-    return {
-        "committed_offset": stats.committed_offset,
-        "mark_delete_offset": stats.committed_offset,  # its name in 0.1; goes with 0.3
-        "next_offset": stats.next_offset,
-        "backlog": stats.backlog,
-        "unacked_ranges": stats.unacked_ranges,
-        "leased": stats.leased,
-        "redelivering": stats.redelivering,
-        "delayed": stats.delayed,
-        "held_back": stats.held_back,
-        "consumers": [
-            {"name": one.name, "leased": one.leased, "idle": one.idle_ms / 1000}
-            for one in stats.consumers
+def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigures:
+    """The figures of a subscription in one partition."""
+    return answers.SubscriptionFigures(
+        committed_offset=stats.committed_offset,
+        mark_delete_offset=stats.committed_offset,
+        next_offset=stats.next_offset,
+        backlog=stats.backlog,
+        unacked_ranges=stats.unacked_ranges,
+        leased=stats.leased,
+        redelivering=stats.redelivering,
+        delayed=stats.delayed,
+        held_back=stats.held_back,
+        consumers=[
+            answers.Consumer(one.name, one.leased, one.idle_ms / 1000) for one in stats.consumers
         ],
-    }
+    )

@@ -11,9 +11,16 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import Splice
+from octavo.broker.bulkload.driver import Committed, Splice
 from octavo.broker.bulkload.rules import Caller, digest_of
 from octavo.broker.errors import PartitionNotFound, TopicNotFound, TransactionNotFound
+from octavo.broker.http.api.answers import (
+    Name,
+    Spliced,
+    Transaction,
+    TransactionShare,
+    TransactionTurn,
+)
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
 from octavo.broker.http.forwarding import ask_partition, at_owner
 from octavo.broker.http.problems import Problem
@@ -30,8 +37,15 @@ ABORTED_LEDGERS_MAX = 10_000
 """Ledgers that one call gives up; a writer with more calls again."""
 LEDGERS_MAX = 4_000
 """Ledgers of one part: a partition holds no more that came whole."""
-Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
-After = Annotated[int, msgspec.Meta(ge=-1, le=OFFSET_MAX)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX, extra_json_schema={"format": "int64"})]
+After = Annotated[
+    int,
+    msgspec.Meta(
+        ge=-1,
+        le=OFFSET_MAX,
+        description="the batch before, of a writer whose numbers have gaps or whose id may be new",
+    ),
+]
 Stamp = Annotated[int, msgspec.Meta(ge=-OFFSET_MAX, le=OFFSET_MAX)]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFound}
@@ -43,9 +57,15 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
     id: Number
     messages: Annotated[int, msgspec.Meta(ge=1, le=OFFSET_MAX)]
     bytes: Number
-    first_ms: Stamp
-    last_ms: Stamp
-    disorder_ms: Stamp = -1
+    first_ms: Annotated[Stamp, msgspec.Meta(description="the oldest timestamp in it")]
+    last_ms: Annotated[Stamp, msgspec.Meta(description="the newest")]
+    disorder_ms: Annotated[
+        Stamp,
+        msgspec.Meta(
+            description="no batch's newest timestamp lies further below that of an earlier one; "
+            "-1, the default: not known"
+        ),
+    ] = -1
 
     def ledger(self) -> PrivateLedger:
         """As the record holds it."""
@@ -74,7 +94,9 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     parts: list[PartBody]
-    published: bool = False
+    published: Annotated[bool, msgspec.Meta(description="by the caller, which has begun it")] = (
+        False
+    )
     after: After | None = None
 
 
@@ -83,7 +105,13 @@ class ShareBody(msgspec.Struct, forbid_unknown_fields=True):
 
     topic: str
     partition: PartitionNumber
-    content: Annotated[str, msgspec.Meta(max_length=CONTENT_CHARS_MAX)]
+    content: Annotated[
+        str,
+        msgspec.Meta(
+            max_length=CONTENT_CHARS_MAX,
+            description="the caller's own words; a repeat must say the same",
+        ),
+    ]
 
 
 class BeginBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,7 +130,7 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
 class SpliceBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a splice."""
 
-    transaction: str
+    transaction: Name
     batch: Number
 
 
@@ -112,7 +140,7 @@ async def get_transaction(call: Call) -> web.StreamResponse:
     record = await call.services.broker.transactions.newest(name)
     if record.batch < 0:
         raise TransactionNotFound(f"no batch of transaction {name} was committed")
-    return call.reply(_show(name, record, {}))
+    return call.reply(show(name, record, {}))
 
 
 async def commit(call: Call) -> web.StreamResponse:
@@ -132,8 +160,7 @@ async def commit(call: Call) -> web.StreamResponse:
         published=body.published,
         caller=_caller(call, batch, body.after),
     )
-    shown = _show(name, done.record, done.offsets)
-    return call.reply({**shown, "complete": True, "repeated": done.repeated})
+    return call.reply(committed(name, done))
 
 
 async def begin(call: Call) -> web.StreamResponse:
@@ -148,7 +175,7 @@ async def begin(call: Call) -> web.StreamResponse:
     is_new = await call.services.broker.transactions.begin(
         name, batch, content, _splicing(call), _caller(call, batch, body.after)
     )
-    return call.reply({"transaction": name, "batch": batch, "repeated": not is_new})
+    return call.reply(TransactionTurn(name, batch, repeated=not is_new))
 
 
 def _splicing(call: Call) -> Splice:
@@ -176,7 +203,7 @@ async def abort(call: Call) -> web.StreamResponse:
     deleted = await call.services.broker.transactions.abort(
         name, batch, body.ledgers, _caller(call, batch, None)
     )
-    return call.reply({"ledgers": deleted})
+    return call.reply(AbortBody(deleted))
 
 
 async def splice(call: Call) -> web.StreamResponse:
@@ -187,7 +214,7 @@ async def splice(call: Call) -> web.StreamResponse:
     transaction = checked_name("transaction", body.transaction)
 
     async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply({"offset": await partition.splice(transaction, body.batch)})
+        return call.reply(Spliced(await partition.splice(transaction, body.batch)))
 
     return await at_owner(call, name, here)
 
@@ -219,22 +246,30 @@ def _caller(call: Call, batch: int, after: int | None) -> Caller:
     return Caller(digest_of(token), after)
 
 
-def _show(
+def committed(name: str, done: Committed) -> Transaction:
+    """The answer of a commit: every partition has its part."""
+    shown = show(name, done.record, done.offsets)
+    shown.complete, shown.repeated = True, done.repeated
+    return shown
+
+
+def show(
     name: str, record: TransactionRecord, offsets: dict[PartitionName, int | None]
-) -> dict[str, Any]:
-    return {
-        "transaction": name,
-        "batch": record.batch,
-        "complete": record.complete,
-        "published": record.begun == record.batch >= 0,
-        "parts": [
-            {
-                "topic": f"{part.namespace}/{part.topic}",
-                "partition": part.partition,
-                "messages": sum(one.count for one in part.ledgers),
-                "offset": offsets.get(PartitionName(part.namespace, part.topic, part.partition)),
-                "ledgers": [one.ledger_id for one in part.ledgers],
-            }
+) -> Transaction:
+    """What the record says; `offsets`: where each partition's part begins, as far as is known."""
+    return Transaction(
+        name,
+        record.batch,
+        record.complete,
+        record.begun == record.batch >= 0,
+        [
+            TransactionShare(
+                f"{part.namespace}/{part.topic}",
+                part.partition,
+                sum(one.count for one in part.ledgers),
+                offsets.get(PartitionName(part.namespace, part.topic, part.partition)),
+                [one.ledger_id for one in part.ledgers],
+            )
             for part in record.parts
         ],
-    }
+    )

@@ -1,0 +1,326 @@
+"""The shapes of answers. Handlers say these, and /openapi.json describes them (http/schemas.py).
+
+A member that is `UNSET` is not there. What is said of a number or a text beside its type is for the
+reader alone: nothing here is checked when an answer is written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from octavo.broker.http.api.payloads import MessageOut
+from octavo.broker.http.api.topic_body import SubscriptionBody, TopicBody
+from octavo.protocol.names import NAME_PATTERN, NOT_NAMES
+
+Name = Annotated[
+    str,
+    Meta(extra_json_schema={"pattern": f"^{NAME_PATTERN}$", "not": {"enum": list(NOT_NAMES)}}),
+]
+Count = Annotated[int, Meta(ge=0)]
+Offset = Annotated[int, Meta(ge=0, extra_json_schema={"format": "int64"})]
+IdText = Annotated[str, Meta(pattern="^[0-9]+:[0-9]+:[0-9]+$")]
+Ms = Annotated[int, Meta(description="milliseconds since the epoch")]
+HeldBack = Annotated[
+    str | None, Meta(description="why receive hands nothing out though there are messages")
+]
+Delayed = Annotated[int, Meta(ge=0, description="given back, and waiting for their delay")]
+
+
+class ProblemBody(msgspec.Struct):
+    """RFC 9457; may have further members that its `code` names (docs/http.md)."""
+
+    type: Annotated[str, Meta(extra_json_schema={"format": "uri"})]
+    title: str
+    status: int
+    detail: Annotated[str, Meta(description="the cause, and what would help")]
+    code: Annotated[str, Meta(description="a stable word for programs")]
+    retryable: Annotated[bool, Meta(description="whether the very same call may succeed later")]
+    instance: str | UnsetType = UNSET
+
+
+# ---- topics
+
+
+class Topics(msgspec.Struct):
+    """The topics of a namespace, by name."""
+
+    namespace: Name
+    topics: list[str]
+    next: Annotated[str | None, Meta(description="go on `after` it; null: the end")]
+
+
+class LetGo(msgspec.Struct):
+    """The topic is served here no more."""
+
+    served: Annotated[list[int], Meta(description="of partitions, until now")]
+
+
+class PartLedger(msgspec.Struct):
+    """A ledger of a partition."""
+
+    id: Offset
+    base_offset: Offset
+
+
+class Consumer(msgspec.Struct):
+    """Who receives from a subscription."""
+
+    name: str
+    leased: Count
+    idle: Annotated[float, Meta(description="seconds since it was heard")]
+
+
+class SubscriptionFigures(msgspec.Struct, kw_only=True):
+    """A subscription in one partition."""
+
+    partition: Count | UnsetType = UNSET
+    committed_offset: Annotated[
+        int, Meta(description="the first offset that is not acked: all before it are")
+    ]
+    mark_delete_offset: Annotated[
+        int,
+        Meta(
+            description="committed_offset by its former name, until 0.3",
+            extra_json_schema={"deprecated": True},
+        ),
+    ]
+    next_offset: Offset
+    backlog: Count
+    unacked_ranges: Count
+    leased: Count
+    redelivering: Count
+    delayed: Delayed
+    held_back: HeldBack
+    consumers: list[Consumer]
+
+
+class PartitionFigures(msgspec.Struct):
+    """One partition, as its owner says; or the `problem` of asking it."""
+
+    partition: Count
+    owner: str | UnsetType = UNSET
+    epoch: Count | UnsetType = UNSET
+    earliest_offset: Offset | UnsetType = UNSET
+    next_offset: Offset | UnsetType = UNSET
+    messages: Count | UnsetType = UNSET
+    stored_bytes: Count | UnsetType = UNSET
+    pending_bytes: Count | UnsetType = UNSET
+    last_add_confirmed: int | UnsetType = UNSET
+    producers: Count | UnsetType = UNSET
+    ledgers: list[PartLedger] | UnsetType = UNSET
+    subscriptions: dict[str, SubscriptionFigures] | UnsetType = UNSET
+    problem: ProblemBody | UnsetType = UNSET
+
+
+class Topic(msgspec.Struct):
+    """Settings, and live figures where they are asked for."""
+
+    name: str
+    settings: TopicBody
+    created: Ms
+    incarnation: Annotated[
+        str, Meta(description="tells it from earlier and later topics of the same name")
+    ]
+    messages: Count | UnsetType = UNSET
+    stored_bytes: Count | UnsetType = UNSET
+    backlog: dict[str, Count] | UnsetType = UNSET
+    partitions: list[PartitionFigures] | UnsetType = UNSET
+
+
+# ---- messages
+
+
+class Place(msgspec.Struct):
+    """Where a message is. Of a repeat that is too old to be remembered only the partition."""
+
+    partition: Count
+    offset: Offset | UnsetType = UNSET
+    id: IdText | UnsetType = UNSET
+
+
+class Share(msgspec.Struct):
+    """What one partition has of a request."""
+
+    partition: Count
+    count: Count
+    first: Place
+    last: Place
+
+
+class Result(msgspec.Struct):
+    """What became of one message of a request: its place, or why it has none."""
+
+    status: int
+    partition: Count
+    offset: Offset | UnsetType = UNSET
+    id: IdText | UnsetType = UNSET
+    duplicate: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+    retryable: bool | UnsetType = UNSET
+
+
+class StoredBatchAt(msgspec.Struct):
+    """Where one batch of several was stored."""
+
+    count: Count
+    offset: Annotated[int, Meta(description="-1: stored before, too long ago to be remembered")]
+    id: str
+    duplicate: bool = False
+
+
+class PartError(ProblemBody, kw_only=True):
+    """Why messages of one partition were not stored, and how many."""
+
+    partition: Count
+    count: Count
+
+
+Duplicates = Annotated[int, Meta(ge=0, description="of these, stored by an earlier request")]
+Results = Annotated[list[Result], Meta(description="with results=all: one a message")]
+Batches = Annotated[list[StoredBatchAt], Meta(description="with results=batches")]
+NotConfirmed = Annotated[int, Meta(ge=0, description="in a 207: see errors")]
+Errors = Annotated[list[PartError], Meta(description="in a 207: why, by partition")]
+
+
+class Published(msgspec.Struct):
+    """What a publish stored, and what not."""
+
+    count: Annotated[int, Meta(ge=0, description="messages stored, also those that were already")]
+    first: Place | UnsetType = UNSET
+    last: Place | UnsetType = UNSET
+    duplicates: Duplicates | UnsetType = UNSET
+    partitions: list[Share] | UnsetType = UNSET
+    results: Results | UnsetType = UNSET
+    batches: Batches | UnsetType = UNSET
+    not_confirmed: NotConfirmed | UnsetType = UNSET
+    errors: Errors | UnsetType = UNSET
+
+
+class Messages(msgspec.Struct):
+    """What a read gives."""
+
+    messages: list[MessageOut]
+    next_offset: Offset | UnsetType = UNSET
+
+
+class OffsetsOf(msgspec.Struct):
+    """A place in a partition, and the partition's ends."""
+
+    partition: Count
+    offset: Offset
+    earliest: Offset
+    latest: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="one past the last message",
+            extra_json_schema={"format": "int64"},
+        ),
+    ]
+
+
+class Offsets(msgspec.Struct):
+    """One for each partition."""
+
+    offsets: list[OffsetsOf]
+
+
+# ---- subscriptions
+
+
+class Subscription(msgspec.Struct):
+    """Settings, and live figures where they are asked for."""
+
+    name: str
+    topic: str
+    settings: SubscriptionBody
+    created: Ms
+    backlog: Count | UnsetType = UNSET
+    unacked_ranges: Count | UnsetType = UNSET
+    leased: Count | UnsetType = UNSET
+    redelivering: Count | UnsetType = UNSET
+    delayed: Delayed | UnsetType = UNSET
+    held_back: HeldBack | UnsetType = UNSET
+    partitions: list[SubscriptionFigures] | UnsetType = UNSET
+
+
+class Received(msgspec.Struct):
+    """What a receive gives."""
+
+    messages: list[MessageOut]
+    held_back: Annotated[str, Meta(description="why none is handed out now")] | UnsetType = UNSET
+
+
+class Acked(msgspec.Struct):
+    """How many are done."""
+
+    acked: Count
+
+
+# ---- bulk loads
+
+
+class TransactionShare(msgspec.Struct):
+    """What one partition has of a batch."""
+
+    topic: str
+    partition: Count
+    messages: Count
+    offset: Annotated[int | None, Meta(description="its first one")]
+    ledgers: list[Offset]
+
+
+class Transaction(msgspec.Struct):
+    """The newest committed batch."""
+
+    transaction: str
+    batch: Annotated[int, Meta(description="the newest committed one")]
+    complete: Annotated[bool, Meta(description="every partition has its part")]
+    published: Annotated[bool, Meta(description="by its writer, without ledgers")]
+    parts: list[TransactionShare]
+    repeated: Annotated[bool, Meta(description="this call has added nothing")] | UnsetType = UNSET
+
+
+class TransactionTurn(msgspec.Struct):
+    """Whether the caller is to publish the batch now."""
+
+    transaction: str
+    batch: Count
+    repeated: bool
+
+
+class Spliced(msgspec.Struct):
+    """Where a partition's part of a batch begins; null: it has none, or a later one."""
+
+    offset: int | None
+
+
+# ---- the cluster
+
+
+class LedgerFragment(msgspec.Struct):
+    """Which bookies hold the entries from `first_entry` on."""
+
+    first_entry: Count
+    bookies: list[str]
+
+
+class Ledger(msgspec.Struct):
+    """A ledger's metadata; its password never leaves the cluster."""
+
+    id: Offset
+    state: Annotated[str, Meta(extra_json_schema={"enum": ["OPEN", "IN_RECOVERY", "CLOSED"]})]
+    ensemble_size: Count
+    write_quorum: Count
+    ack_quorum: Count
+    digest_type: str
+    created: int
+    last_entry: int | None
+    length: int | None
+    fragments: list[LedgerFragment]
+    custom: dict[str, str]
+    steps: list[dict[str, Any]] | UnsetType = UNSET
