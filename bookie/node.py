@@ -43,6 +43,7 @@ from octavo.metadata.store import (
     SessionExpired,
     SessionState,
 )
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError, Scope
 
 log = structlog.get_logger()
@@ -340,15 +341,14 @@ class BookieNode:
         while True:
             await self._registration_due.wait()
             self._registration_due.clear()
-            retry_s = _RETRY_FIRST_S
+            pauses = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S, self._rng)
             while True:
                 try:
                     await self._register()
                     break
                 except (MetadataUnavailable, SessionExpired) as error:
                     log.warning("registration_failed", bookie=self.bookie_id, reason=str(error))
-                    await asyncio.sleep(retry_s * (0.5 + self._rng.random()))
-                    retry_s = min(2 * retry_s, _RETRY_MAX_S)
+                    await asyncio.sleep(pauses.next_s())
             log.info("bookie_registered", bookie=self.bookie_id, read_only=self.read_only)
 
     # Disk space

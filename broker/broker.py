@@ -74,7 +74,7 @@ class Broker:
         records = TopicStore(store)
         ownership = Ownership(store)
         self._deletions = Deletions(
-            records, ledgers, ownership, config, self._tell_all, self._spawn
+            records, ledgers, ownership, config, self._tell_all, self._spawn, rng
         )
         self.topics = Topics(records, self._deletions, clock, self._spawn, self._topic_deleted)
         """Namespaces, topics and subscriptions of the cluster."""
@@ -102,6 +102,7 @@ class Broker:
             read_ahead=ReadAheadBudget(config.read_ahead_bytes_max),
             open_batches=self.open_batches,
             clock=clock,
+            rng=rng,
             deletion_time=self.deletion_time,
             subscription_info=lambda name, sub: self.topics.subscription(name.topic_name, sub),
             spawn=self._spawn,

@@ -75,7 +75,7 @@ class LedgerClient:
         self.cluster_password = b""
         """What new ledgers are protected by; known once started."""
         self.records = LedgerStore(store, rng=rng)
-        self.bookies = Bookies(BookieRegistry(store), self.options)
+        self.bookies = Bookies(BookieRegistry(store), self.options, rng)
         self._clock = clock or (lambda: 0)
         self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()

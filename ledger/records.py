@@ -19,6 +19,7 @@ from octavo.metadata.store import (
     SessionExpired,
     VersionConflict,
 )
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import Unauthorized
 
 log = structlog.get_logger()
@@ -50,8 +51,8 @@ async def change_record(
     Raises `LedgerNotFound`, and `MetadataUnavailable` when the store stays away: the change may
     then have taken place or not.
     """
-    pause_s = _PAUSE_S_MIN
-    unsure = False
+    pauses = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX, records.rng)
+    unsure = warned = False
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -66,10 +67,10 @@ async def change_record(
                     unsure = True
                 except (MetadataUnavailable, SessionExpired):
                     unsure = True
-                    if pause_s == _PAUSE_S_MIN:  # once for each change
+                    if not warned:
+                        warned = True
                         log.warning("ledger_change_waits", ledger=metadata.ledger_id)
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                    await asyncio.sleep(pauses.next_s())
     except RecordNotFound as error:
         raise LedgerNotFound(f"ledger {metadata.ledger_id} was deleted") from error
     except TimeoutError as error:
@@ -88,15 +89,14 @@ async def read_record(
     records: LedgerStore, ledger_id: int, timeout_s: float
 ) -> tuple[LedgerMetadata, int]:
     """The record and its version. Raises `LedgerNotFound`, `MetadataUnavailable`."""
-    pause_s = _PAUSE_S_MIN
+    pauses = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX, records.rng)
     try:
         async with asyncio.timeout(timeout_s):
             while True:
                 try:
                     return await records.read(ledger_id)
                 except (MetadataUnavailable, SessionExpired):
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                    await asyncio.sleep(pauses.next_s())
     except RecordNotFound as error:
         raise LedgerNotFound(f"no ledger {ledger_id}: never made, or deleted") from error
     except TimeoutError as error:

@@ -54,7 +54,8 @@ class LedgerStore:
     ) -> None:
         self._store = store
         self._root = root
-        self._rng = rng or random.SystemRandom()
+        self.rng = rng or random.SystemRandom()
+        """Chance of the process that uses it."""
         self._ids = LedgerIds(store, root)
 
     async def initialize(self) -> str:
@@ -63,7 +64,7 @@ class LedgerStore:
         Safe when many processes do it at once. Raises `MetadataUnusable` when the tree is laid out
         in a way that we do not write (flat, or by another ledger manager).
         """
-        instance_id = uuid.UUID(int=self._rng.getrandbits(128), version=4)
+        instance_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         await self._ensure(f"{self._root}/available/readonly", b"")
         await self._ensure(f"{self._root}/INSTANCEID", str(instance_id).encode())
         await self._ensure(f"{self._root}/LAYOUT", _LAYOUT)
@@ -95,7 +96,7 @@ class LedgerStore:
         Raises `RecordExists` when a given id is taken by another ledger, or by ours, which
         somebody recovered before its creator knew that it exists.
         """
-        token = metadata.creator_token or self._rng.randrange(1, 2**63)
+        token = metadata.creator_token or self.rng.randrange(1, 2**63)
         metadata = replace(metadata, creator_token=token)
         if metadata.ledger_id != UNALLOCATED:
             return await self._create(metadata, once=False)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -53,6 +54,7 @@ from octavo.metadata.topics import (
     changes_path,
     owner_path,
 )
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -94,7 +96,9 @@ class Deletions:
         config: BrokerConfig,
         tell_all: TellAll,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        rng: random.Random,
     ) -> None:
+        self._rng = rng
         self._records = records
         self._ledgers = ledgers
         self._ownership = ownership
@@ -109,6 +113,9 @@ class Deletions:
         """`value` is what our claims say."""
         self._value = value
 
+    def _pauses(self) -> Backoff:
+        return Backoff(_PAUSE_S, _PAUSE_S_MAX, self._rng)
+
     @contextlib.asynccontextmanager
     async def alone(self, name: TopicName) -> AsyncIterator[Callable[[], None]]:
         """While entered, no other broker changes or deletes the topic: versions mean what they say.
@@ -121,10 +128,11 @@ class Deletions:
         lock = self._locks.setdefault(name, asyncio.Lock())
         await lock.acquire()
         try:
-            pause_s = _PAUSE_S
-            while not (await self._ownership.claim(path, self._value)).held:
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            pauses = self._pauses()
+            while True:
+                if (await self._ownership.claim(path, self._value)).held:
+                    break
+                await asyncio.sleep(pauses.next_s())
 
             def check() -> None:
                 if not self._ownership.held(path):
@@ -193,7 +201,7 @@ class Deletions:
             await self.finish(name, record.identity)
 
     async def _keep_trying(self, name: TopicName, incarnation: str, job: _Job) -> None:
-        pause_s = _PAUSE_S
+        pauses = self._pauses()
         while True:
             try:
                 await self._delete(name, incarnation, job)
@@ -203,8 +211,7 @@ class Deletions:
                 bug = None if isinstance(error, OctavoError) else error
                 job.waits_for = reason
                 _log.warning("topic_not_deleted", topic=str(name), reason=reason, exc_info=bug)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            await asyncio.sleep(pauses.next_s())
 
     async def _delete(self, name: TopicName, incarnation: str, job: _Job) -> None:
         job.waits_for = "another broker is changing the topic"
@@ -279,11 +286,10 @@ class Deletions:
         self, name: TopicName, incarnation: str, owners: dict[int, bytes], job: _Job
     ) -> None:
         """Step 6."""
-        pause_s = _PAUSE_S
+        pauses = self._pauses()
         while owners := await self._owners(name, owners):
             job.waits_for = f"the owners of its partitions {[*owners][:8]} have not let go yet"
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            await asyncio.sleep(pauses.next_s())
             await self._tell_all(name, incarnation, frozenset(owners.values()))
 
     async def _owners(self, name: TopicName, numbers: Iterable[int]) -> dict[int, bytes]:

@@ -264,7 +264,7 @@ class OwnershipManager:
 
     async def _run(self, name: PartitionName, local: _Local) -> None:
         """Claim, then open, again and again until it is open or turns out to be another's."""
-        delay_ms = self._config.reopen_delay_ms
+        pauses = self._context.reopen_pauses()
         path = owner_path(*name)
         while self._local.get(name) is local:
             try:
@@ -290,8 +290,7 @@ class OwnershipManager:
                 _log.warning(
                     "partition_not_opened", partition=str(name), reason=reason, exc_info=bug
                 )
-            await asyncio.sleep(delay_ms / 1000)
-            delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
+            await asyncio.sleep(pauses.next_s())
 
     def _opened(self, name: PartitionName, local: _Local) -> None:
         if self._local.get(name) is not local:
@@ -425,7 +424,7 @@ class OwnershipManager:
             local.partition.abandon("its ownership record is gone")
 
     async def _reconcile(self) -> None:
-        delay_ms = self._config.reopen_delay_ms
+        pauses = self._context.reopen_pauses()
         try:
             while self._reconcile_again and not self._stopping:
                 self._reconcile_again = False
@@ -436,8 +435,7 @@ class OwnershipManager:
                     _log.warning("topics_not_read", reason=str(error), exc_info=bug)
                     self._reconcile_again = True
                 if self._reconcile_again:
-                    await asyncio.sleep(delay_ms / 1000)
-                    delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
+                    await asyncio.sleep(pauses.next_s())
         finally:
             self._reconciling = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from octavo.broker.types import PartitionName, SubscriptionInfo
 from octavo.ledger.client import LedgerClient
 from octavo.metadata.topics import TopicStore
 from octavo.metadata.transactions import TransactionStore
+from octavo.protocol.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class PartitionContext:
     open_batches: OpenBatches
     clock: Callable[[], int]
     """Of this machine: nothing may be deleted by it."""
+    rng: random.Random
     deletion_time: Callable[[], DeletionTime | None]
     """None: nothing may be deleted by age now."""
     subscription_info: Callable[[PartitionName, str], Awaitable[SubscriptionInfo]]
@@ -37,3 +40,8 @@ class PartitionContext:
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     """Runs in the background; the broker holds the task."""
     transactions: TransactionStore
+
+    def reopen_pauses(self) -> Backoff:
+        """Between attempts to open a partition."""
+        config = self.config
+        return Backoff(config.reopen_delay_ms / 1000, config.reopen_delay_ms_max / 1000, self.rng)

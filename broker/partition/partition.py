@@ -392,7 +392,7 @@ class Partition:
         assert self._rollover is not None
         await self._rollover.cancel()
         failed.let_go()
-        delay_ms = self._config.reopen_delay_ms
+        pauses = self._context.reopen_pauses()
         while self._gone is None:
             try:
                 opened = await self._opener.reopen(failed.stored_producers, failed.confirmed_offset)
@@ -408,8 +408,7 @@ class Partition:
                     reason=str(error),
                     exc_info=bug,
                 )
-                await asyncio.sleep(delay_ms / 1000)
-                delay_ms = min(2 * delay_ms, self._config.reopen_delay_ms_max)
+                await asyncio.sleep(pauses.next_s())
             else:
                 self._begin(opened)
                 self._tell("partition_reopened", opened, started_s)

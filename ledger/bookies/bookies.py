@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.store import MetadataError, Watch
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.extension import Op
 
@@ -192,7 +194,7 @@ class Bookie:
 
     async def _keep_connected(self) -> None:
         """Until a connection stands, or nobody listens."""
-        pause_ms = self._options.reconnect_ms_min
+        pauses = self._pool.pauses()
         told = False
         try:
             while self.connection is None and self._listeners and not self._pool.closed:
@@ -211,8 +213,7 @@ class Bookie:
                         self._tell_down(error)
                         told = True
                     self._pool.refresh()
-                    await asyncio.sleep(pause_ms / 1000)
-                    pause_ms = min(pause_ms * 2, self._options.reconnect_ms_max)
+                    await asyncio.sleep(pauses.next_s())
         finally:
             self._reconnecting = None
             self._pool.let_go(self)
@@ -249,8 +250,11 @@ class Bookie:
 class Bookies:
     """All bookies of the cluster, as this process sees them."""
 
-    def __init__(self, registry: BookieRegistry, options: LedgerOptions) -> None:
+    def __init__(
+        self, registry: BookieRegistry, options: LedgerOptions, rng: random.Random
+    ) -> None:
         self.options = options
+        self._rng = rng
         self.scratch = bytearray(options.scratch_bytes)
         self.closed = False
         self._registry = registry
@@ -288,6 +292,11 @@ class Bookies:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def pauses(self) -> Backoff:
+        """Between attempts to reach a bookie, or to learn who is there."""
+        options = self.options
+        return Backoff(options.reconnect_ms_min / 1000, options.reconnect_ms_max / 1000, self._rng)
 
     def get(self, bookie_id: str, request_class: RequestClass = RequestClass.NORMAL) -> Bookie:
         """The one object for this bookie and request_class."""
@@ -361,7 +370,7 @@ class Bookies:
             self._refreshing = self.spawn(self._refresh())
 
     async def _refresh(self) -> None:
-        pause_ms = self.options.reconnect_ms_min
+        pauses = self.pauses()
         try:
             while self._again:
                 self._again = False
@@ -371,8 +380,7 @@ class Bookies:
                     bug = None if isinstance(error, MetadataError) else error
                     log.warning("bookies_not_read", reason=str(error), exc_info=bug)
                     self._again = True
-                    await asyncio.sleep(pause_ms / 1000)
-                    pause_ms = min(pause_ms * 2, self.options.reconnect_ms_max)
+                    await asyncio.sleep(pauses.next_s())
         finally:
             self._refreshing = None
 

@@ -26,6 +26,7 @@ from octavo.client.errors import (
 )
 from octavo.client.incarnation import Incarnation
 from octavo.client.wire import LOST, HttpWire, Reply, Wire, has_no_address, reason_of
+from octavo.protocol.backoff import Backoff
 
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
@@ -127,7 +128,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         deadline = begun + (self.retry_s if retry_s is None else retry_s)
-        pause_s = PAUSE_S
+        pauses = Backoff(PAUSE_S, PAUSE_S_MAX, self._rng)
         tried: dict[str, str] = {}
         nameless: set[str] = set()
         """Of the brokers, those whose host names lead nowhere."""
@@ -164,13 +165,13 @@ class Transport:
                 self._leave(url)
                 last = type(error)(error.status, error.problem, shown)
                 asked = error.problem.get("retry_after_s")
-                pause_s = max(pause_s, min(float(asked), PAUSE_S_MAX)) if asked else pause_s
-            if loop.time() + pause_s > deadline:
+                if asked:
+                    pauses.at_least(float(asked))
+            if loop.time() + pauses.pause_s > deadline:
                 raise last from None
             if self._on_retry is not None:
                 self._on_retry(last)
-            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+            await asyncio.sleep(pauses.next_s())
 
     async def _once(
         self,

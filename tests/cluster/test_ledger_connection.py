@@ -74,7 +74,7 @@ async def store(tmp_path: Path) -> AsyncIterator[MetadataStore]:
 
 @contextlib.asynccontextmanager
 async def pool_of(store: MetadataStore, **options: float) -> AsyncIterator[Bookies]:
-    pool = Bookies(BookieRegistry(store), LedgerOptions(**options))  # type: ignore[arg-type]
+    pool = Bookies(BookieRegistry(store), LedgerOptions(**options), random.Random(1))  # type: ignore[arg-type]
     await pool.start()
     try:
         yield pool

@@ -57,6 +57,7 @@ def registered(running: RunningBroker) -> dict[str, int]:
         "partitions": len(broker.ownership._local),
         "names": len(broker.ownership._names),
         "releasing": len(broker.ownership._releasing),
+        "claimed once": len(broker.ownership._outstanding),
         "lookups": len(broker.ownership._lookups),
         "claims sent": len(broker.ownership._ownership._sent),
         "topics": len(broker.topics._known),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -155,7 +156,7 @@ class Life:
         config = BrokerConfig()
         return PartitionContext(
             config, _Ledgers(self), _Topics(self), TailCache(1 << 20),  # type: ignore[arg-type]
-            ReadAheadBudget(0), OpenBatches(0), lambda: 0, lambda: None, None,  # type: ignore[arg-type]
+            ReadAheadBudget(0), OpenBatches(0), lambda: 0, Random(1), lambda: None, None,  # type: ignore[arg-type]
             lambda: self.name, spawn,
             TransactionStore(None),  # type: ignore[arg-type]
         )  # fmt: skip
