@@ -17,8 +17,7 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.errors import NotOwner
-from octavo.broker.http.broker_proof import INCARNATION_HEADER, TARGET_HEADER
-from octavo.broker.http.forwarded_headers import restored
+from octavo.broker.http.broker_calls import INCARNATION_HEADER, TARGET_HEADER, restored
 from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import PartitionName, TopicName, checked_name

@@ -2,7 +2,7 @@
 
 `with_owner` is the one loop that waits out a take-over: it asks who the owner is, works here or
 there, and begins again while nothing has been done yet. A call is passed on once at most, to a
-registered broker, with a proof (broker_proof.py): a broker that gets one and is not the owner, by
+registered broker, with a proof (broker_calls.py): a broker that gets one and is not the owner, by
 what stands in the store and not only by what it has heard, says so, and the first broker looks
 again. What was sent and not answered is never sent a second time: that is a 504, outcome unknown,
 and the caller decides.
@@ -27,10 +27,9 @@ from octavo.broker.errors import (
     TopicChanged,
     TopicReplaced,
 )
-from octavo.broker.http.broker_proof import INCARNATION_HEADER, INNER_HEADERS, BrokerProof
+from octavo.broker.http.broker_calls import INCARNATION_HEADER, INNER_HEADERS, BrokerProof, escaped
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.http.forwarded_headers import escaped
 from octavo.broker.http.problems import Problem
 from octavo.broker.metrics import Metrics
 from octavo.broker.partition.partition import Partition

@@ -20,7 +20,7 @@ from aiohttp import web
 from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
 from octavo.broker.http.api.answers import LetGo
-from octavo.broker.http.broker_proof import INCARNATION_HEADER, BrokerProof
+from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
 from octavo.broker.http.browsers import check_browser
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
@@ -75,7 +75,7 @@ class BrokerServer:
         call_key: bytes,
         http: HttpConfig | None = None,
     ) -> None:
-        """`call_key`: of all brokers of the cluster and nobody else, see broker_proof.py."""
+        """`call_key`: of all brokers of the cluster and nobody else, see broker_calls.py."""
         self._broker = broker
         self._config = http or HttpConfig()
         metrics = Metrics(

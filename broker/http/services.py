@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.in_use import RecoveryDoor
 from octavo.broker.http.batch_proofs import BatchProofs
-from octavo.broker.http.broker_proof import BrokerProof
+from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.held_bytes import HeldBytes

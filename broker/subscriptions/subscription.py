@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from octavo.broker.config import BrokerConfig
@@ -21,28 +22,48 @@ from octavo.broker.errors import (
     StaleLease,
     TooManyDelayed,
 )
+from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.state.cursor import Cursor, Range, ranges_of
 from octavo.broker.state.format import Op, ack_op, cursor_op
-from octavo.broker.subscriptions.delivering import DeliveringLog, delivered
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.types import (
     AckId,
     ConsumerStats,
     Delivery,
+    MessageId,
     Nack,
+    PartitionName,
+    StoredBatch,
     SubscriptionInfo,
     SubscriptionStats,
 )
+from octavo.protocol.records import record_bytes
 
 _MESSAGES_MAX = 10_000
 """One receive gives no more, whatever it asks for."""
+_READ_BYTES = 1024 * 1024
+_GIVEN_BYTES_MAX = 4 * 1024 * 1024
+"""Keys, values and headers in one answer, unless one message alone has more: as JSON they may take
+six times as much."""
 _STALE_SHOWN = 10
 _ANSWERS_REMEMBERED = 256
 """Of so many consumers the last dispatched batch is known, should its answer get lost."""
 
 
-class SubscribedLog(DeliveringLog, Protocol):
+class SubscribedLog(Protocol):
     """What a subscription needs of its partition."""
+
+    name: PartitionName
+
+    @property
+    def lease_epoch(self) -> int:
+        """Counts the take-overs, elsewhere in each incarnation of the topic."""
+
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
+        """Batches from the one that contains `offset`."""
+
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
+        """The batch, opened, for as long as the block lasts."""
 
     @property
     def earliest_offset(self) -> int:
@@ -303,7 +324,7 @@ class Subscription:
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery]:
         self._dispatcher.reading(found)
         try:
-            deliveries = await delivered(self._log, found)
+            deliveries = await _delivered(self._log, found)
             if len(deliveries) < len(found.offsets):
                 found = self._shorten(found, len(deliveries))
             self._dispatcher.begin(found, self._now_ms())
@@ -390,3 +411,60 @@ def _number_of(request: str) -> tuple[str, int] | None:
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+async def _delivered(log: SubscribedLog, found: DispatchedBatch) -> list[Delivery]:
+    """The dispatched messages in order: at least one, and as many as there is room for.
+
+    Only what is wanted of a batch is taken apart, and no more than some megabytes go into one
+    answer: a few bytes in a packed batch may unpack to as many messages of any length as a receive
+    may ask for.
+    """
+    offsets = found.offsets
+    deliveries: list[Delivery] = []
+    room = _GIVEN_BYTES_MAX
+    while (at := len(deliveries)) < len(offsets) and room >= 0:
+        wanted = offsets[-1] - offsets[at] + 1
+        batches = await log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
+        for batch in batches:
+            if offsets[len(deliveries)] >= batch.next_offset:
+                continue  # redeliveries lie far apart: only what is wanted is opened
+            room = await _open_and_take(log, found, batch, deliveries, room)
+            if len(deliveries) == len(offsets) or room < 0:
+                break
+    return deliveries
+
+
+async def _open_and_take(
+    log: SubscribedLog,
+    found: DispatchedBatch,
+    batch: StoredBatch,
+    deliveries: list[Delivery],
+    room: int,
+) -> int:
+    """Add the messages that are of this batch; the room that is left."""
+    front, back = f"{log.name.partition}-", f"-{log.lease_epoch}-{found.number}"
+    base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
+    offsets, counts, end = found.offsets, found.counts, batch.next_offset
+    async with log.readable(batch) as records:
+        for at in range(len(deliveries), len(offsets)):
+            offset = offsets[at]
+            if offset >= end:
+                break
+            index = offset - base
+            if not records.holds(index):
+                await records.turn_to(index)
+            record = records[index]
+            room -= record_bytes(record.key, record.value, record.headers)
+            if deliveries and room < 0:
+                break
+            deliveries.append(
+                Delivery(
+                    f"{front}{offset}{back}",
+                    offset,
+                    MessageId(ledger_id, entry_id, index),
+                    record,
+                    counts.get(offset, 1),
+                )
+            )
+    return room

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.broker.http.broker_proof import KEY_USE, BrokerProof
+from octavo.broker.http.broker_calls import KEY_USE, BrokerProof
 from octavo.client.client import AsyncClient
 from octavo.client.transport import BATCH_TYPE
 from octavo.clock import wall_clock_ms

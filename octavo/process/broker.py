@@ -9,7 +9,7 @@ from pathlib import Path
 
 from octavo.broker.broker import Broker
 from octavo.broker.config import BrokerConfig
-from octavo.broker.http.broker_proof import KEY_USE
+from octavo.broker.http.broker_calls import KEY_USE
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.server import BrokerServer
 from octavo.clock import wall_clock_ms

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from octavo.broker.cluster.registry import encode_broker
-from octavo.broker.http.broker_proof import (
+from octavo.broker.http.broker_calls import (
     ESCAPED_HEADER,
     FORWARDED_HEADER,
     KEY_USE,

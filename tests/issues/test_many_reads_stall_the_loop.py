@@ -20,7 +20,7 @@ import pytest
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import read as api_read
 from octavo.broker.log.open_batches import RECORDS_A_TURN, Turns
-from octavo.broker.subscriptions import delivering
+from octavo.broker.subscriptions import subscription
 from octavo.broker.types import Delivery, MessageId, Nack
 from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS
@@ -96,7 +96,7 @@ async def test_nor_do_many_receives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     turns = LoopTurns()
-    for module, name in ((api_deliveries, "message_out"), (delivering, "Delivery")):
+    for module, name in ((api_deliveries, "message_out"), (subscription, "Delivery")):
         monkeypatch.setattr(module, name, turns.counted(getattr(module, name)))
     names = [f"s{number}" for number in range(READERS // 4)]
     async with running_brokers(tmp_path, brokers=1) as cluster:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.http.broker_proof import BrokerProof
+from octavo.broker.http.broker_calls import BrokerProof
 from tests.support.fake_broker import CALL_KEY, running
 
 TOPIC = "/v1/topics/public/one"

@@ -125,7 +125,7 @@ BUGS = (
         _FORGED,
         (
             Edit(
-                "octavo.broker.http.broker_proof:BrokerProof._proof",
+                "octavo.broker.http.broker_calls:BrokerProof._proof",
                 "fields = (method, path, *(",
                 "fields = (path, *(",
             ),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.config import BrokerConfig
-from octavo.broker.http.broker_proof import BrokerProof
+from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.server import BrokerServer, CannotListen
 from octavo.protocol.records import Record, build_batch, partition_for
 from octavo.standalone.ports import free_port

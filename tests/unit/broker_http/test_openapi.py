@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from octavo.broker.errors import PartitionUnavailable
-from octavo.broker.http.broker_proof import BrokerProof
+from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.routes import ROUTES
 from tests.support.fake_broker import CALL_KEY, Running
 
