@@ -176,7 +176,7 @@ class BookieNode:
     def _new_collector(self) -> Collector:
         assert self._cookie is not None
         ledgers = LedgerStore(self._store, rng=self._rng)
-        self.storage.newcomers.ask(ledgers.list)
+        self.storage.control.newcomers.ask(ledgers.list)
         collector = Collector(
             self.config,
             self.storage,
@@ -285,7 +285,7 @@ class BookieNode:
         """Give back whatever is held."""
         self.admin.close()
         self.server.abort()
-        await self.storage.newcomers.close()
+        await self.storage.control.newcomers.close()
         try:
             await self.storage.close()
         except OctavoError as error:

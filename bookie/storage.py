@@ -1,4 +1,7 @@
-"""The storage engine of a bookie: add, read, fence, delete, checkpoint, over the parts beside it.
+"""The storage engine of a bookie: its parts, what starts and ends them, and the way of an add.
+
+Reads are `Storage.reads` (read/path.py); fences, LACs and what is known of a ledger are
+`Storage.control` (ledgers/control.py).
 
 Promises. An add, a fence, an explicit LAC or a deletion that was reported done survives any crash.
 A fence is in line with adds: those queued before it are answered first, later ones are refused.
@@ -15,7 +18,6 @@ flush's, the readers', so that neither waits for another.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -46,7 +48,6 @@ from octavo.bookie.write.checkpoint import Checkpointer
 from octavo.bookie.write.flushing import Flushing
 from octavo.bookie.write.repeats import Done, Repeats, Results
 from octavo.protocol.codes import Code
-from octavo.protocol.entry import INVALID_ENTRY_ID
 
 _OK = Code.OK
 
@@ -63,9 +64,10 @@ class Storage:
     _journals: Journals
     _checkpointer: Checkpointer
     _cold: ColdReads
-    _reading: ReadPath
+    reads: ReadPath
+    """Reads; there once started, as are the next two."""
     repeats: Repeats
-    """Adds of what may be here already. There once started, as is the next."""
+    """Adds of what may be here already."""
     compactor: Compactor
     """Empties and removes entry logs; the collector tells it which."""
 
@@ -100,7 +102,7 @@ class Storage:
         """What reads have found and nobody has taken yet."""
         self._states = LedgerStates()
         self._index: LedgerIndex | None = None
-        self._logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
+        self.logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
         self.limbo = Limbo()
         """Of which ledgers this bookie may have lost something."""
         self.limbo_file = LimboFile(
@@ -108,8 +110,8 @@ class Storage:
         )
         """Where that stands; for who can say that they are whole again."""
         unlisted_max = config.unlisted_ledgers_max
-        self._control = LedgerControl(self._states, self._deleted, self.limbo, unlisted_max)
-        self.newcomers = self._control.newcomers
+        self.control = LedgerControl(self._states, self._deleted, self.limbo, unlisted_max)
+        """Fences, LACs, and what is known of each ledger."""
         self._flushing: Flushing | None = None
         self.damages = DamageRegistry(clock)
         """What is known to be damaged on the disks."""
@@ -129,7 +131,7 @@ class Storage:
     async def start(self) -> None:
         """Open the files and replay the journal. Raises on damage it cannot vouch for."""
         config, blocking = self._config, self._flush_call
-        parts = self._states, self._logs, self._index_opener
+        parts = self._states, self.logs, self._index_opener
         opened = await open_files(config, self._disk, *parts, blocking, self.on_loss)
         self._index = opened.index
         await tell_losses(opened.losses, self.damages, self.on_loss)
@@ -140,7 +142,7 @@ class Storage:
             journals=config.journal_directories,
             executor=self._flush_executor,
             cache=self._cache,
-            logs=self._logs,
+            logs=self.logs,
             index=opened.index,
             states=self._states,
             state_file=opened.state_file,
@@ -149,21 +151,21 @@ class Storage:
         self.compactor = self._new_compactor(opened.index)
         self.scrubber = Scrubber(
             disk=self._disk,
-            logs=self._logs,
+            logs=self.logs,
             index=opened.index,
             damages=self.damages,
             vouched=self._vouched,
             bytes_per_s=config.scrub_bytes_per_s,
             interval_s=config.scrub_interval_ms / 1000,
         )
-        parties = self._control, self._cache, self._checkpointer
+        parties = self.control, self._cache, self._checkpointer
         await replay(opened.journals, *parties, self._flushed, blocking)
         await self._checkpointer.forget_deleted()
         if config.consistency_check_on_start:
             await blocking(
                 check_at_start,
                 self._disk,
-                self._logs,
+                self.logs,
                 opened.index,
                 self._states,
                 self.damages,
@@ -178,10 +180,10 @@ class Storage:
             on_fatal=self._fail,
             stats=self.write_stats,
         )
-        self._control.journal_to(self._journals)
+        self.control.journal_to(self._journals)
         self.repeats = Repeats(
-            self._reading,
-            lambda run: self._control.admission(run, read_only=self.disk_full),
+            self.reads,
+            lambda run: self.control.admission(run, read_only=self.disk_full),
             self._journals,
             self._commit,
             self._update_pressure,
@@ -201,22 +203,22 @@ class Storage:
             self._config,
             executor=self._read_executor,
             index=index,
-            logs=self._logs,
+            logs=self.logs,
             cache=self._read_cache,
             damages=self.damages,
             stats=self.read_stats,
         )
         caches = self._cache, self._read_cache
         lookups = self.read_stats.lookups
-        self._reading = ReadPath(self._control, *caches, self._cold, self.answers, lookups)
+        self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
 
     def _new_compactor(self, index: LedgerIndex) -> Compactor:
         return Compactor(
-            logs=self._logs,
+            logs=self.logs,
             index=index,
             checkpointer=self._checkpointer,
             executor=self._gc_executor,
-            control=self._control,
+            control=self.control,
             damages=self.damages,
             pace=Pace(self._config.gc_bytes_per_s),
             on_fatal=self._fail,
@@ -232,7 +234,7 @@ class Storage:
         if self.scrubber is not None:
             await self.scrubber.stop()
         if self._flushing is not None and await self._flushing.stop():
-            self._control.close()
+            self.control.close()
             await self.repeats.close()
             try:
                 if self._failed is None:
@@ -246,7 +248,7 @@ class Storage:
             if self._index is not None:
                 await self._flush_call(self._index.close)
         finally:
-            await self._flush_call(self._logs.close)
+            await self._flush_call(self.logs.close)
             for executor in self.executors:
                 executor.shutdown(wait=False)
 
@@ -285,7 +287,7 @@ class Storage:
         self, journal: Journal, runs: Sequence[AddBatch], done: Done, lane: Hashable
     ) -> None:
         results: Results = []
-        admit, read_only = self._control.admit, self.disk_full
+        admit, read_only = self.control.admit, self.disk_full
         for run in runs:
             code = admit(run, read_only=read_only)
             if code is None:
@@ -313,7 +315,7 @@ class Storage:
         assert flushing is not None
         if error is None:
             for run, code in results:
-                if code is _OK and self._control.stored(run):
+                if code is _OK and self.control.stored(run):
                     self._cache.active.put(run)
             if journal.short_of_space:
                 flushing.note_full("the journal cannot reserve room ahead")
@@ -331,11 +333,6 @@ class Storage:
     # Pressure
 
     @property
-    def logs(self) -> EntryLogs:
-        """The entry logs, for those who count and look at them."""
-        return self._logs
-
-    @property
     def pending_add_bytes(self) -> int:
         """Bytes admitted and not yet durable."""
         return self._journals.pending_bytes
@@ -345,74 +342,15 @@ class Storage:
         used = journals.pending_bytes + repeats.bytes
         self.pressure.update(used, journals.pending_buffers + repeats.count)
 
-    # Reading
-
-    async def read(self, ledger_id: int, entry_id: int) -> bytes:
-        """The whole entry; −1 asks for the last one.
-
-        Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` when it is uncertain.
-        """
-        if entry_id == INVALID_ENTRY_ID:
-            entry_id = self._control.sure(ledger_id, "has a later entry").last_entry
-        return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
-
-    async def read_many(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int
-    ) -> list[bytes]:
-        """Consecutive entries from `first` on: at least one, then while both bounds hold.
-
-        An entry counts with the four bytes of its length, as it travels in a batch answer. Ends
-        before the first entry that is not there. Raises as `read` for entry `first`.
-        """
-        return await self._reading.read_many(ledger_id, first, count_max, bytes_max)
-
-    def read_now(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int
-    ) -> list[bytes] | None:
-        """As `read_many`, or −1 for the last entry, without waiting; None when that cannot be."""
-        return self._reading.read_now(ledger_id, first, count_max, bytes_max)
-
-    async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
-        return await self._reading.entries(ledger_id)
-
-    async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """The same, denying nothing: in limbo too, and empty for a ledger that is not known."""
-        return await self._reading.held(ledger_id)
+    # Ledgers
 
     def ledgers(self) -> list[int]:
         """The ids of the ledgers this bookie knows, ascending."""
         return self._states.ids()
 
-    # The state of a ledger
-
-    def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
-        """See `LedgerControl.last_add_confirmed`."""
-        return self._control.last_add_confirmed(ledger_id, after)
-
-    def last_entry(self, ledger_id: int) -> int:
-        """The highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
-        return self._control.sure(ledger_id, "had a later entry").last_entry
-
-    def is_fenced(self, ledger_id: int) -> bool:
-        """See `LedgerControl.is_fenced`."""
-        return self._control.is_fenced(ledger_id)
-
-    def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
-        """A future that ends with the LAC once it is above `after`; cancel it to give it up."""
-        return self._control.watch_lac(ledger_id, after)
-
-    async def fence(self, ledger_id: int, key: bytes) -> None:
-        """Refuse ordinary adds from now on; see `LedgerControl.fence`."""
-        await self._control.fence(ledger_id, key)
-
-    async def set_explicit_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
-        """Take a LAC that came alone; durable on return. Raises as `fence`."""
-        await self._control.set_explicit_lac(ledger_id, key, lac)
-
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger: reads say `NoSuchLedger`, adds are refused for ever; durable."""
-        await self._control.delete(ledger_id, self._clock())
+        await self.control.delete(ledger_id, self._clock())
 
     def _deleted(self, ledger_id: int) -> None:
         self._cache.forget(ledger_id)

@@ -155,7 +155,7 @@ class LedgerControl:
         self.deny(ledger_id, what)
         return state
 
-    def last_add_confirmed(self, ledger_id: int, after: int | None) -> int:
+    def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
         """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
 
         In limbo it is told only to who asks whether it is above `after`, when it is.
@@ -164,6 +164,10 @@ class LedgerControl:
         if after is None or lac <= after:
             self.deny(ledger_id, "knew of a later LAC")
         return lac
+
+    def last_entry(self, ledger_id: int) -> int:
+        """The highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
+        return self.sure(ledger_id, "has a later entry").last_entry
 
     def is_fenced(self, ledger_id: int) -> bool:
         """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""

@@ -95,9 +95,9 @@ class ReadPath:
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:
-        """As `read_many` without waiting; None when an entry log has to be read."""
+        """As `read_many`, or −1 for the last entry, without waiting; None when that cannot be."""
         if first == INVALID_ENTRY_ID:
-            first = self._control.sure(ledger_id, "has a later entry").last_entry
+            first = self._control.last_entry(ledger_id)
         self._control.known(ledger_id)
         sought = _Sought(ledger_id, first, count_max, bytes_max)
         # What was found is enough when it is most of what may be given.
@@ -105,10 +105,23 @@ class ReadPath:
             return sought.entries
         return None
 
+    async def read(self, ledger_id: int, entry_id: int) -> bytes:
+        """The whole entry; −1 asks for the last one.
+
+        Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` when it is uncertain.
+        """
+        if entry_id == INVALID_ENTRY_ID:
+            entry_id = self._control.last_entry(ledger_id)
+        return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
+
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes]:
-        """See `Storage.read_many`."""
+        """Consecutive entries from `first` on: at least one, then while both bounds hold.
+
+        An entry counts with the four bytes of its length, as it travels in a batch answer. Ends
+        before the first entry that is not there. Raises as `read` for entry `first`.
+        """
         self._control.known(ledger_id)
         sought = _Sought(ledger_id, first, count_max, bytes_max)
         while first >= 0:
@@ -185,11 +198,11 @@ class ReadPath:
                 room.set_result(None)
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """See `Storage.entries`."""
+        """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
         self._control.sure(ledger_id, "had more entries")
         return await self.held(ledger_id)
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """See `Storage.held`."""
+        """The same, denying nothing: in limbo too, and empty for a ledger that is not known."""
         cached = self._write_cache.intervals(ledger_id)
         return joined(cached + await self._cold.intervals(ledger_id))

@@ -95,7 +95,7 @@ class Requests:
             first = request.start_entry
             count_max, bytes_max = self._batch_bounds(request)
         try:
-            entries = self._storage.read_now(request.ledger_id, first, count_max, bytes_max)
+            entries = self._storage.reads.read_now(request.ledger_id, first, count_max, bytes_max)
         except Exception as error:
             code = self._code_of(error, request, first)
         if entries is None:
@@ -110,7 +110,7 @@ class Requests:
         code = Code.OK
         try:
             await self._fence_if_asked(request)
-            entries = [await self._storage.read(request.ledger_id, request.entry_id)]
+            entries = [await self._storage.reads.read(request.ledger_id, request.entry_id)]
         except Exception as error:
             code = self._code_of(error, request, request.entry_id)
         return self._answer(request, code, entries, since)
@@ -129,7 +129,7 @@ class Requests:
         code = Code.OK
         try:
             await self._fence_if_asked(request)
-            entries = await self._storage.read_many(
+            entries = await self._storage.reads.read_many(
                 request.ledger_id, request.start_entry, *self._batch_bounds(request)
             )
         except Exception as error:
@@ -175,7 +175,7 @@ class Requests:
         try:
             if request.ledger_id < 0:
                 raise BadRequest(f"ledger {request.ledger_id}: ledger ids are not negative")
-            await self._storage.fence(request.ledger_id, request.key)
+            await self._storage.control.fence(request.ledger_id, request.key)
         except OctavoError as error:
             self._metrics.fences.labels(error.name).inc()
             raise
@@ -223,7 +223,7 @@ class Requests:
                 return await self._lac(ledger_id, entry=True)
             case Op.WRITE_LAC:
                 key, lac = bytes_of(body, "key"), int_of(body, "lac")
-                await self._storage.set_explicit_lac(ledger_id, key, lac)
+                await self._storage.control.set_explicit_lac(ledger_id, key, lac)
                 return {}
             case Op.WAIT_LAC:
                 return await self._wait_lac(ledger_id, body)
@@ -231,15 +231,15 @@ class Requests:
                 await self._storage.force(ledger_id)
                 return {}
             case Op.LIST_ENTRIES:
-                return {"runs": [list(run) for run in await self._storage.entries(ledger_id)]}
+                return {"runs": [list(run) for run in await self._storage.reads.entries(ledger_id)]}
             case _:
                 raise ProtocolError(f"{request.op.name} is not a request")
 
     async def _lac(self, ledger_id: int, *, entry: bool) -> dict[str, Any]:
-        answer: dict[str, Any] = {"lac": self._storage.last_add_confirmed(ledger_id)}
+        answer: dict[str, Any] = {"lac": self._storage.control.last_add_confirmed(ledger_id)}
         if entry:
             try:
-                answer["entry"] = await self._storage.read(ledger_id, INVALID_ENTRY_ID)
+                answer["entry"] = await self._storage.reads.read(ledger_id, INVALID_ENTRY_ID)
             except BookieError as error:
                 if error.code is not Code.NO_ENTRY:
                     raise
@@ -248,14 +248,14 @@ class Requests:
     async def _wait_lac(self, ledger_id: int, body: dict[str, Any]) -> dict[str, Any]:
         after = int_of(body, "after")
         timeout_ms = min(int_of(body, "timeout_ms", LONG_POLL_MS_MAX), LONG_POLL_MS_MAX)
-        if self._storage.last_add_confirmed(ledger_id, after) <= after and timeout_ms > 0:
-            await self._park(self._storage.watch_lac(ledger_id, after), timeout_ms)
-        lac = self._storage.last_add_confirmed(ledger_id, after)
+        if self._storage.control.last_add_confirmed(ledger_id, after) <= after and timeout_ms > 0:
+            await self._park(self._storage.control.watch_lac(ledger_id, after), timeout_ms)
+        lac = self._storage.control.last_add_confirmed(ledger_id, after)
         answer: dict[str, Any] = {"lac": lac}
         if lac > after and body.get("entry"):
             # The entry after the one the reader has, so that one round trip serves a tail.
             try:
-                answer["entry"] = await self._storage.read(ledger_id, after + 1)
+                answer["entry"] = await self._storage.reads.read(ledger_id, after + 1)
             except BookieError as error:
                 if error.code not in (Code.NO_ENTRY, Code.UNKNOWN_STATE):
                     raise

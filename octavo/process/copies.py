@@ -63,11 +63,11 @@ class NodeCopies:
 
     async def held(self, ledger_id: int) -> list[Range]:
         """What it holds, ascending, joined."""
-        return await self._storage.held(ledger_id)
+        return await self._storage.reads.held(ledger_id)
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Refuse ordinary adds for ever; durable on return."""
-        await self._storage.fence(ledger_id, key)
+        await self._storage.control.fence(ledger_id, key)
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
         """These ledgers are whole here."""

@@ -60,7 +60,7 @@ async def put(cluster: Cluster, metadata: LedgerMetadata, name: str, data: bytes
 
 
 async def payload_on(cluster: Cluster, metadata: LedgerMetadata, name: str, entry_id: int) -> bytes:
-    data = await cluster.nodes[name].storage.read(metadata.ledger_id, entry_id)
+    data = await cluster.nodes[name].storage.reads.read(metadata.ledger_id, entry_id)
     digest = digest_for(metadata.digest_type, metadata.password)
     return bytes(unpack_entry(digest, metadata.ledger_id, entry_id, data).payload)
 
@@ -86,7 +86,7 @@ async def test_the_others_prove_it_wrong(cluster: Cluster, digest: DigestType) -
     metadata = await written(await cluster.client(9), digest_type=digest)
     await forge(cluster, metadata, "b1", 3, b"forged")
     if digest is DigestType.HMAC:  # a forger does not have the key
-        data = bytearray(await cluster.nodes["b1"].storage.read(metadata.ledger_id, 3))
+        data = bytearray(await cluster.nodes["b1"].storage.reads.read(metadata.ledger_id, 3))
         data[40] ^= 1
         await put(cluster, metadata, "b1", bytes(data))
     comparer = await comparer_of(cluster, "b1")

@@ -58,7 +58,7 @@ async def short_copies(cluster: Cluster, metadata: LedgerMetadata) -> list[tuple
     found = []
     for stretch in stretches(metadata):
         for position, bookie in enumerate(stretch.fragment.bookies):
-            held = await cluster.nodes[bookie].storage.held(metadata.ledger_id)
+            held = await cluster.nodes[bookie].storage.reads.held(metadata.ledger_id)
             gone = missing(quorum_of(metadata), position, stretch.first, stretch.last, held)
             found += [(bookie, run) for run in gone]
     return found
@@ -88,7 +88,7 @@ async def test_a_wiped_bookie_fetches_everything_back_and_its_limbo_ends(
         metadata = await client.metadata(writer.ledger_id)
         assert await short_copies(cluster, metadata) == []
         if "b1" in metadata.fragments[0].bookies:
-            assert node.storage.is_fenced(writer.ledger_id), "the fence may have been lost"
+            assert node.storage.control.is_fenced(writer.ledger_id), "the fence may have been lost"
     assert keeper.status.unfinished == {}
     assert node.storage.limbo.is_over
     async with asyncio.timeout(30):
@@ -132,7 +132,7 @@ async def test_a_bookie_that_was_down_fetches_what_it_missed(cluster: Cluster) -
     assert await short_copies(cluster, metadata) == []
     assert keeper.status.copied_entries == 10
     assert (await client.metadata(writer.ledger_id)) == metadata, "the record was right already"
-    assert await node.storage.held(writer.ledger_id) == [(0, 19)]
+    assert await node.storage.reads.held(writer.ledger_id) == [(0, 19)]
     await keeper.walk()
     assert keeper.status.copied_entries == 10, "nothing is fetched twice"
 
@@ -290,12 +290,12 @@ async def test_a_damaged_copy_is_replaced(cluster: Cluster) -> None:
     asked = await client.request("b1", Op.LIST_ENTRIES, {"ledger": writer.ledger_id})
     assert asked["runs"] == [[0, 9]], "the index knows nothing of it"
     with pytest.raises(BookieIOError):
-        await node.storage.read(writer.ledger_id, 4)
+        await node.storage.reads.read(writer.ledger_id, 4)
     assert node.storage.damages.current()
     keeper = await keeper_of(cluster, "b1")
     await keeper.walk()
     assert keeper.status.copied_entries >= 1
-    assert payload_of(4) in await node.storage.read(writer.ledger_id, 4)
+    assert payload_of(4) in await node.storage.reads.read(writer.ledger_id, 4)
 
 
 async def test_a_bookie_looks_when_it_is_asked_to(cluster: Cluster) -> None:

@@ -111,7 +111,7 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
     await client.close()
     busy = random.Random(1)
     for node in cluster.nodes.values():
-        add, read = node.storage.add, node.storage.read
+        add, read = node.storage.add, node.storage.reads.read
 
         def moody_add(runs, done, lane, add=add) -> None:  # type: ignore[no-untyped-def]
             for run in runs:
@@ -126,8 +126,8 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
             return await read(ledger_id, entry_id)  # type: ignore[no-any-return]
 
         node.storage.add = moody_add  # type: ignore[method-assign]
-        node.storage.read = moody_read  # type: ignore[method-assign]
-        node.storage.read_now = lambda *_: None  # type: ignore[method-assign]
+        node.storage.reads.read = moody_read  # type: ignore[method-assign]
+        node.storage.reads.read_now = lambda *_: None  # type: ignore[method-assign]
     assert (await other.recover(writer.ledger_id)).last_entry == 29
     reader = await other.open(writer.ledger_id)
     for entry_id in range(30):

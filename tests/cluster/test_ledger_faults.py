@@ -97,7 +97,7 @@ async def assert_on_ack_quorum(cluster: Cluster, metadata: LedgerMetadata) -> No
             node = cluster.nodes.get(bookies[position])
             if node is not None:
                 with contextlib.suppress(NoSuchEntry, NoSuchLedger):
-                    await node.storage.read(metadata.ledger_id, entry_id)
+                    await node.storage.reads.read(metadata.ledger_id, entry_id)
                     copies += 1
         assert copies >= metadata.ack_quorum, entry_id
 
@@ -425,7 +425,7 @@ async def test_a_damaged_replica_is_reported_and_another_serves(cluster: Cluster
     await writer.close()
     flipped = "b2"
     storage = cluster.nodes[flipped].storage
-    read, read_many = storage.read, storage.read_many
+    read, read_many = storage.reads.read, storage.reads.read_many
 
     def flip(data: bytes) -> bytes:
         return data[:-1] + bytes([data[-1] ^ 1])
@@ -437,9 +437,9 @@ async def test_a_damaged_replica_is_reported_and_another_serves(cluster: Cluster
         entries = await read_many(*args)
         return [*entries[:3], *map(flip, entries[3:])]
 
-    storage.read = damaged_read  # type: ignore[method-assign]
-    storage.read_many = damaged_read_many  # type: ignore[method-assign]
-    storage.read_now = lambda *_: None  # type: ignore[method-assign]
+    storage.reads.read = damaged_read  # type: ignore[method-assign]
+    storage.reads.read_many = damaged_read_many  # type: ignore[method-assign]
+    storage.reads.read_now = lambda *_: None  # type: ignore[method-assign]
     damaged = 0
     for _ in range(6):
         reader = await client.open(writer.ledger_id)
@@ -490,7 +490,7 @@ async def copy_ledger(
     source: BookieNode, target: BookieNode, ledger_id: int, count: int, key: bytes
 ) -> None:
     for entry_id in range(count):
-        data = await source.storage.read(ledger_id, entry_id)
+        data = await source.storage.reads.read(ledger_id, entry_id)
         frame = add_prefix(key, len(data), Flag.RECOVERY_ADD) + data
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         run = AddBatch(ledger_id, entry_id, 1, key, True, frame, [0])
@@ -512,7 +512,7 @@ async def test_a_speculative_read_beats_a_silent_bookie(cluster: Cluster) -> Non
 
     loop = asyncio.get_running_loop()
     for name in ("b1", "b2"):
-        cluster.nodes[name].storage.read = hang  # type: ignore[method-assign, assignment]
+        cluster.nodes[name].storage.reads.read = hang  # type: ignore[method-assign, assignment]
     reader = await client.open(writer.ledger_id)
     began = loop.time()
     for entry_id in range(5):

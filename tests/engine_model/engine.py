@@ -139,13 +139,13 @@ class Engine:
     async def fence(self, slot: int) -> None:
         ledger_id, ledger = self.ledger(slot)
         ledger.fence_tried = True
-        await self.storage.fence(ledger_id, KEY)
+        await self.storage.control.fence(ledger_id, KEY)
         ledger.fenced = True
 
     async def set_lac(self, slot: int, lac: int) -> None:
         ledger_id, ledger = self.ledger(slot)
         ledger.lac_max = max(ledger.lac_max, lac)
-        await self.storage.set_explicit_lac(ledger_id, KEY, lac)
+        await self.storage.control.set_explicit_lac(ledger_id, KEY, lac)
         ledger.lac = max(ledger.lac, lac)
 
     def delete(self, slot: int, *, by_collector: bool, wait: bool) -> None:
@@ -195,23 +195,25 @@ class Engine:
             elif settled:
                 fenced, lac = self._state(ledger_id)
                 ledger.seen(held, fenced, lac)
-                intervals = await self.storage.entries(ledger_id)
+                intervals = await self.storage.reads.entries(ledger_id)
                 listed = {n for first, last in intervals for n in range(first, last + 1)}
                 assert listed == held, f"lists {sorted(listed)}, holds {sorted(held)}"
-                assert self.storage.last_entry(ledger_id) == max(held, default=-1)
+                assert self.storage.control.last_entry(ledger_id) == max(held, default=-1)
             elif not ledger.doomed:
                 fenced, lac = self._state(ledger_id)
                 assert fenced or not ledger.fenced
                 assert ledger.lac <= lac <= ledger.lac_max
 
     def _state(self, ledger_id: int) -> tuple[bool, int]:
-        return self.storage.is_fenced(ledger_id), self.storage.last_add_confirmed(ledger_id)
+        return self.storage.control.is_fenced(ledger_id), self.storage.control.last_add_confirmed(
+            ledger_id
+        )
 
     async def _read(self, ledger_id: int, entry_id: int) -> bool:
         ledger = self.ledgers[ledger_id]
         must = entry_id in ledger.acked
         try:
-            found = await self.storage.read(ledger_id, entry_id)
+            found = await self.storage.reads.read(ledger_id, entry_id)
         except (NoSuchEntry, NoSuchLedger):
             assert ledger.doomed or not must, f"acked entry {ledger_id}:{entry_id} is denied"
             return False

@@ -39,12 +39,12 @@ async def test_one_bad_copy_is_repaired_from_the_others(
     client = await brokers.cluster.client(8)
     metadata = await client.metadata(ledger_id)
     node = brokers.cluster.nodes["b1"]
-    right = await node.storage.read(ledger_id, ENTRY)
+    right = await node.storage.reads.read(ledger_id, ENTRY)
     entry = unpack_entry(CRC32C, ledger_id, ENTRY, right)
     payload = FORGERIES[what](bytes(entry.payload))
     wrong = pack_entry(CRC32C, ledger_id, ENTRY, ENTRY - 1, entry.length, payload)
     await NodeCopies(node).replace(master_key(metadata.password), wrong)
-    assert await node.storage.read(ledger_id, ENTRY) == wrong
+    assert await node.storage.reads.read(ledger_id, ENTRY) == wrong
     async with AsyncExitStack() as stack:
         for one in brokers.cluster.nodes.values():
             keeping = kept_copies(one, brokers.cluster.store, rng=random.Random(5))
@@ -59,7 +59,7 @@ async def test_one_bad_copy_is_repaired_from_the_others(
         reader._sticky = metadata.fragments[0].bookies.index("b1")
         assert await values(partition) == EXPECTED
         async with asyncio.timeout(30):
-            while (found := await node.storage.read(ledger_id, ENTRY)) == wrong:  # noqa: ASYNC110
+            while (found := await node.storage.reads.read(ledger_id, ENTRY)) == wrong:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     assert unpack_entry(CRC32C, ledger_id, ENTRY, found).payload == entry.payload
     for name in ("b2", "b3"):

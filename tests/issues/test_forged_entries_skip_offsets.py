@@ -48,7 +48,7 @@ def forged(
 ) -> None:
     """From now on the bookie's copy of an entry has another payload, and a checksum that holds."""
     storage: Any = node.storage
-    read_many, read_now = storage.read_many, storage.read_now
+    read_many, read_now = storage.reads.read_many, storage.reads.read_now
 
     def changed(ledger: int, first: int, found: list[bytes]) -> list[bytes]:
         at = entry_id - first
@@ -66,7 +66,7 @@ def forged(
         found = read_now(ledger, first, *bounds)
         return found if found is None else changed(ledger, first, found)
 
-    storage.read_many, storage.read_now = many, now
+    storage.reads.read_many, storage.reads.read_now = many, now
 
 
 def moved_to(offset: int) -> Forge:

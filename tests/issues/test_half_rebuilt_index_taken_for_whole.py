@@ -49,4 +49,6 @@ async def test_the_next_start_goes_on_with_the_rebuild(monkeypatch: pytest.Monke
         bench.storage = bench._new()
         await bench.storage.start()
         for number in range(ENTRIES):
-            assert await bench.storage.read(number + 1, 0) == entry_bytes(number + 1, 0, b"x" * 700)
+            assert await bench.storage.reads.read(number + 1, 0) == entry_bytes(
+                number + 1, 0, b"x" * 700
+            )

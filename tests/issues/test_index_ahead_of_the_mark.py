@@ -32,7 +32,7 @@ async def test_the_index_is_never_ahead_of_the_mark() -> None:
             await bench.storage.checkpoint()
         assert bench.storage._index.runs(1) == before
         await bench.crash()
-        assert await bench.storage.read(1, 0) == entry_bytes(1, 0, b"first copy")
+        assert await bench.storage.reads.read(1, 0) == entry_bytes(1, 0, b"first copy")
 
 
 async def test_a_crash_between_mark_and_index_is_made_good_from_the_logs() -> None:
@@ -45,5 +45,5 @@ async def test_a_crash_between_mark_and_index_is_made_good_from_the_logs() -> No
             with pytest.raises(SyncFailed):
                 await bench.storage.checkpoint()
         await bench.crash()
-        assert await bench.storage.entries(1) == [(0, 2)]
-        assert await bench.storage.read(1, 2) == entry_bytes(1, 2, b"2")
+        assert await bench.storage.reads.entries(1) == [(0, 2)]
+        assert await bench.storage.reads.read(1, 2) == entry_bytes(1, 2, b"2")

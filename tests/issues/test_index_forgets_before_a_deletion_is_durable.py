@@ -33,7 +33,7 @@ async def test_a_deletion_that_was_not_durable_takes_nothing_away() -> None:
             await bench.storage.checkpoint()
         await asyncio.gather(deletion, return_exceptions=True)
         await bench.crash()
-        assert await bench.storage.read(1, 0) == entry_bytes(1, 0, b"kept")
+        assert await bench.storage.reads.read(1, 0) == entry_bytes(1, 0, b"kept")
 
 
 async def test_a_deletion_that_is_durable_reaches_the_index_at_the_next_start() -> None:
@@ -52,5 +52,5 @@ async def test_a_deletion_that_is_durable_reaches_the_index_at_the_next_start() 
         await bench.crash()
         assert not bench.storage._index.runs(1)
         with pytest.raises(NoSuchLedger):
-            await bench.storage.read(1, 0)
-        assert await bench.storage.read(2, 0) == entry_bytes(2, 0, b"kept")
+            await bench.storage.reads.read(1, 0)
+        assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"kept")

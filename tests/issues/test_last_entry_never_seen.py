@@ -21,7 +21,7 @@ async def test_an_idle_writer_tells_its_last_entry_until_it_is_known(tmp_path: P
 
         def refuse_twice(name: str) -> None:
             storage = cluster.nodes[name].storage
-            told = storage.set_explicit_lac
+            told = storage.control.set_explicit_lac
 
             async def set_explicit_lac(ledger_id: int, key: bytes, lac: int) -> None:
                 if refused.count(name) < 2:
@@ -29,7 +29,7 @@ async def test_an_idle_writer_tells_its_last_entry_until_it_is_known(tmp_path: P
                     raise TooManyRequests("busy")
                 await told(ledger_id, key, lac)
 
-            storage.set_explicit_lac = set_explicit_lac  # type: ignore[method-assign]
+            storage.control.set_explicit_lac = set_explicit_lac  # type: ignore[method-assign]
 
         for name in cluster.nodes:
             refuse_twice(name)

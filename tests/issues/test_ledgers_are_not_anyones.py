@@ -237,7 +237,7 @@ async def test_copies_of_closed_ledgers_may_have_their_last_lac(tmp_path: Path) 
     async with running_bookie(tmp_path) as node, speaking_to(node) as client:
         client.send(b"".join(add_of(1, n, flags=RECOVERY, lac=9) for n in range(3)))
         await client.acked(3)
-        assert node.storage.last_add_confirmed(1) == 1
+        assert node.storage.control.last_add_confirmed(1) == 1
         assert unpack_entry(CRC32C, 1, 2, await client.read(1, 2)).known_lac == 1
 
 

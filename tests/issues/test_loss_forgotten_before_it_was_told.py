@@ -55,8 +55,8 @@ async def test_the_next_start_finds_it_again() -> None:
     bench.storage.on_loss = tell
     async with bench:
         assert len(told) == 1
-        assert await bench.storage.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
+        assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
 
     bench.storage = bench._new()  # told once, durably: it is for limbo to say so from now on
     async with bench:
-        assert await bench.storage.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
+        assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)

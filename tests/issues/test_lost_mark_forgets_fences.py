@@ -19,7 +19,7 @@ CONFIG_OF_ONE = replace(CONFIG, ledger_directories=("/l",), journal_file_bytes_m
 async def test_all_states_are_read_when_no_mark_says_which_count() -> None:
     async with Bench(CONFIG_OF_ONE) as bench:
         await bench.add(1, 0, b"acked")
-        await bench.storage.fence(1, b"k" * 20)
+        await bench.storage.control.fence(1, b"k" * 20)
         await bench.storage.checkpoint()
         for number in range(3):
             await bench.add(2, number, b"x" * 1500)
@@ -32,5 +32,5 @@ async def test_all_states_are_read_when_no_mark_says_which_count() -> None:
         after.names["/l/journal.mark"].data[9] ^= 1
         bench.storage = bench._new()
         await bench.storage.start()
-        assert (await bench.storage.read(1, 0)).endswith(b"acked")
+        assert (await bench.storage.reads.read(1, 0)).endswith(b"acked")
         assert await bench.add(1, 1, b"late") is Code.FENCED

@@ -69,7 +69,7 @@ async def test_killed_while_sealing_the_journal() -> None:
     disk.kill(WORST)
     bench = await bench_on(disk)
     bench = await after_a_power_failure(bench)
-    assert (await bench.storage.read(1, 0)).endswith(b"acked")
+    assert (await bench.storage.reads.read(1, 0)).endswith(b"acked")
     await bench.storage.close()
 
 
@@ -79,9 +79,9 @@ async def test_a_fence_whose_sync_failed_is_no_durable_fence() -> None:
     assert await bench.add(1, 0) is Code.OK
     disk.faults.fail_sync(WORST, ".journal")
     with pytest.raises(BookieIOError):
-        await bench.storage.fence(1, KEY)
+        await bench.storage.control.fence(1, KEY)
     bench = await started_again(bench)
-    await bench.storage.fence(1, KEY)
+    await bench.storage.control.fence(1, KEY)
     bench = await after_a_power_failure(bench)
-    assert bench.storage.is_fenced(1), "it was answered as durable"
+    assert bench.storage.control.is_fenced(1), "it was answered as durable"
     await bench.storage.close()

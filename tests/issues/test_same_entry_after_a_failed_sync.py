@@ -137,8 +137,8 @@ async def test_what_could_not_be_synced_is_a_success_once_it_is() -> None:
     bench.disk.hook = lambda call, path: None
     bench.storage = bench._new()
     await bench.storage.start()
-    assert await bench.storage.entries(LEDGER) == [(0, 1)]
+    assert await bench.storage.reads.entries(LEDGER) == [(0, 1)]
     assert await bench.add(LEDGER, 1) is Code.OK
     await bench.crash()
-    assert await bench.storage.entries(LEDGER) == [(0, 1)]
+    assert await bench.storage.reads.entries(LEDGER) == [(0, 1)]
     await bench.storage.close()

@@ -28,11 +28,11 @@ async def test_a_log_that_lost_its_end(length: int) -> None:
         file.datasync()
         await bench.crash()
         with pytest.raises(BookieIOError):
-            await bench.storage.read(1, 0)
-        assert await bench.storage.read(1, 3) == entry_bytes(1, 3, b"in the journal")
+            await bench.storage.reads.read(1, 0)
+        assert await bench.storage.reads.read(1, 3) == entry_bytes(1, 3, b"in the journal")
         assert await bench.add(1, 4, b"goes on") is Code.OK
         await bench.storage.checkpoint()
         await bench.restart()
-        assert await bench.storage.read(1, 4) == entry_bytes(1, 4, b"goes on")
+        assert await bench.storage.reads.read(1, 4) == entry_bytes(1, 4, b"goes on")
         with pytest.raises(BookieIOError):
-            await bench.storage.read(1, 2)
+            await bench.storage.reads.read(1, 2)

@@ -61,6 +61,6 @@ async def test_the_index_is_rebuilt(flushed_before: bool, skip: int) -> None:
     disk.crash(rng)
     disk.indexes.kept.clear()
     storage = await _started(disk)
-    assert await storage.entries(7) == [(0 if flushed_before else 2, 3)]
-    assert (await storage.read(7, 3)).endswith(b"y")
+    assert await storage.reads.entries(7) == [(0 if flushed_before else 2, 3)]
+    assert (await storage.reads.read(7, 3)).endswith(b"y")
     await storage.close()

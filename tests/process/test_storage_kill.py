@@ -76,7 +76,7 @@ async def test_kill_loses_nothing_acked(tmp_path: Path) -> None:
         storage = Storage(config_in(tmp_path), disk=RealDisk())
         await storage.start()
         try:
-            found = await storage.read_many(1, 0, 10**6, 10**9)
+            found = await storage.reads.read_many(1, 0, 10**6, 10**9)
             assert len(found) > last
             for entry_id, entry in enumerate(found):
                 assert entry == entry_bytes(1, entry_id, payload(entry_id))

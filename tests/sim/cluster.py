@@ -6,6 +6,7 @@ the referee what each bookie reports as durable, at the moment it does.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from octavo.bookie.journal.mark import Mark, MarkRefused, Position, read_mark
 from octavo.bookie.ledgers.cookies import CookieRefused
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.node import BookieNode, BookieStartTimeout
+from octavo.bookie.read.path import ReadPath
 from octavo.bookie.storage import Storage
 from octavo.bookie.write.repeats import Done
 from octavo.ledger.rereplication.keeper import CopyKeeper
@@ -163,7 +165,7 @@ class SimBookie:
         probe("bookie.journal_rolled", files - self._first_file)
         if mark is not None:
             probe("bookie.journal_trimmed", _files(mark.journals) - self._first_mark)
-        probe("bookie.entry_log_closed", len(storage._logs.log_ids))
+        probe("bookie.entry_log_closed", len(storage.logs.log_ids))
         for place, count in storage.read_stats.lookups.items():
             probe(f"bookie.found_in_{place}", count)
 
@@ -270,9 +272,8 @@ class SimBookie:
         """Tell the referee what the storage reports; answer TooManyRequests when told to."""
         name, audit = self.name, self.cluster.audit
         journals = self.cluster.options.journal_directories
-        add, fence = storage.add, storage.fence
-        read_many, read_now = storage.read_many, storage.read_now
-        set_explicit_lac, delete = storage.set_explicit_lac, storage.delete_ledger
+        add, fence, start = storage.add, storage.control.fence, storage.start
+        set_explicit_lac, delete = storage.control.set_explicit_lac, storage.delete_ledger
 
         def watched_add(runs: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
             def watched(results: Sequence[tuple[AddBatch, Code]]) -> None:
@@ -306,7 +307,7 @@ class SimBookie:
                 raise TooManyRequests("busy")
             held = audit.holds(name, ledger_id, first)
             try:
-                return await read_many(ledger_id, first, count_max, bytes_max)
+                return await storage_reads.read_many(ledger_id, first, count_max, bytes_max)
             except (NoSuchEntry, NoSuchLedger) as error:
                 if held and audit.holds(name, ledger_id, first):
                     audit.fail(f"P41 bookie {name} denies what it held: {error}")
@@ -322,7 +323,7 @@ class SimBookie:
                 self.cluster.trace.fault("busy.read")
                 raise TooManyRequests("busy")
             try:
-                return read_now(ledger_id, first, count_max, bytes_max)
+                return storage_reads.read_now(ledger_id, first, count_max, bytes_max)
             except (NoSuchEntry, NoSuchLedger) as error:
                 if audit.holds(name, ledger_id, first):
                     audit.fail(f"P41 bookie {name} denies what it held: {error}")
@@ -342,12 +343,20 @@ class SimBookie:
             if known:
                 audit.forgotten(name, ledger_id)
 
+        async def watched_start() -> None:
+            nonlocal storage_reads
+            await start()
+            storage_reads = storage.reads
+            storage.reads = copy.copy(storage_reads)  # those of clients: repeated adds read unseen
+            put(storage.reads, "read_many", watched_read_many)
+            put(storage.reads, "read_now", watched_read_now)
+
+        storage_reads: ReadPath
         put = setattr
+        put(storage, "start", watched_start)
         put(storage, "add", watched_add)
-        put(storage, "fence", watched_fence)
-        put(storage, "read_many", watched_read_many)
-        put(storage, "read_now", watched_read_now)
-        put(storage, "set_explicit_lac", watched_lac)
+        put(storage.control, "fence", watched_fence)
+        put(storage.control, "set_explicit_lac", watched_lac)
         put(storage, "delete_ledger", watched_delete)
         watch_garbage(self, storage)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def watch_garbage(bookie: SimBookie, storage: Storage) -> None:
     """See each log go, and each marker of a deleted ledger."""
-    logs: Any = storage._logs
+    logs: Any = storage.logs
     states: Any = storage._states
     audit = bookie.cluster.audit
     remove, drop = logs.remove, states.drop

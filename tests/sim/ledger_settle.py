@@ -229,7 +229,7 @@ class Judge:
             audit.check(not extra, f"P6 {bookie.name} holds {ledger_id} {extra}, never sent")
             for entry_id in sorted(entries):
                 try:
-                    data = await storage.read(ledger_id, entry_id)
+                    data = await storage.reads.read(ledger_id, entry_id)
                 except (NoSuchEntry, NoSuchLedger) as error:
                     audit.check(history.deleted, f"P41 {bookie.name}: {error}")
                     break
@@ -277,7 +277,7 @@ class Judge:
         storage: Any = bookie.node.storage
         await self._until(lambda: all(one._committer is None for one in storage._journals))
         before = image_of(storage)
-        unsure = set(storage._control._unsure_fences)
+        unsure = set(storage.control._unsure_fences)
         without_index = self._rng.random() < 0.4
         bookie.power_loss()
         if without_index:

@@ -196,7 +196,7 @@ async def _ledger(storage: Storage, ledger_id: int, one: Promised) -> str:
     ends: set[str] = set()
     for entry_id, size in one.tried.items():
         try:
-            found = await storage.read(ledger_id, entry_id)
+            found = await storage.reads.read(ledger_id, entry_id)
         except BookieIOError:
             ends.add("error")
         except (NoSuchEntry, NoSuchLedger):
@@ -207,9 +207,9 @@ async def _ledger(storage: Storage, ledger_id: int, one: Promised) -> str:
     if one.deleted or one.delete_tried:
         return max(ends, default="right")
     try:
-        ends.add("right" if storage.is_fenced(ledger_id) or not one.fenced else "lost")
-        ends.add("right" if storage.last_add_confirmed(ledger_id) >= one.lac else "lost")
-        listed = await storage.entries(ledger_id)
+        ends.add("right" if storage.control.is_fenced(ledger_id) or not one.fenced else "lost")
+        ends.add("right" if storage.control.last_add_confirmed(ledger_id) >= one.lac else "lost")
+        listed = await storage.reads.entries(ledger_id)
         held = {n for first, last in listed for n in range(first, last + 1)}
         ends.add("right" if one.acked <= held else "lost")
         assert held <= set(one.tried), "lists what nobody wrote"

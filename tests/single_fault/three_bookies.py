@@ -83,7 +83,7 @@ class ThreeBookies:
             await add_many(writer, 24, _SIZE)
         await self._node.storage.checkpoint()
         await add_many(closed, 12, _SIZE)
-        await self._node.storage.fence(fenced.ledger_id, self.key)
+        await self._node.storage.control.fence(fenced.ledger_id, self.key)
         await self._node.storage.delete_ledger(deleted.ledger_id)
         await self.cluster.stop_bookie("b1")  # flushes: a log is sealed, and all is in the index
         await self.cluster.start_bookie("b1", **self.settings)
@@ -91,11 +91,11 @@ class ThreeBookies:
         await add_many(followed, 12, _SIZE)
         await self._node.storage.checkpoint()
         await add_many(followed, 12, _SIZE)
-        await self._node.storage.set_explicit_lac(followed.ledger_id, self.key, 23)
+        await self._node.storage.control.set_explicit_lac(followed.ledger_id, self.key, 23)
         for name in ("b2", "b3"):  # its writer says so too, but when nobody knows
             for open_ledger in (fenced, followed):
                 storage = self.cluster.nodes[name].storage
-                await storage.set_explicit_lac(open_ledger.ledger_id, self.key, 23)
+                await storage.control.set_explicit_lac(open_ledger.ledger_id, self.key, 23)
         await closed.close()
         self.ledgers = {closed.ledger_id: 35, fenced.ledger_id: 23, followed.ledger_id: 23}
         self.open_ledger, self.fenced_ledger = followed.ledger_id, fenced.ledger_id

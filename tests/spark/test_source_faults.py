@@ -154,7 +154,7 @@ async def test_a_bookie_that_goes_while_it_is_read(place: Place) -> None:
 def flips_bits(node: Any) -> None:
     """What this bookie reads has one bit wrong: the disk's fault, found by no bookie's check."""
     storage = node.storage
-    read, read_many = storage.read, storage.read_many
+    read, read_many = storage.reads.read, storage.reads.read_many
 
     def flip(data: bytes) -> bytes:
         return data[:-1] + bytes([data[-1] ^ 1])
@@ -165,8 +165,8 @@ def flips_bits(node: Any) -> None:
     async def damaged_read_many(*args: int) -> list[bytes]:
         return [flip(data) for data in await read_many(*args)]
 
-    storage.read, storage.read_many = damaged_read, damaged_read_many
-    storage.read_now = lambda *_: None
+    storage.reads.read, storage.reads.read_many = damaged_read, damaged_read_many
+    storage.reads.read_now = lambda *_: None
 
 
 async def test_a_replica_with_a_flipped_bit_is_passed_over_and_told(place: Place) -> None:

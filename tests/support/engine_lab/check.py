@@ -50,7 +50,7 @@ async def check_disk(
 
     async def same(after: str) -> None:
         assert await _look(storage, wanted, sure) == seen, f"{after} it sees something else"
-        assert await storage.read(PROBE, 0) == entry_bytes(PROBE, 0, b"goes on")
+        assert await storage.reads.read(PROBE, 0) == entry_bytes(PROBE, 0, b"goes on")
 
     await same("after another start")
     await storage.checkpoint()
@@ -91,21 +91,21 @@ async def _look(storage: Storage, wanted: dict[int, Promised], sure: bool) -> Se
         entries: dict[int, bytes | None] = {}
         for entry_id in one.tried if sure else sorted(one.acked):
             try:
-                entries[entry_id] = await storage.read(ledger_id, entry_id)
+                entries[entry_id] = await storage.reads.read(ledger_id, entry_id)
             except (NoSuchEntry, NoSuchLedger):
                 entries[entry_id] = None
         if not sure and not one.is_known:
             continue
         try:
             if not sure:
-                seen[ledger_id] = (entries, storage.is_fenced(ledger_id))
+                seen[ledger_id] = (entries, storage.control.is_fenced(ledger_id))
                 continue
             seen[ledger_id] = (
                 entries,
-                storage.is_fenced(ledger_id),
-                storage.last_add_confirmed(ledger_id),
-                storage.last_entry(ledger_id),
-                await storage.entries(ledger_id),
+                storage.control.is_fenced(ledger_id),
+                storage.control.last_add_confirmed(ledger_id),
+                storage.control.last_entry(ledger_id),
+                await storage.reads.entries(ledger_id),
                 await _last(storage, ledger_id),
             )
         except NoSuchLedger:
@@ -117,7 +117,7 @@ async def _look(storage: Storage, wanted: dict[int, Promised], sure: bool) -> Se
 
 async def _last(storage: Storage, ledger_id: int) -> bytes | None:
     try:
-        return await storage.read(ledger_id, -1)
+        return await storage.reads.read(ledger_id, -1)
     except NoSuchEntry:
         return None
 

@@ -231,12 +231,12 @@ class EngineLife:
     async def fence(self, ledger_id: int) -> None:
         self.note("fence tried", ledger_id)
         self.fenced.add(ledger_id)
-        if await self._told(self.storage.fence(ledger_id, KEY)):
+        if await self._told(self.storage.control.fence(ledger_id, KEY)):
             self.note("fenced", ledger_id)
 
     async def lac(self, ledger_id: int, value: int) -> None:
         self.note("lac tried", ledger_id, value)
-        if await self._told(self.storage.set_explicit_lac(ledger_id, KEY, value)):
+        if await self._told(self.storage.control.set_explicit_lac(ledger_id, KEY, value)):
             self.note("lac", ledger_id, value)
 
     async def delete(self, ledger_id: int) -> None:
@@ -263,7 +263,7 @@ class EngineLife:
         for ledger_id, one in promises(self.facts).items():
             for entry_id, size in one.tried.items():
                 try:
-                    found = await self.storage.read(ledger_id, entry_id)
+                    found = await self.storage.reads.read(ledger_id, entry_id)
                 except (NoSuchEntry, NoSuchLedger) as error:
                     if entry_id in one.acked and not one.delete_tried:
                         raise Broken(f"acked {ledger_id}:{entry_id} is denied: {error}") from error

@@ -113,10 +113,10 @@ async def _collect(storage: Storage, metadata: LedgerMetadata, name: str, into: 
     """Every entry's payload; its digest is checked on the way."""
     digest = digest_for(metadata.digest_type, metadata.password)
     ledger_id = metadata.ledger_id
-    for first, last in await storage.entries(ledger_id):
+    for first, last in await storage.reads.entries(ledger_id):
         at = first
         while at <= last:
-            for data in await storage.read_many(ledger_id, at, last + 1 - at, 1 << 20):
+            for data in await storage.reads.read_many(ledger_id, at, last + 1 - at, 1 << 20):
                 entry = unpack_entry(digest, ledger_id, at, data)
                 into[at][name] = bytes(entry.payload)
                 at += 1

@@ -93,7 +93,7 @@ class World:
         return [int(path.stem, 16) for path in sorted((self.folder / "l").glob("*.log"))]
 
     async def check(self, ledger_id: int, count: int = ENTRIES) -> None:
-        found = await self.storage.read_many(ledger_id, 0, count, 2**30)
+        found = await self.storage.reads.read_many(ledger_id, 0, count, 2**30)
         assert found == [entry_bytes(ledger_id, n, PAYLOAD) for n in range(count)]
 
 
@@ -121,7 +121,7 @@ async def test_what_metadata_deleted_goes_from_the_disk(world: World) -> None:
     await world.rounds(1)
     assert world.storage.ledgers() == [7]
     with pytest.raises(NoSuchLedger):
-        await world.storage.read(0, 0)
+        await world.storage.reads.read(0, 0)
     assert len(world.logs) < len(before)
     await world.rounds(3, major=True)
     assert len(world.logs) <= 2
@@ -269,7 +269,7 @@ async def test_a_deletion_that_was_not_journaled_is_tried_again(world: World) ->
     await world.fill(range(2))
     await world.ledgers.delete(0)
     await world.rounds(1)
-    control = world.storage._control
+    control = world.storage.control
     with pytest.MonkeyPatch.context() as patched:
 
         def refuse(*_: object) -> asyncio.Future[None]:

@@ -35,7 +35,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 def logs_of(bench: Bench) -> EntryLogs:
-    return bench.storage._logs
+    return bench.storage.logs
 
 
 async def fill(bench: Bench, rounds: int = 6, ledgers: int = 3) -> dict[tuple[int, int], bytes]:
@@ -52,7 +52,7 @@ async def fill(bench: Bench, rounds: int = 6, ledgers: int = 3) -> dict[tuple[in
 
 async def check(bench: Bench, held: dict[tuple[int, int], bytes]) -> None:
     for (ledger_id, entry_id), payload in held.items():
-        assert await bench.storage.read(ledger_id, entry_id) == entry_bytes(
+        assert await bench.storage.reads.read(ledger_id, entry_id) == entry_bytes(
             ledger_id, entry_id, payload
         )
 
@@ -83,7 +83,7 @@ async def test_what_is_live_moves_and_the_logs_go(bench: Bench) -> None:
     assert not [path for path in bench.disk.names if any(f"{n:016x}.log" in path for n in old[:-1])]
     await check(bench, held)
     with pytest.raises(NoSuchLedger):
-        await bench.storage.read(1, 0)
+        await bench.storage.reads.read(1, 0)
     await bench.crash()
     await check(bench, held)
     bench.indexes.clear()
@@ -208,7 +208,7 @@ async def test_a_reader_asks_the_index_again_when_its_log_goes(bench: Bench) -> 
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(MemoryIndex, "find", find)
-        assert await bench.storage.read(0, 0) == entry_bytes(0, 0, held[0, 0])
+        assert await bench.storage.reads.read(0, 0) == entry_bytes(0, 0, held[0, 0])
     assert not answers
     assert not bench.storage.damages.current()
 
@@ -309,12 +309,12 @@ class Life:
                 for (ledger_id, entry_id), payload in self.held.items():
                     if ledger_id in self.gone:
                         continue
-                    found = await bench.storage.read(ledger_id, entry_id)
+                    found = await bench.storage.reads.read(ledger_id, entry_id)
                     wanted = {payload, b"again"} if (ledger_id, entry_id) == (2, 2) else {payload}
                     assert found in [entry_bytes(ledger_id, entry_id, one) for one in wanted]
                 if self.gone.get(1):
                     with pytest.raises((NoSuchLedger, NoSuchEntry)):
-                        await bench.storage.read(1, 0)
+                        await bench.storage.reads.read(1, 0)
                 if not attempt:
                     await bench.storage.checkpoint()
                     done = await clear_all(bench)

@@ -38,7 +38,7 @@ def checked(bench: Bench) -> list[Damage]:
     index = index_of(bench)
     check = ConsistencyCheck(
         bench.disk,
-        storage._logs,
+        storage.logs,
         index,
         storage._states,
         found,
@@ -203,4 +203,4 @@ async def test_a_start_reports_what_it_finds_and_serves(bench: Bench) -> None:
     await bench.restart()
     found = [damage._replace(found_ms=0) for damage in bench.storage.damages.current()]
     assert found == [finding(KINDS.RUN_CHECKSUM, placed[4])]
-    assert await bench.storage.read(1, 0)
+    assert await bench.storage.reads.read(1, 0)

@@ -79,7 +79,7 @@ async def held(bench: Bench, ledger_id: int) -> dict[int, object]:
     found: dict[int, object] = {}
     for entry_id in range(6):
         try:
-            found[entry_id] = await bench.storage.read(ledger_id, entry_id)
+            found[entry_id] = await bench.storage.reads.read(ledger_id, entry_id)
         except OctavoError as error:
             found[entry_id] = type(error)
     return found
@@ -177,7 +177,7 @@ async def test_a_damaged_header_of_a_journal_file() -> None:
         await start_again(bench, accept=True)
         assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a"), "its blocks are good"
         with pytest.raises(UnknownState):
-            await bench.storage.read(2, 0)
+            await bench.storage.reads.read(2, 0)
 
 
 async def test_a_newer_version_is_no_loss_to_accept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ async def test_the_ledger_state_is_lost(how: str) -> None:
     async with Bench() as bench:
         await bench.add(1, 0, b"a")
         await bench.add(2, 0, b"b")
-        await bench.storage.fence(2, KEY)
+        await bench.storage.control.fence(2, KEY)
         await bench.storage.checkpoint()
         disk = await crashed(bench)
         path = "/l/" + names(disk, "/l", state_id_of)[-1]
@@ -215,7 +215,7 @@ async def test_the_ledger_state_is_lost(how: str) -> None:
             assert await bench.add(2, 1) is Code.UNKNOWN_STATE, "it was fenced"
             assert await bench.add(2, 1, key=b"o" * 20, recovery=True) is Code.UNAUTHORIZED
             with pytest.raises(UnknownState):
-                bench.storage.is_fenced(2)
+                bench.storage.control.is_fenced(2)
             await bench.storage.close()
             assert await start_again(bench, accept=False) == []
 
@@ -224,7 +224,7 @@ async def test_states_behind_a_damaged_block_are_kept() -> None:
     async with Bench() as bench:
         for ledger_id in (1, 2, 3):
             await bench.add(ledger_id, 0)
-            await bench.storage.fence(ledger_id, KEY)
+            await bench.storage.control.fence(ledger_id, KEY)
             await bench.storage.checkpoint()
         disk = await crashed(bench)
         path = "/l/" + names(disk, "/l", state_id_of)[-1]
@@ -234,10 +234,10 @@ async def test_states_behind_a_damaged_block_are_kept() -> None:
         file.close()
         spoil(disk, path, data.index(b"LSTA", data.index(b"LSTA") + 4) + 40)
         await start_again(bench, accept=True)
-        assert bench.storage.is_fenced(1)
-        assert bench.storage.is_fenced(3)
+        assert bench.storage.control.is_fenced(1)
+        assert bench.storage.control.is_fenced(3)
         with pytest.raises(UnknownState):
-            bench.storage.is_fenced(2)
+            bench.storage.control.is_fenced(2)
 
 
 async def test_a_missing_entry_log() -> None:
@@ -266,7 +266,7 @@ async def test_a_missing_entry_log() -> None:
             await bench.storage.checkpoint()
             await crashed(bench)
             assert await start_again(bench, accept=False) == []
-            assert await bench.storage.read(BOUND + 1, 0) == entry_bytes(BOUND + 1, 0, BIG)
+            assert await bench.storage.reads.read(BOUND + 1, 0) == entry_bytes(BOUND + 1, 0, BIG)
 
 
 async def test_what_the_logs_hold_behind_the_mark_is_kept_when_the_journal_lost_it() -> None:
@@ -326,4 +326,4 @@ async def test_accepting_changes_nothing_when_nothing_is_lost() -> None:
         assert await start_again(bench, accept=True) == []
         assert bench.storage.limbo.record is None
         with pytest.raises(NoSuchLedger):
-            await bench.storage.read(2, 0)
+            await bench.storage.reads.read(2, 0)

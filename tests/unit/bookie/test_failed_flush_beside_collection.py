@@ -81,7 +81,7 @@ class Life:
             await self.bench.storage._checkpointer.roll()
 
     async def drop_markers(self) -> None:
-        logs = self.bench.storage._logs
+        logs = self.bench.storage.logs
         in_logs = {ledger_id: None for one in logs.log_ids for ledger_id in logs.ledgers_of(one)}
         if await self.bench.storage.compactor.drop_markers(2**60, in_logs):
             self.forgotten |= self.gone - in_logs.keys()
@@ -93,11 +93,11 @@ class Life:
         storage = self.bench.storage
         for (ledger_id, entry_id), payload in self.held.items():
             if ledger_id not in self.gone:
-                found = await storage.read(ledger_id, entry_id)
+                found = await storage.reads.read(ledger_id, entry_id)
                 assert found == entry_bytes(ledger_id, entry_id, payload)
             else:
                 with pytest.raises((NoSuchLedger, NoSuchEntry)):
-                    await storage.read(ledger_id, entry_id)
+                    await storage.reads.read(ledger_id, entry_id)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -202,17 +202,17 @@ async def test_a_whole_bookie_opens_and_serves(folder: Path, tmp_path: Path) -> 
             for name, count in expected["entries"].items():
                 ledger_id = int(name)
                 for entry_id in range(count):
-                    data = await storage.read(ledger_id, entry_id)
+                    data = await storage.reads.read(ledger_id, entry_id)
                     wanted = make.payload_of(ledger_id, entry_id)
                     assert entry_of(data, ledger_id, entry_id) == wanted
                 with pytest.raises(NoSuchEntry):
-                    await storage.read(ledger_id, count)
-                assert storage.is_fenced(ledger_id) == (ledger_id in expected["fenced"])
+                    await storage.reads.read(ledger_id, count)
+                assert storage.control.is_fenced(ledger_id) == (ledger_id in expected["fenced"])
             for ledger_id in expected["deleted"]:
                 with pytest.raises(NoSuchLedger):
-                    await storage.read(ledger_id, 0)
+                    await storage.reads.read(ledger_id, 0)
             for name, lac in expected["explicit_lac"].items():
-                assert storage.last_add_confirmed(int(name)) == lac
+                assert storage.control.last_add_confirmed(int(name)) == lac
             assert await refused(storage, make.run_of(8, 4, 1)) == Code.FENCED
         finally:
             await storage.close()

@@ -60,8 +60,8 @@ async def test_each_ledger_stands_in_its_journal_alone() -> None:
         names = {0: b"in the first", 1: b"in the second"}
         for index, ledger_id in IN.items():
             await bench.add(ledger_id, 0, names[index])
-            await bench.storage.fence(ledger_id, KEY)
-            await bench.storage.set_explicit_lac(ledger_id, KEY, 0)
+            await bench.storage.control.fence(ledger_id, KEY)
+            await bench.storage.control.set_explicit_lac(ledger_id, KEY, 0)
         for index, path in enumerate(TWO.journal_directories):
             data = b"".join(
                 bytes(inode.data)
@@ -88,7 +88,7 @@ async def test_one_add_with_ledgers_of_both_is_answered_in_parts() -> None:
             assert all(code is Code.OK for _, code in part)
         await bench.crash()
         for ledger_id in (1, 2, 3, 5):
-            assert await bench.storage.entries(ledger_id) == [(0, 4)]
+            assert await bench.storage.reads.entries(ledger_id) == [(0, 4)]
 
 
 async def test_a_slow_journal_does_not_hold_up_the_other() -> None:
@@ -106,7 +106,7 @@ async def test_a_slow_journal_does_not_hold_up_the_other() -> None:
                 assert await bench.add(IN[0], number) is Code.OK
             assert not slow.done()
             with pytest.raises(NoSuchLedger):
-                bench.storage._control.known(99)
+                bench.storage.control.known(99)
             assert bench.storage.pending_add_bytes > 0
             # A checkpoint meanwhile vouches for nothing that is still on its way.
             await bench.storage.checkpoint()
@@ -118,8 +118,8 @@ async def test_a_slow_journal_does_not_hold_up_the_other() -> None:
             gate.set()
         assert await slow == [Code.OK]
         await bench.crash()
-        assert await bench.storage.entries(IN[1]) == [(0, 0)]
-        assert await bench.storage.entries(IN[0]) == [(0, 19)]
+        assert await bench.storage.reads.entries(IN[1]) == [(0, 0)]
+        assert await bench.storage.reads.entries(IN[0]) == [(0, 19)]
 
 
 @pytest.mark.parametrize("broken", ["/j", "/k"])
@@ -140,7 +140,7 @@ async def test_a_sync_that_fails_in_one_stops_all(broken: str) -> None:
     bench.disk.hook = lambda call, path: None
     assert await bench.add(IN[1 - index], 1) is Code.IO, "the other journal acks no more either"
     with pytest.raises(Exception, match="input/output"):
-        await bench.storage.fence(IN[1 - index], KEY)
+        await bench.storage.control.fence(IN[1 - index], KEY)
     await bench.storage.close()
 
 
@@ -162,8 +162,8 @@ async def test_each_journal_rolls_and_is_trimmed_by_itself() -> None:
         ]
         assert "/k/journal.spare" in bench.disk.names
         await bench.crash()
-        assert await bench.storage.entries(IN[1]) == [(0, 19)]
-        assert await bench.storage.entries(IN[0]) == [(0, 0)]
+        assert await bench.storage.reads.entries(IN[1]) == [(0, 19)]
+        assert await bench.storage.reads.entries(IN[0]) == [(0, 0)]
 
 
 async def test_only_one_journal_to_replay() -> None:
@@ -172,8 +172,8 @@ async def test_only_one_journal_to_replay() -> None:
         await bench.storage.checkpoint()
         await bench.add(IN[1], 0, b"not flushed")
         await bench.crash()
-        assert await bench.storage.read(IN[1], 0) == entry_bytes(IN[1], 0, b"not flushed")
-        assert await bench.storage.entries(IN[0]) == [(0, 0)]
+        assert await bench.storage.reads.read(IN[1], 0) == entry_bytes(IN[1], 0, b"not flushed")
+        assert await bench.storage.reads.entries(IN[0]) == [(0, 0)]
 
 
 async def test_a_replay_that_flushes_between_the_journals() -> None:
@@ -183,7 +183,7 @@ async def test_a_replay_that_flushes_between_the_journals() -> None:
                 await bench.add(IN[index], number, b"z" * 50_000)
         await bench.crash(write_cache_bytes_max=120_000)
         for index in (0, 1):
-            assert await bench.storage.entries(IN[index]) == [(0, 7)]
+            assert await bench.storage.reads.entries(IN[index]) == [(0, 7)]
 
 
 async def test_a_power_failure_within_such_a_replay() -> None:
@@ -192,7 +192,7 @@ async def test_a_power_failure_within_such_a_replay() -> None:
         for index in (0, 1):
             for number in range(6):
                 await bench.add(IN[index], number, b"z" * 50_000)
-        await bench.storage.fence(IN[1], KEY)
+        await bench.storage.control.fence(IN[1], KEY)
         for skip in range(0, 60, 3):
             left = skip
 
@@ -214,9 +214,9 @@ async def test_a_power_failure_within_such_a_replay() -> None:
                 await bench.storage.close()
             after.hook = lambda call, path: None
         await bench.crash(rng)
-        assert bench.storage.is_fenced(IN[1])
+        assert bench.storage.control.is_fenced(IN[1])
         for index in (0, 1):
-            assert await bench.storage.entries(IN[index]) == [(0, 5)]
+            assert await bench.storage.reads.entries(IN[index]) == [(0, 5)]
 
 
 async def test_the_file_that_the_mark_names_is_gone_from_one_journal() -> None:
@@ -260,10 +260,10 @@ async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
     assert mark.journals == (Position(1, FILE_HEADER_BYTES + len(ONE_FENCE)), NOWHERE)
     bench.storage = bench._new()
     async with bench:
-        assert bench.storage.is_fenced(IN[0])
+        assert bench.storage.control.is_fenced(IN[0])
         await bench.add(IN[1], 0)
         await bench.crash()
-        assert await bench.storage.entries(IN[1]) == [(0, 0)]
+        assert await bench.storage.reads.entries(IN[1]) == [(0, 0)]
         after = bench.disk.crash()
         del after.names[FIRST.format("k")]
     bench.disk = after
@@ -298,5 +298,5 @@ async def test_many_ledgers_under_load_with_crashes_at_any_time() -> None:
             unsure.cancel()
             for ledger_id, count in acked.items():
                 if count:
-                    found = await bench.storage.entries(ledger_id)
+                    found = await bench.storage.reads.entries(ledger_id)
                     assert found[0] == (0, count - 1), ledger_id

@@ -195,24 +195,28 @@ async def test_nothing_is_denied_of_an_old_ledger() -> None:
         assert await bench.add(20, 0, b"n") is Code.OK
         await in_limbo(bench, 10)
         storage = bench.storage
-        assert await storage.read(1, 1) == entry_bytes(1, 1, b"b")
-        assert len(await storage.read_many(1, 0, 100, 1 << 20)) == 2
+        assert await storage.reads.read(1, 1) == entry_bytes(1, 1, b"b")
+        assert len(await storage.reads.read_many(1, 0, 100, 1 << 20)) == 2
         for ledger_id in (1, 2):
-            await unknown(storage.read(ledger_id, 2))
-            await unknown(storage.read(ledger_id, -1))
-            await unknown(storage.read_many(ledger_id, 2, 9, 1 << 20))
-            await unknown(storage.entries(ledger_id))
-            for ask in (storage.last_add_confirmed, storage.last_entry, storage.is_fenced):
+            await unknown(storage.reads.read(ledger_id, 2))
+            await unknown(storage.reads.read(ledger_id, -1))
+            await unknown(storage.reads.read_many(ledger_id, 2, 9, 1 << 20))
+            await unknown(storage.reads.entries(ledger_id))
+            for ask in (
+                storage.control.last_add_confirmed,
+                storage.control.last_entry,
+                storage.control.is_fenced,
+            ):
                 await unknown(told(lambda ask=ask, at=ledger_id: ask(at)))  # type: ignore[misc]
-        assert storage.last_add_confirmed(1, after=-1) == 0, "what is known is told"
-        await unknown(told(lambda: storage.last_add_confirmed(1, after=0)))
+        assert storage.control.last_add_confirmed(1, after=-1) == 0, "what is known is told"
+        await unknown(told(lambda: storage.control.last_add_confirmed(1, after=0)))
         # A newer ledger is as ever.
-        assert await storage.entries(20) == [(0, 0)]
+        assert await storage.reads.entries(20) == [(0, 0)]
         with pytest.raises(NoSuchEntry):
-            await storage.read(20, 1)
+            await storage.reads.read(20, 1)
         with pytest.raises(NoSuchLedger):
-            await storage.read(21, 0)
-        assert not storage.is_fenced(20)
+            await storage.reads.read(21, 0)
+        assert not storage.control.is_fenced(20)
 
 
 async def test_what_an_old_ledger_may_be_sent() -> None:
@@ -222,16 +226,16 @@ async def test_what_an_old_ledger_may_be_sent() -> None:
         for ledger_id in (1, 2):
             assert await bench.add(ledger_id, 1) is Code.UNKNOWN_STATE
             assert await bench.add(ledger_id, 1, recovery=True) is Code.OK
-            assert await bench.storage.read(ledger_id, 1) == entry_bytes(ledger_id, 1)
+            assert await bench.storage.reads.read(ledger_id, 1) == entry_bytes(ledger_id, 1)
             assert await bench.add(ledger_id, 2) is Code.UNKNOWN_STATE, "its fence may be lost"
-            await bench.storage.fence(ledger_id, KEY)
-            assert bench.storage.is_fenced(ledger_id)
+            await bench.storage.control.fence(ledger_id, KEY)
+            assert bench.storage.control.is_fenced(ledger_id)
             assert await bench.add(ledger_id, 2) is Code.FENCED
         assert await bench.add(11, 0) is Code.OK
         await bench.crash(random.Random(1))
         assert await bench.add(2, 2) is Code.FENCED, "the fence is durable"
         assert await bench.add(3, 0) is Code.UNKNOWN_STATE, "and so is the limbo"
-        await unknown(bench.storage.read(3, 0))
+        await unknown(bench.storage.reads.read(3, 0))
 
 
 async def test_a_deleted_ledger_is_known_to_be_gone() -> None:
@@ -240,7 +244,7 @@ async def test_a_deleted_ledger_is_known_to_be_gone() -> None:
         await in_limbo(bench, 10)
         await bench.storage.delete_ledger(1)
         with pytest.raises(NoSuchLedger):
-            await bench.storage.read(1, 0)
+            await bench.storage.reads.read(1, 0)
 
 
 async def test_a_ledger_that_was_vouched_for_is_as_ever() -> None:
@@ -248,15 +252,15 @@ async def test_a_ledger_that_was_vouched_for_is_as_ever() -> None:
         await bench.add(1, 0)
         await in_limbo(bench, 10, (5,))
         with pytest.raises(NoSuchLedger):
-            await bench.storage.read(5, 0)
+            await bench.storage.reads.read(5, 0)
         await bench.storage.limbo_file.vouch([1, 40])
         for _ in range(2):
-            assert bench.storage.last_entry(1) == 0
+            assert bench.storage.control.last_entry(1) == 0
             with pytest.raises(NoSuchEntry):
-                await bench.storage.read(1, 1)
+                await bench.storage.reads.read(1, 1)
             assert bench.storage.limbo.record is not None
             assert bench.storage.limbo.record.whole == (1, 5)
-            await unknown(bench.storage.read(2, 0))
+            await unknown(bench.storage.reads.read(2, 0))
             await bench.crash(random.Random(2))
 
 

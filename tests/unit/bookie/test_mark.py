@@ -185,7 +185,7 @@ async def test_a_bookie_with_a_mark_of_version_1_goes_on() -> None:
         await bench.storage.checkpoint()
         mark = bench.storage._checkpointer.mark
         await bench.add(1, 1, b"behind the mark")
-        await bench.storage.fence(2, b"k" * 20)
+        await bench.storage.control.fence(2, b"k" * 20)
         after = bench.disk.crash()
         assert mark is not None
         old = version_1(
@@ -198,6 +198,6 @@ async def test_a_bookie_with_a_mark_of_version_1_goes_on() -> None:
         bench.disk = after
         bench.storage = bench._new()
         await bench.storage.start()
-        assert await bench.storage.entries(1) == [(0, 1)]
-        assert bench.storage.is_fenced(2)
+        assert await bench.storage.reads.entries(1) == [(0, 1)]
+        assert bench.storage.control.is_fenced(2)
         assert read_mark(bench.disk, CONFIG.ledger_directories).folders == ("/j",)  # type: ignore[union-attr]

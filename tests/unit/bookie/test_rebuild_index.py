@@ -127,7 +127,7 @@ async def test_a_half_filled_index_never_takes_the_place_of_none(
         shutil.rmtree(folder / "index")
     bench = RealBench(config)
     async with bench:
-        assert await bench.storage.read(5, 0)
+        assert await bench.storage.reads.read(5, 0)
     assert runs_of(config) == before
 
 
@@ -139,10 +139,10 @@ async def test_one_that_rocksdb_finds_damaged_is_made_anew_at_a_start(tmp_path: 
     bench = RealBench(config)
     async with bench:
         for ledger_id in (1, 2, 4, 5):
-            last = bench.storage.last_entry(ledger_id)
-            assert len(await bench.storage.read_many(ledger_id, 0, 100, 10**6)) == last + 1
+            last = bench.storage.control.last_entry(ledger_id)
+            assert len(await bench.storage.reads.read_many(ledger_id, 0, 100, 10**6)) == last + 1
         with pytest.raises(NoSuchLedger):
-            await bench.storage.read(3, 0)
+            await bench.storage.reads.read(3, 0)
     assert runs_of(config) == before
 
 
@@ -202,5 +202,5 @@ async def test_a_full_disk_leaves_the_old_index(
     assert runs_of(config) == before
     bench = RealBench(config)
     async with bench:
-        assert await bench.storage.read(1, 0) != entry_bytes(1, 0)
+        assert await bench.storage.reads.read(1, 0) != entry_bytes(1, 0)
     assert not names_in(config.ledger_directories[0], "index.new")

@@ -206,7 +206,7 @@ async def test_a_read_and_the_scrubber_report_the_same_finding_once(bench: Bench
     flip(bench.disk, at.path, at.location.offset + RECORD_BYTES)
     for _ in range(2):
         with pytest.raises(Exception, match="checksum"):
-            await bench.storage.read(at.record.ledger_id, at.record.first_entry)
+            await bench.storage.reads.read(at.record.ledger_id, at.record.first_entry)
     assert len(bench.storage.damages.current()) == 1
     assert await scrubbed(bench) == [lost(KINDS.RUN_CHECKSUM, at)]
 

@@ -18,30 +18,30 @@ from tests.support.storage_support import CONFIG, KEY, OTHER_KEY, Bench, entry_b
 async def test_an_added_entry_is_read_back() -> None:
     async with Bench() as bench:
         assert await bench.add(7, 0, b"a", b"bb", b"ccc") is Code.OK
-        assert await bench.storage.read(7, 1) == entry_bytes(7, 1, b"bb")
-        assert await bench.storage.read(7, -1) == entry_bytes(7, 2, b"ccc")
-        assert bench.storage.last_add_confirmed(7) == 1
-        assert bench.storage.last_entry(7) == 2
+        assert await bench.storage.reads.read(7, 1) == entry_bytes(7, 1, b"bb")
+        assert await bench.storage.reads.read(7, -1) == entry_bytes(7, 2, b"ccc")
+        assert bench.storage.control.last_add_confirmed(7) == 1
+        assert bench.storage.control.last_entry(7) == 2
         assert bench.storage.ledgers() == [7]
-        assert await bench.storage.entries(7) == [(0, 2)]
+        assert await bench.storage.reads.entries(7) == [(0, 2)]
 
 
 async def test_absent_is_told_from_unknown_ledger() -> None:
     async with Bench() as bench:
         with pytest.raises(NoSuchLedger):
-            await bench.storage.read(7, 0)
+            await bench.storage.reads.read(7, 0)
         with pytest.raises(NoSuchLedger):
-            bench.storage.last_add_confirmed(7)
+            bench.storage.control.last_add_confirmed(7)
         with pytest.raises(NoSuchLedger):
-            await bench.storage.entries(7)
+            await bench.storage.reads.entries(7)
         await bench.add(7, 5)
         for missing in (4, 6, 2**62, -2):
             with pytest.raises(NoSuchEntry):
-                await bench.storage.read(7, missing)
+                await bench.storage.reads.read(7, missing)
         await bench.storage.checkpoint()
         for missing in (4, 6, 2**62, -2):
             with pytest.raises(NoSuchEntry):
-                await bench.storage.read(7, missing)
+                await bench.storage.reads.read(7, missing)
 
 
 async def test_reads_from_all_four_places() -> None:
@@ -53,13 +53,13 @@ async def test_reads_from_all_four_places() -> None:
         storage._cache.swap()
         await bench.add(1, 2, b"active")
         assert storage._cache.find(1, 0) == (None, 0), "only the entry log has it"
-        assert await storage.read_many(1, 0, 10, 10_000) == [
+        assert await storage.reads.read_many(1, 0, 10, 10_000) == [
             entry_bytes(1, 0, b"logged"),
             entry_bytes(1, 1, b"flushing"),
             entry_bytes(1, 2, b"active"),
         ]
         assert storage._read_cache.find(1, 0) is not None, "a cold read fills the read cache"
-        assert await storage.read(1, 0) == entry_bytes(1, 0, b"logged")
+        assert await storage.reads.read(1, 0) == entry_bytes(1, 0, b"logged")
         storage._cache.active.ledgers.clear()
         storage._cache.flushing = None
 
@@ -72,7 +72,7 @@ async def test_read_many_keeps_its_bounds(flushed: bool) -> None:
         if flushed:
             await bench.storage.checkpoint()
         size = 4 + len(entry_bytes(1, 0, b"x" * 64))
-        read_many = bench.storage.read_many
+        read_many = bench.storage.reads.read_many
         assert len(await read_many(1, 0, 10, 10**9)) == 10
         assert len(await read_many(1, 0, 100, size * 7)) == 7
         assert len(await read_many(1, 0, 100, size * 7 - 1)) == 6
@@ -88,11 +88,11 @@ async def test_a_wrong_key_can_neither_write_nor_fence() -> None:
         assert await bench.add(1, 1, key=OTHER_KEY) is Code.UNAUTHORIZED
         assert await bench.add(1, 1, key=OTHER_KEY, recovery=True) is Code.UNAUTHORIZED
         with pytest.raises(Unauthorized):
-            await bench.storage.fence(1, OTHER_KEY)
+            await bench.storage.control.fence(1, OTHER_KEY)
         with pytest.raises(Unauthorized):
-            await bench.storage.set_explicit_lac(1, OTHER_KEY, 0)
+            await bench.storage.control.set_explicit_lac(1, OTHER_KEY, 0)
         with pytest.raises(Unauthorized):
-            await bench.storage.fence(2, b"short")
+            await bench.storage.control.fence(2, b"short")
         assert await bench.add(1, 1) is Code.OK
         await bench.crash()
         assert await bench.add(1, 2, key=OTHER_KEY) is Code.UNAUTHORIZED
@@ -107,7 +107,7 @@ async def test_ids_below_zero_are_refused() -> None:
 
 async def test_a_chunk_is_answered_in_one_call_with_each_code() -> None:
     async with Bench() as bench:
-        await bench.storage.fence(2, KEY)
+        await bench.storage.control.fence(2, KEY)
         codes = await bench.send(
             make_run(1, 0, [b"a"]), make_run(2, 0, [b"b"]), make_run(1, 1, [b"c"], key=OTHER_KEY)
         )
@@ -120,7 +120,7 @@ async def test_a_fence_stands_behind_the_adds_before_it() -> None:
         order: list[str] = []
         before = bench.send(make_run(1, 0, [b"a"] * 3))
         before.add_done_callback(lambda _: order.append("add"))
-        fence = asyncio.ensure_future(bench.storage.fence(1, KEY))
+        fence = asyncio.ensure_future(bench.storage.control.fence(1, KEY))
         fence.add_done_callback(lambda _: order.append("fence"))
         await asyncio.sleep(0)
         after = bench.send(make_run(1, 3, [b"late"]))
@@ -130,17 +130,17 @@ async def test_a_fence_stands_behind_the_adds_before_it() -> None:
         assert before.result() == [Code.OK]
         assert after.result() == [Code.FENCED]
         assert recovery.result() == [Code.OK]
-        assert await bench.storage.read(1, 3) == entry_bytes(1, 3, b"recovered")
+        assert await bench.storage.reads.read(1, 3) == entry_bytes(1, 3, b"recovered")
 
 
 async def test_a_fence_of_an_unknown_ledger_sticks_and_sets_the_key() -> None:
     async with Bench() as bench:
-        await bench.storage.fence(9, KEY)
+        await bench.storage.control.fence(9, KEY)
         for _ in range(2):
             assert await bench.add(9, 0) is Code.FENCED
             assert await bench.add(9, 0, key=OTHER_KEY, recovery=True) is Code.UNAUTHORIZED
             with pytest.raises(NoSuchEntry):
-                await bench.storage.read(9, 0)
+                await bench.storage.reads.read(9, 0)
             await bench.crash()
         assert await bench.add(9, 0, recovery=True) is Code.OK
 
@@ -150,22 +150,22 @@ async def test_a_fence_with_an_empty_write_cache_outlives_checkpoint_and_crash()
     async with Bench() as bench:
         await bench.add(1, 0)
         await bench.storage.checkpoint()
-        await bench.storage.fence(1, KEY)
-        await bench.storage.set_explicit_lac(1, KEY, 0)
+        await bench.storage.control.fence(1, KEY)
+        await bench.storage.control.set_explicit_lac(1, KEY, 0)
         assert not bench.storage._cache.active.ledgers
         await bench.storage.checkpoint()
         await bench.crash()
-        assert bench.storage.is_fenced(1)
-        assert bench.storage.last_add_confirmed(1) == 0
+        assert bench.storage.control.is_fenced(1)
+        assert bench.storage.control.last_add_confirmed(1) == 0
         assert await bench.add(1, 1) is Code.FENCED
 
 
 async def test_concurrent_fences_share_one_record() -> None:
     async with Bench() as bench:
         before = bench.disk.syncs
-        await asyncio.gather(*(bench.storage.fence(1, KEY) for _ in range(20)))
+        await asyncio.gather(*(bench.storage.control.fence(1, KEY) for _ in range(20)))
         assert bench.disk.syncs == before + 1
-        await bench.storage.fence(1, KEY)
+        await bench.storage.control.fence(1, KEY)
         assert bench.disk.syncs == before + 1
 
 
@@ -173,43 +173,43 @@ async def test_concurrent_fences_share_one_record() -> None:
 async def test_explicit_lac_is_durable_and_never_goes_back(checkpoint: bool) -> None:
     async with Bench() as bench:
         await bench.add(1, 0, b"", b"", b"")
-        await bench.storage.set_explicit_lac(1, KEY, 2)
-        await bench.storage.set_explicit_lac(1, KEY, 1)
-        assert bench.storage.last_add_confirmed(1) == 2
+        await bench.storage.control.set_explicit_lac(1, KEY, 2)
+        await bench.storage.control.set_explicit_lac(1, KEY, 1)
+        assert bench.storage.control.last_add_confirmed(1) == 2
         if checkpoint:
             await bench.storage.checkpoint()
         await bench.crash()
-        assert bench.storage.last_add_confirmed(1) == 2
+        assert bench.storage.control.last_add_confirmed(1) == 2
 
 
 async def test_lac_watchers_wake() -> None:
     async with Bench() as bench:
-        unknown = bench.storage.watch_lac(1, -1)
+        unknown = bench.storage.control.watch_lac(1, -1)
         await bench.add(1, 0, b"", b"")
         assert await unknown == 0
-        passed = bench.storage.watch_lac(1, -1)
+        passed = bench.storage.control.watch_lac(1, -1)
         assert passed.done()
-        waiting = bench.storage.watch_lac(1, 0)
-        cancelled = bench.storage.watch_lac(1, 0)
+        waiting = bench.storage.control.watch_lac(1, 0)
+        cancelled = bench.storage.control.watch_lac(1, 0)
         cancelled.cancel()
-        await bench.storage.set_explicit_lac(1, KEY, 1)
+        await bench.storage.control.set_explicit_lac(1, KEY, 1)
         assert await waiting == 1
-        assert len(bench.storage._control._watches) == 0
+        assert len(bench.storage.control._watches) == 0
 
 
 async def test_latest_write_of_an_entry_wins_wherever_it_lies() -> None:
     async with Bench() as bench:
         await bench.add(1, 0, *[b"old"] * 10)
         await bench.storage.checkpoint()
-        assert await bench.storage.read(1, 4) == entry_bytes(1, 4, b"old")
+        assert await bench.storage.reads.read(1, 4) == entry_bytes(1, 4, b"old")
         await bench.overwrite(make_run(1, 3, [b"new", b"new"], recovery=True))
         wanted = [entry_bytes(1, n, b"new" if n in (3, 4) else b"old") for n in range(10)]
-        assert await bench.storage.read_many(1, 0, 10, 10**6) == wanted
+        assert await bench.storage.reads.read_many(1, 0, 10, 10**6) == wanted
         await bench.storage.checkpoint()
-        assert await bench.storage.read_many(1, 0, 10, 10**6) == wanted
+        assert await bench.storage.reads.read_many(1, 0, 10, 10**6) == wanted
         await bench.crash()
-        assert await bench.storage.read_many(1, 0, 10, 10**6) == wanted
-        assert await bench.storage.entries(1) == [(0, 9)]
+        assert await bench.storage.reads.read_many(1, 0, 10, 10**6) == wanted
+        assert await bench.storage.reads.entries(1) == [(0, 9)]
 
 
 async def test_a_deleted_ledger_stays_deleted() -> None:
@@ -227,11 +227,11 @@ async def test_a_deleted_ledger_stays_deleted() -> None:
             if step == "checkpoint":
                 await bench.storage.checkpoint()
             with pytest.raises(NoSuchLedger):
-                await bench.storage.read(1, 0)
+                await bench.storage.reads.read(1, 0)
             assert await bench.add(1, 2) is Code.FENCED
             assert await bench.add(1, 2, recovery=True) is Code.NO_LEDGER
             with pytest.raises(NoSuchLedger):
-                await bench.storage.fence(1, KEY)
+                await bench.storage.control.fence(1, KEY)
             assert bench.storage.ledgers() == [2]
         assert bench.storage._index.runs(1) == []
 
@@ -256,8 +256,8 @@ async def test_restart_and_crash_keep_everything() -> None:
         await bench.crash()
         for (ledger_id, entry_id), payload in wanted.items():
             entry = entry_bytes(ledger_id, entry_id, payload)
-            assert await bench.storage.read(ledger_id, entry_id) == entry
-        assert bench.storage.last_entry(2) == 39
+            assert await bench.storage.reads.read(ledger_id, entry_id) == entry
+        assert bench.storage.control.last_entry(2) == 39
 
 
 async def test_the_cache_is_flushed_when_full_and_old_journal_files_go() -> None:
@@ -267,10 +267,12 @@ async def test_the_cache_is_flushed_when_full_and_old_journal_files_go() -> None
         await bench.storage.checkpoint()
         files = bench.disk.list_directory("/j")
         assert len([name for name in files if name.endswith(".journal")]) <= 2, files
-        assert bench.storage._logs.position[1] > 7_000_000
+        assert bench.storage.logs.position[1] > 7_000_000
         await bench.crash()
         for number in range(80):
-            assert await bench.storage.read(1, number) == entry_bytes(1, number, b"x" * 100_000)
+            assert await bench.storage.reads.read(1, number) == entry_bytes(
+                1, number, b"x" * 100_000
+            )
 
 
 async def test_reads_go_on_while_flushing() -> None:
@@ -281,7 +283,7 @@ async def test_reads_go_on_while_flushing() -> None:
         async def reader(start: int) -> None:
             for entry_id in range(start, 1000, 7):
                 number = entry_id // 20
-                entry = await bench.storage.read(1, entry_id)
+                entry = await bench.storage.reads.read(1, entry_id)
                 assert entry == entry_bytes(1, entry_id, b"%d" % number * 50)
 
         await asyncio.gather(bench.storage.checkpoint(), *(reader(start) for start in range(7)))
@@ -293,7 +295,9 @@ async def test_with_sync_off_force_makes_durable() -> None:
         await bench.storage.force(1)
         assert await bench.add(1, 1) is Code.OK
         await bench.crash()
-        assert await bench.storage.entries(1) == [(0, 0)], "acked before the sync: may be lost"
+        assert await bench.storage.reads.entries(1) == [(0, 0)], (
+            "acked before the sync: may be lost"
+        )
 
 
 async def test_on_a_real_disk_with_rocksdb(tmp_path: Path) -> None:
@@ -310,7 +314,7 @@ async def test_on_a_real_disk_with_rocksdb(tmp_path: Path) -> None:
             run = make_run(5, start, [b"%d" % n * 100 for n in range(start, start + 100)])
             storage.add([run], done.set_result)
             assert [code for _, code in await done] == [Code.OK]
-        found = await storage.read_many(5, 0, first + 1000, 10**9)
+        found = await storage.reads.read_many(5, 0, first + 1000, 10**9)
         assert found == [entry_bytes(5, n, b"%d" % n * 100) for n in range(first + 1000)]
         await storage.close()
         storage = Storage(config, disk=RealDisk())

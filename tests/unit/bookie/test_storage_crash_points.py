@@ -54,9 +54,9 @@ class Life:
             await self.add(number % 2, number // 2 * 3, *payloads, recovery=False)
         await storage.checkpoint()
         await self.add(0, 9, b"nine", recovery=False)
-        await storage.fence(0, KEY)
+        await storage.control.fence(0, KEY)
         self.fenced = True
-        await storage.set_explicit_lac(1, KEY, 8)
+        await storage.control.set_explicit_lac(1, KEY, 8)
         self.lac = 8
         await self.add(2, 0, b"to be deleted", recovery=False)
         await storage.checkpoint()
@@ -77,7 +77,7 @@ class Life:
                 if ledger_id == 2 and self.deleted is not False:
                     continue
                 try:
-                    found = await storage.read(ledger_id, entry_id)
+                    found = await storage.reads.read(ledger_id, entry_id)
                 except (NoSuchEntry, NoSuchLedger):
                     assert (ledger_id, entry_id) not in self.acked
                 else:
@@ -85,11 +85,11 @@ class Life:
             if self.fenced:
                 assert await bench.add(0, 99) is Code.FENCED
             if self.lac >= 0:
-                assert storage.last_add_confirmed(1) == self.lac
+                assert storage.control.last_add_confirmed(1) == self.lac
             if self.deleted:
                 assert await bench.add(2, 5) is Code.FENCED
                 with pytest.raises(NoSuchLedger):
-                    await storage.read(2, 0)
+                    await storage.reads.read(2, 0)
             await storage.checkpoint()
             assert await bench.add(1, 50, b"goes on") is Code.OK
 

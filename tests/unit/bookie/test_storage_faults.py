@@ -27,13 +27,13 @@ async def test_a_failed_sync_is_fatal_and_nothing_is_acked_after_it() -> None:
         bench.disk.hook = lambda call, path: None
         assert await bench.add(1, 2) is Code.IO, "the disk works again, the promise does not"
         with pytest.raises(BookieIOError):
-            await bench.storage.fence(1, KEY)
-        assert await bench.storage.read(1, 0) == entry_bytes(1, 0)
+            await bench.storage.control.fence(1, KEY)
+        assert await bench.storage.reads.read(1, 0) == entry_bytes(1, 0)
         with pytest.raises(NoSuchEntry):
-            await bench.storage.read(1, 1)
+            await bench.storage.reads.read(1, 1)
         assert len(bench.fatal) == 1
         await bench.crash()
-        assert await bench.storage.entries(1) == [(0, 0)]
+        assert await bench.storage.reads.entries(1) == [(0, 0)]
 
 
 async def test_a_full_disk_does_not_stop_a_stop() -> None:
@@ -44,7 +44,7 @@ async def test_a_full_disk_does_not_stop_a_stop() -> None:
     bench.disk.capacity = 2**40
     bench.storage = bench._new()
     async with bench:
-        assert await bench.storage.entries(1) == [(0, 0)]
+        assert await bench.storage.reads.entries(1) == [(0, 0)]
 
 
 async def test_a_start_that_failed_gives_its_files_back(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_a_failed_sync_in_the_background_flush_is_fatal() -> None:
         await eventually(lambda: bool(bench.fatal))
         assert await bench.add(1, 1) is Code.IO
         await bench.crash()
-        assert await bench.storage.read(1, 0) == entry_bytes(1, 0, b"x")
+        assert await bench.storage.reads.read(1, 0) == entry_bytes(1, 0, b"x")
 
 
 async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
@@ -89,17 +89,17 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
         assert set(codes) == {Code.OK}, "it is refused before it fails"
         acked = 20 + len(codes)
         assert await bench.add(1, 999) is Code.READ_ONLY
-        await bench.storage.fence(2, KEY)
+        await bench.storage.control.fence(2, KEY)
         assert await bench.add(1, acked, b"recovered", recovery=True) is Code.OK
         acked += 1
-        assert await bench.storage.read(1, acked - 1)
+        assert await bench.storage.reads.read(1, acked - 1)
         bench.disk.capacity = 2**40
         await eventually(lambda: not bench.storage.disk_full)
         assert await bench.add(1, acked, b"z") is Code.OK
         assert bench.fatal == []
         await bench.crash()
-        assert await bench.storage.entries(1) == [(0, acked)]
-        assert bench.storage.is_fenced(2)
+        assert await bench.storage.reads.entries(1) == [(0, acked)]
+        assert bench.storage.control.is_fenced(2)
 
 
 async def test_a_full_disk_at_the_end_of_a_journal_file_still_takes_fences() -> None:
@@ -112,11 +112,11 @@ async def test_a_full_disk_at_the_end_of_a_journal_file_still_takes_fences() -> 
         assert await bench.add(1, number, b"y" * 9000) is Code.OK, "the margin takes it"
         assert bench.storage.disk_full
         assert await bench.add(1, number + 1) is Code.READ_ONLY
-        await bench.storage.fence(1, KEY)
+        await bench.storage.control.fence(1, KEY)
         bench.disk.capacity = 2**40
         await bench.crash()
-        assert await bench.storage.entries(1) == [(0, number)]
-        assert bench.storage.is_fenced(1)
+        assert await bench.storage.reads.entries(1) == [(0, number)]
+        assert bench.storage.control.is_fenced(1)
 
 
 async def test_a_flush_that_finds_no_space_loses_nothing_and_is_tried_again() -> None:
@@ -127,15 +127,15 @@ async def test_a_flush_that_finds_no_space_loses_nothing_and_is_tried_again() ->
         with pytest.raises(DiskError):
             await bench.storage.checkpoint()
         assert bench.storage._checkpointer.mark == mark
-        assert await bench.storage.read(1, 0) == entry_bytes(1, 0, b"a" * 1000)
+        assert await bench.storage.reads.read(1, 0) == entry_bytes(1, 0, b"a" * 1000)
         await bench.add(1, 1, b"b")
-        await bench.storage.fence(2, KEY)
+        await bench.storage.control.fence(2, KEY)
         bench.disk.capacity = 2**40
         await bench.storage.checkpoint()
         await bench.storage.checkpoint()
         await bench.crash()
-        assert await bench.storage.entries(1) == [(0, 1)]
-        assert bench.storage.is_fenced(2)
+        assert await bench.storage.reads.entries(1) == [(0, 1)]
+        assert bench.storage.control.is_fenced(2)
 
 
 async def test_a_fence_that_finds_no_space_says_so_and_holds_in_memory() -> None:
@@ -148,12 +148,12 @@ async def test_a_fence_that_finds_no_space_says_so_and_holds_in_memory() -> None
 
         bench.disk.hook = hook
         with pytest.raises(ReadOnly, match="no space"):
-            await bench.storage.fence(1, KEY)
+            await bench.storage.control.fence(1, KEY)
         assert await bench.add(1, 1) is Code.FENCED
         bench.disk.hook = lambda call, path: None
-        await bench.storage.fence(1, KEY)
+        await bench.storage.control.fence(1, KEY)
         await bench.crash()
-        assert bench.storage.is_fenced(1)
+        assert bench.storage.control.is_fenced(1)
 
 
 async def test_memory_is_bounded_when_the_disk_is_slow() -> None:
@@ -196,7 +196,7 @@ async def test_memory_is_bounded_when_the_disk_is_slow() -> None:
         assert True in events
         assert pending_max <= config.journal_queue_bytes_max + 40_000
         assert cached_max <= 2 * config.write_cache_bytes_max + pending_max + 200_000
-        assert await storage.entries(1) == [(0, 200 * 32 - 1)]
+        assert await storage.reads.entries(1) == [(0, 200 * 32 - 1)]
 
 
 def spoil(disk: MemoryDisk, suffix: str, offset: int) -> str:
@@ -214,9 +214,9 @@ async def test_a_damaged_entry_log_is_an_io_error_never_absent(offset: int) -> N
         await bench.storage.checkpoint()
         path = spoil(bench.disk, ".log", offset)
         with pytest.raises(BookieIOError, match=path.rpartition("/")[2]):
-            await bench.storage.read(1, 1)
+            await bench.storage.reads.read(1, 1)
         bench.disk.names[path].data[offset] ^= 0x10
-        assert await bench.storage.read(1, 1) == entry_bytes(1, 1, b"b" * 100)
+        assert await bench.storage.reads.read(1, 1) == entry_bytes(1, 1, b"b" * 100)
 
 
 async def test_a_missing_entry_log_is_an_io_error() -> None:
@@ -231,13 +231,13 @@ async def test_a_missing_entry_log_is_an_io_error() -> None:
         bench.storage = bench._new()
         await bench.storage.start()
         with pytest.raises(BookieIOError, match="missing"):
-            await bench.storage.read(1, 0)
-        assert await bench.storage.read(2, 0) == entry_bytes(2, 0)
+            await bench.storage.reads.read(1, 0)
+        assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0)
 
 
 async def test_damaged_ledger_state_stops_the_start() -> None:
     async with Bench() as bench:
-        await bench.storage.fence(1, KEY)
+        await bench.storage.control.fence(1, KEY)
         await bench.storage.checkpoint()
         spoil(bench.disk, ".state", 60)
         with pytest.raises(LedgerStateDamaged, match=r"\.state is damaged at byte 24"):
@@ -259,13 +259,13 @@ async def test_a_damaged_journal_stops_the_start_and_says_what_to_do() -> None:
 async def test_one_good_copy_of_the_mark_is_enough(spoiled: str) -> None:
     async with Bench() as bench:
         await bench.add(1, 0)
-        await bench.storage.fence(1, KEY)
+        await bench.storage.control.fence(1, KEY)
         await bench.storage.checkpoint()
         bench.disk.names[f"{spoiled}/journal.mark"].data[20] ^= 1
         bench.disk.names[f"{spoiled}/journal.mark"].sync()
         await bench.crash()
-        assert bench.storage.is_fenced(1)
-        assert await bench.storage.entries(1) == [(0, 0)]
+        assert bench.storage.control.is_fenced(1)
+        assert await bench.storage.reads.entries(1) == [(0, 0)]
 
 
 async def test_a_lost_index_is_rebuilt_from_the_entry_logs() -> None:
@@ -281,9 +281,9 @@ async def test_a_lost_index_is_rebuilt_from_the_entry_logs() -> None:
         bench.indexes.clear()
         bench.storage = bench._new()
         await bench.storage.start()
-        assert await bench.storage.read(0, 0) == entry_bytes(0, 0, b"newer")
+        assert await bench.storage.reads.read(0, 0) == entry_bytes(0, 0, b"newer")
         for number in range(1, 10):
             if number % 3 != 2:
-                entry = await bench.storage.read(number % 3, number)
+                entry = await bench.storage.reads.read(number % 3, number)
                 assert entry == entry_bytes(number % 3, number, b"%d" % number)
         assert bench.storage.ledgers() == [0, 1]

@@ -122,7 +122,7 @@ class Runner:
                 await self.fence(ledger_id, wait)
             case Lac(ledger_id, lac):
                 if ledger_id not in self.model.deleted:
-                    await self.bench.storage.set_explicit_lac(ledger_id, KEY, lac)
+                    await self.bench.storage.control.set_explicit_lac(ledger_id, KEY, lac)
                     self.model.lac[ledger_id] = max(lac, self.model.lac.get(ledger_id, -1))
             case Delete(ledger_id):
                 if ledger_id in self.bench.storage.ledgers():
@@ -175,7 +175,7 @@ class Runner:
     async def fence(self, ledger_id: int, wait: bool) -> None:
         if ledger_id in self.model.deleted:
             return
-        task = asyncio.ensure_future(self.bench.storage.fence(ledger_id, KEY))
+        task = asyncio.ensure_future(self.bench.storage.control.fence(ledger_id, KEY))
         self.model.fenced.setdefault(ledger_id, False)
 
         def fenced(done: asyncio.Future[None]) -> None:
@@ -200,7 +200,7 @@ class Runner:
             for entry_id in range(ENTRIES):
                 payload: bytes | None = None
                 try:
-                    entry = await storage.read(ledger_id, entry_id)
+                    entry = await storage.reads.read(ledger_id, entry_id)
                     payload = entry[36:]
                     assert entry == entry_bytes(ledger_id, entry_id, payload, -1)
                     found[entry_id] = entry
@@ -211,9 +211,9 @@ class Runner:
                 self.model.allowed[ledger_id, entry_id] = {payload}
             await self.check_sequences(ledger_id, found)
             if self.model.fenced.get(ledger_id):
-                assert storage.is_fenced(ledger_id)
+                assert storage.control.is_fenced(ledger_id)
             if self.model.lac.get(ledger_id, -1) >= 0:
-                assert storage.last_add_confirmed(ledger_id) == self.model.lac[ledger_id]
+                assert storage.control.last_add_confirmed(ledger_id) == self.model.lac[ledger_id]
 
     async def check_sequences(self, ledger_id: int, found: dict[int, bytes]) -> None:
         storage = self.bench.storage
@@ -221,7 +221,9 @@ class Runner:
             assert not found
             return
         held = {
-            n for first, last in await storage.entries(ledger_id) for n in range(first, last + 1)
+            n
+            for first, last in await storage.reads.entries(ledger_id)
+            for n in range(first, last + 1)
         }
         assert held == set(found)
         if found:
@@ -229,8 +231,8 @@ class Runner:
             wanted = []
             while first + len(wanted) in found:
                 wanted.append(found[first + len(wanted)])
-            assert await storage.read_many(ledger_id, first, 1000, 10**9) == wanted
-            assert storage.last_entry(ledger_id) == max(found)
+            assert await storage.reads.read_many(ledger_id, first, 1000, 10**9) == wanted
+            assert storage.control.last_entry(ledger_id) == max(found)
 
 
 def serial(payload: bytes) -> int:
