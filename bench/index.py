@@ -29,7 +29,7 @@ from storage import make_run
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
-from octavo.bookie.entrylog.log import Location
+from octavo.bookie.entrylog.format import Location
 from octavo.bookie.index.index import IndexedExtent, RocksIndex
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code

@@ -18,8 +18,9 @@ import structlog
 from octavo.bookie.check.scrub import LogScrub
 from octavo.bookie.disk.damage import DamagedRead, DamageKind, DamageRegistry
 from octavo.bookie.disk.files import Disk
-from octavo.bookie.entrylog.log import EntryLogs, Location
-from octavo.bookie.entrylog.walk import Walked
+from octavo.bookie.entrylog.format import Location
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.entrylog.walk import Checked
 from octavo.bookie.index.index import INDEX_FOLDER, IndexedExtent, LedgerIndex
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.bookie.read.cache import CachedExtent
@@ -100,7 +101,7 @@ class ConsistencyCheck:
             self.bytes += size
             self._progress(size)
 
-    def _record(self, walked: Walked) -> None:
+    def _record(self, walked: Checked) -> None:
         record, location = walked.record, walked.location
         assert record is not None
         self.records += 1
@@ -132,7 +133,7 @@ class ConsistencyCheck:
             last=last,
         )
 
-    def _same(self, run: IndexedExtent, walked: Walked) -> bool:
+    def _same(self, run: IndexedExtent, walked: Checked) -> bool:
         """Whether an older copy that the index prefers holds the same bytes."""
         record = walked.record
         assert record is not None

@@ -26,7 +26,7 @@ from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageReg
 from octavo.bookie.disk.files import Disk, DiskError
 from octavo.bookie.entrylog.format import file_name
 from octavo.bookie.entrylog.log import EntryLogs
-from octavo.bookie.entrylog.walk import LogWalk, Walked
+from octavo.bookie.entrylog.walk import Checked, LogCheck
 from octavo.bookie.index.index import IndexedExtent, LedgerIndex
 from octavo.protocol.codes import BookieIOError
 
@@ -57,7 +57,7 @@ class LogScrub:
         log_id: int,
         end: int | None,
         *,
-        on_good: Callable[[Walked], None] | None = None,
+        on_good: Callable[[Checked], None] | None = None,
         uncached: bool = True,
     ) -> None:
         """`end` is up to where the mark vouches for the log; None: for all of it.
@@ -69,7 +69,7 @@ class LogScrub:
         self._damages = damages
         self._runs: list[IndexedExtent] | None = None
         self._log_id = log_id
-        self._walk = LogWalk(
+        self._walk = LogCheck(
             disk,
             logs.path_of(log_id),
             log_id,
@@ -110,7 +110,7 @@ class LogScrub:
             self._damages.clear_file(file_name(self._log_id))
         return self._walk.offset - before
 
-    def _clear_good(self, before: int, found: list[Walked]) -> None:
+    def _clear_good(self, before: int, found: list[Checked]) -> None:
         start = before
         for walked in found:
             if walked.faults:
@@ -122,7 +122,7 @@ class LogScrub:
                 self._walk.path, self._walk.end, sys.maxsize, DamageKind.LEDGERS_MAP, *_AT_REST
             )
 
-    def _report(self, fault: Damage, walked: Walked) -> None:
+    def _report(self, fault: Damage, walked: Checked) -> None:
         """With the entries that the index still finds in the damaged bytes."""
         try:
             runs = self._held(fault, walked)
@@ -152,7 +152,7 @@ class LogScrub:
                     last=run.last,
                 )
 
-    def _held(self, fault: Damage, walked: Walked) -> list[IndexedExtent]:
+    def _held(self, fault: Damage, walked: Checked) -> list[IndexedExtent]:
         at = walked.location
         if walked.record is None:
             found = self._indexed()

@@ -60,6 +60,14 @@ class Record(NamedTuple):
         return RECORD_BYTES + self.frames_bytes
 
 
+class Location(NamedTuple):
+    """Where a record lies."""
+
+    log_id: int
+    offset: int
+    length: int
+
+
 class Extent(NamedTuple):
     """What one entry log record will hold: consecutive entries of a ledger, as add frames."""
 

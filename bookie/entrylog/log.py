@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -30,10 +29,10 @@ from octavo.bookie.entrylog.format import (
     MAP_MAGIC,
     RECORD_BYTES,
     Extent,
+    Location,
     Record,
     decode_file_header,
     decode_footer,
-    decode_map,
     decode_record,
     encode_file_header,
     encode_map,
@@ -41,6 +40,7 @@ from octavo.bookie.entrylog.format import (
     file_name,
     log_id_of,
 )
+from octavo.bookie.entrylog.walk import LogWalk, Read, ledgers_map
 from octavo.protocol.codes import BookieIOError, OctavoError, Scope
 
 _RESERVE_BYTES = 16 * 1024 * 1024
@@ -53,14 +53,6 @@ class EntryLogMissing(OctavoError):
 
     name = "entry-log-missing"
     scope = Scope.PROCESS
-
-
-class Location(NamedTuple):
-    """Where a record lies."""
-
-    log_id: int
-    offset: int
-    length: int
 
 
 class EntryLogs:
@@ -320,6 +312,10 @@ class EntryLogs:
         data = self.read_bytes(location.log_id, location.offset, location.length)
         return self.check_record(data, 0, location, ledger_id)
 
+    def reader(self, log_id: int) -> Read:
+        """`read_bytes` of one log, for who walks over it."""
+        return lambda length, offset: self.read_bytes(log_id, offset, length)
+
     def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
         """Raw bytes of a log, fewer at its end. Raises `DamagedRead`."""
         try:
@@ -377,14 +373,9 @@ class EntryLogs:
         held = self._bytes_of  # taken first: a log may be begun meanwhile
         if self._current is not None and log_id == self._current_id:
             return dict(held)
-        size = self.size_of(log_id)
-        footer = decode_footer(self.read_bytes(log_id, max(0, size - FOOTER.size), FOOTER.size))
-        if footer is not None:
-            offset, crc = footer
-            body = self.read_bytes(log_id, offset, size - FOOTER.size - offset)
-            found = decode_map(body, crc)
-            if found is not None:
-                return found
+        sealed = ledgers_map(self.reader(log_id), self.size_of(log_id))
+        if sealed is not None and sealed[1] is not None:
+            return sealed[1]
         sums: dict[int, int] = {}
         for record, _ in self.scan_all(log_id):
             sums[record.ledger_id] = sums.get(record.ledger_id, 0) + record.frames_bytes
@@ -431,17 +422,10 @@ class EntryLogs:
         its_id = decode_file_header(self.read_bytes(log_id, 0, FILE_HEADER_BYTES))
         if its_id != log_id:
             raise BookieIOError(f"entry log {self.path_of(log_id)}: {its_id}")
-        offset = max(offset, FILE_HEADER_BYTES)
-        data, base = b"", offset
-        while True:
-            record = decode_record(data, offset - base)
-            if record is None:
-                data, base = self.read_bytes(log_id, offset, _SCAN_BYTES), offset
-                record = decode_record(data, 0)
-            if record is None:
-                return
-            yield record, Location(log_id, offset, record.total_bytes)
-            offset += record.total_bytes
+        read = self.reader(log_id)
+        walk = LogWalk(read, log_id, start=offset, window_bytes=_SCAN_BYTES, headers_only=True)
+        while (step := walk.next()).record is not None:
+            yield step.record, step.location
 
 
 class LogRemoved(DiskError):

@@ -37,7 +37,7 @@ from rocksdict import (
 
 from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind
 from octavo.bookie.disk.files import DiskFull
-from octavo.bookie.entrylog.log import Location
+from octavo.bookie.entrylog.format import Location
 from octavo.protocol.codes import BookieIOError
 
 KEY = struct.Struct(">QQ")

@@ -16,16 +16,14 @@ from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind
 from octavo.bookie.entrylog.format import (
     FILE_HEADER_BYTES,
     FOOTER,
-    RECORD_BYTES,
     Extent,
+    Location,
     Record,
     decode_file_header,
-    decode_footer,
-    decode_map,
-    decode_record,
     file_name,
 )
-from octavo.bookie.entrylog.log import EntryLogs, Location
+from octavo.bookie.entrylog.log import EntryLogs
+from octavo.bookie.entrylog.walk import LogWalk, ledgers_map
 from octavo.bookie.index.index import IndexedExtent, LedgerIndex
 from octavo.protocol.codes import BookieIOError
 from octavo.protocol.frames import ADD_IDS, LENGTH
@@ -57,18 +55,17 @@ def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
             Damage(DamageKind.FILE_HEADER, path, 0, FILE_HEADER_BYTES),
         )
     size = logs.size_of(log_id)
-    tail = logs.read_bytes(log_id, max(0, size - FOOTER.size), FOOTER.size)
-    footer = decode_footer(tail)
-    if footer is None:
+    sealed = ledgers_map(logs.reader(log_id), size)
+    if sealed is None:
         return LogEnd(size, None)
-    offset, crc = footer
-    map_bytes = size - FOOTER.size - offset
-    body = logs.read_bytes(log_id, offset, map_bytes) if map_bytes > 0 else b""
-    bytes_of = decode_map(body, crc)
+    offset, bytes_of = sealed
     if bytes_of is None:
         raise DamagedRead(
             f"entry log {path}: its ledgers map is damaged",
-            Damage(DamageKind.LEDGERS_MAP, path, min(offset, size), max(0, map_bytes)),
+            Damage(
+                *(DamageKind.LEDGERS_MAP, path),
+                *(min(offset, size), max(0, size - FOOTER.size - offset)),
+            ),
         )
     return LogEnd(offset, bytes_of)
 
@@ -81,32 +78,17 @@ def read_slice(
     Raises `DamagedRead` at the first byte that is not what it must be.
     """
     found: list[Stored] = []
-    data = logs.read_bytes(log_id, offset, min(bytes_max, end - offset))
-    start = 0
-    while start < len(data):
-        record = decode_record(data, start)
+    walk = LogWalk(logs.reader(log_id), log_id, start=offset, end=end, window_bytes=bytes_max)
+    while not found or (walk.offset < end and walk.is_ahead):
+        location, record, frames, fault = walk.next()
         if record is None:
-            if found:
-                break  # perhaps cut by the slice's end: the next slice begins here
-            data = logs.read_bytes(log_id, offset, min(RECORD_BYTES, end - offset))
-            record = decode_record(data)
-            if record is None:
-                raise _damaged(logs, log_id, offset, end, DamageKind.RECORD_HEADER)
-        if start + record.total_bytes > len(data):
-            if found:
-                break
-            data = logs.read_bytes(log_id, offset, min(record.total_bytes, end - offset))
-        frames = data[start + RECORD_BYTES : start + record.total_bytes]
-        at = offset + start
-        if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
-            raise _damaged(
-                logs, log_id, at, at + record.total_bytes, DamageKind.RUN_CHECKSUM, record
-            )
-        found.append(Stored(record, Location(log_id, at, record.total_bytes), frames))
-        start += record.total_bytes
-    if not found:
-        raise _damaged(logs, log_id, offset, end, DamageKind.TRUNCATED)
-    return found, offset + start
+            assert fault is not None
+            raise _damaged(logs, log_id, location.offset, end, fault)
+        if fault is not None or crc32c(frames) != record.frames_crc:
+            start, behind = location.offset, location.offset + location.length
+            raise _damaged(logs, log_id, start, behind, DamageKind.RUN_CHECKSUM, record)
+        found.append(Stored(record, location, frames))
+    return found, walk.offset
 
 
 def _damaged(

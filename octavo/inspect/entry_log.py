@@ -21,6 +21,7 @@ from octavo.bookie.entrylog.format import (
     decode_map,
     decode_record,
 )
+from octavo.bookie.entrylog.walk import LogWalk
 from octavo.inspect.entries import Broken, StoredEntry, digest_of, entry_line, records_in
 from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, entries_of, spans
 
@@ -83,12 +84,13 @@ class EntryLogWalk:
             yield self._map(end, footer[1] if footer else 0)
 
     def _runs(self, end: int) -> Iterator[Line]:
-        offset = FILE_HEADER_BYTES
-        while offset < end:
-            record = decode_record(self._file.pread(RECORD_BYTES, offset))
-            if record is not None and offset + record.total_bytes <= end:
+        walk = LogWalk(
+            self._file.pread, self._log_id, end=end, window_bytes=RECORD_BYTES, headers_only=True
+        )
+        while walk.offset < end:
+            (_, offset, _), record, _, fault = walk.next()
+            if record is not None and fault is None:
                 yield from self._run(record, offset)
-                offset += record.total_bytes
                 continue
             following = self._next_record(offset, end)
             vouched = end if self._sealed else self._vouched
@@ -98,7 +100,7 @@ class EntryLogWalk:
                 yield line
             if following is None:
                 return
-            offset = following
+            walk.offset = following
 
     def _gap(
         self, offset: int, end: int, vouched: int | None, record: Record | None

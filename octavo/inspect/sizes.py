@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from octavo.bookie.disk.files import Disk, File
-from octavo.bookie.entrylog.format import FOOTER, decode_footer, decode_map, log_id_of
+from octavo.bookie.entrylog.format import log_id_of
+from octavo.bookie.entrylog.walk import ledgers_map
 from octavo.inspect.entry_log import EntryLogWalk
 from octavo.inspect.folders import BookieFolders
 from octavo.inspect.index import IndexReader, Stored
@@ -73,12 +74,9 @@ def log_paths(disk: Disk, folders: BookieFolders) -> list[str]:
 
 def sums_of(file: File, log_id: int) -> dict[int, int]:
     """Bytes of frames by ledger: from the map when the log is sealed, else run by run."""
-    size = file.size()
-    footer = decode_footer(file.pread(FOOTER.size, max(0, size - FOOTER.size)))
-    if footer is not None and 0 < size - FOOTER.size - footer[0] <= BODY_BYTES_MAX:
-        found = decode_map(file.pread(size - FOOTER.size - footer[0], footer[0]), footer[1])
-        if found is not None:
-            return found
+    sealed = ledgers_map(file.pread, file.size(), BODY_BYTES_MAX)
+    if sealed is not None and sealed[1] is not None:
+        return sealed[1]
     walk = EntryLogWalk(file, Wish(ledger=-1), log_id=log_id, vouched=None)
     for _ in walk.lines():
         pass

@@ -195,7 +195,7 @@ async def test_an_add_of_the_turn_in_which_the_writer_ends_is_certainly_not_stor
     await until(lambda: len(answers) == 2)
     assert isinstance(answers[20], OutcomeUnknown)
     assert isinstance(answers[21], NotEnoughBookies)
-    left = sent[2].storage
+    left = sent[2].storage.reads
     assert await left.read(writer.ledger_id, 20)
     with pytest.raises(NoSuchEntry):
         await left.read(writer.ledger_id, 21)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.bookie.entrylog.log import Location
+from octavo.bookie.entrylog.format import Location
 from octavo.bookie.index.index import IndexedExtent, LedgerIndex, RocksIndex
 from octavo.protocol.codes import BookieIOError
 from tests.sim.index import KeptIndex, SimIndex

@@ -18,7 +18,7 @@ from octavo.bookie.adds import split_adds
 from octavo.bookie.entrylog.format import Record, decode_footer, decode_map, encode_map, file_name
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.entrylog.record_check import frame_faults
-from octavo.bookie.entrylog.walk import LogWalk
+from octavo.bookie.entrylog.walk import LogCheck
 from octavo.bookie.index.log_slice import log_end, read_slice
 from octavo.bookie.journal.format import JournalDamaged, MetaOp, encode_meta
 from octavo.bookie.journal.journal import JournalWriter
@@ -176,7 +176,7 @@ def _walk_entry_log(data: bytes) -> None:
     disk = SimDisk()
     _put(disk, f"/l/{file_name(1)}", data)
     for starts in ((), (24, 130, 10**6)):
-        walk = LogWalk(disk, f"/l/{file_name(1)}", 1, starts=lambda starts=starts: starts)
+        walk = LogCheck(disk, f"/l/{file_name(1)}", 1, starts=lambda starts=starts: starts)
         while not walk.done:
             walk.step(100)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocksdict import WriteOptions
 
-from octavo.bookie.entrylog.log import Location
+from octavo.bookie.entrylog.format import Location
 from octavo.bookie.index.index import COVERED_KEY, KEY, IndexedExtent, RocksIndex
 from octavo.protocol.codes import BookieIOError
 from tests.fuzz.readers import READERS, Reader

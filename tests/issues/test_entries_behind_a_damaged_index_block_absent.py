@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from octavo.bookie.disk.damage import DamagedRead
-from octavo.bookie.entrylog.log import Location
+from octavo.bookie.entrylog.format import Location
 from octavo.bookie.index.index import IndexedExtent, RocksIndex
 
 RUNS = 2000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from octavo.bookie.adds import AddBatch
-from octavo.bookie.entrylog.format import Record
-from octavo.bookie.entrylog.log import EntryLogs, Location
+from octavo.bookie.entrylog.format import Location, Record
+from octavo.bookie.entrylog.log import EntryLogs
 from octavo.protocol.entry import DigestType, digest_for, pack_entry
 from octavo.protocol.frames import Flag, add_prefix
 from tests.support.memory_disk import MemoryDisk

@@ -9,8 +9,7 @@ import pytest
 
 from octavo.bookie.check.consistency import ConsistencyCheck
 from octavo.bookie.disk.damage import Damage, DamageKind, DamageRegistry
-from octavo.bookie.entrylog.format import RECORD_BYTES
-from octavo.bookie.entrylog.log import Location
+from octavo.bookie.entrylog.format import RECORD_BYTES, Location
 from octavo.bookie.index.index import IndexedExtent
 from tests.support.damaged_logs import Placed, checked_run, cut, fill, flip, records_in
 from tests.support.memory_index import MemoryIndex

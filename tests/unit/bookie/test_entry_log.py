@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from octavo.bookie.disk.files import DiskFull
-from octavo.bookie.entrylog.format import RECORD_BYTES, Extent, decode_footer, file_name
-from octavo.bookie.entrylog.log import EntryLogMissing, EntryLogs, Location
+from octavo.bookie.entrylog.format import RECORD_BYTES, Extent, Location, decode_footer, file_name
+from octavo.bookie.entrylog.log import EntryLogMissing, EntryLogs
 from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
 from octavo.protocol.codes import BookieIOError
 from tests.support.memory_disk import MemoryDisk

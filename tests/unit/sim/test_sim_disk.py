@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
-from octavo.bookie.entrylog.log import Location
+from octavo.bookie.entrylog.format import Location
 from octavo.bookie.index.index import IndexedExtent
 from octavo.protocol.codes import BookieIOError
 from tests.sim.disk import SimDisk
