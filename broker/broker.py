@@ -3,6 +3,9 @@
 A broker keeps nothing: whatever must last is in ledgers and in the metadata store. It promises
 that a partition it serves has been recovered first, and that it stops serving when its session
 or the partition's ledger is taken from it. Correctness rests on fencing, not on ownership.
+
+Made of what is asked directly: `topics`, `ownership` (who serves what), `registry` (who lives),
+`transactions`. Here is what concerns several of them: start and end, rounds, talk among brokers.
 """
 
 from __future__ import annotations
@@ -76,7 +79,10 @@ class Broker:
         self._deletions = Deletions(
             records, ledgers, ownership, config, self._tell_all, self._spawn, rng
         )
-        self.topics = Topics(records, self._deletions, clock, self._spawn, self._topic_deleted)
+        self.topics = Topics(
+            records, self._deletions, clock, self._spawn,
+            lambda name: self.ownership.topic_deleted(name),
+        )  # fmt: skip
         """Namespaces, topics and subscriptions of the cluster."""
         self._leftovers = Leftovers(records, ledgers, config)
         self.tell_peer: TellPeer | None = None
@@ -84,8 +90,10 @@ class Broker:
         self.ask_peer: AskHeir | None = None
         """Has another broker serve a partition; set by the same."""
         self.registry = BrokerRegistry(
-            store, ownership, config.balance_after_ms, self._brokers_gone, self._fail, self._spawn
-        )
+            store, ownership, config.balance_after_ms,
+            lambda: self.ownership.reconcile(), self._fail, self._spawn,
+        )  # fmt: skip
+        """The live brokers."""
         self._timekeeper = Timekeeper(
             ClockStore(store),
             clock,
@@ -116,9 +124,11 @@ class Broker:
         self.ownership = OwnershipManager(
             self._context, config, self.topics, records, ownership, self.registry, self._spawn
         )
+        """Who serves which partition, and those that are open here."""
         self.balance = Balance(config, self.registry, self.ownership, self._ask_heir)
         """Who is to be handed what."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
+        """What is done again and again."""
 
     @property
     def broker_id(self) -> str:
@@ -208,9 +218,6 @@ class Broker:
 
     # In the background
 
-    def _topic_deleted(self, name: TopicName) -> None:
-        self.ownership.topic_deleted(name)
-
     async def _tell_all(
         self, name: TopicName, incarnation: str, claims: frozenset[bytes]
     ) -> frozenset[int]:
@@ -240,9 +247,6 @@ class Broker:
     async def _ask_heir(self, heir: BrokerInfo, name: PartitionName, incarnation: str) -> None:
         if self.ask_peer is not None:
             await self.ask_peer(heir, name, incarnation)
-
-    def _brokers_gone(self) -> None:
-        self.ownership.reconcile()
 
     def _fail(self, error: OctavoError) -> None:
         if not self.failed.done():
