@@ -276,6 +276,13 @@ class RocksIndex:
             self._db.close()
 
 
+def link_files(path: str, folder: str) -> None:
+    """Link the files of the index at `path` into `folder`, to be opened there and not changed."""
+    for name in sorted(os.listdir(path)):
+        if not name.startswith(_NOT_LINKED):
+            os.symlink(os.path.abspath(f"{path}/{name}"), f"{folder}/{name}")
+
+
 class IndexView(RocksIndex):
     """Reads only. Raises `BookieIOError` when there is no index at `path`, or a damaged one."""
 
@@ -284,9 +291,7 @@ class IndexView(RocksIndex):
             raise BookieIOError(f"{path} holds no index: there is no file CURRENT in it")
         self._links = tempfile.TemporaryDirectory(prefix="octavo-index-")
         try:
-            for name in sorted(os.listdir(path)):
-                if not name.startswith(_NOT_LINKED):
-                    os.symlink(os.path.abspath(f"{path}/{name}"), f"{self._links.name}/{name}")
+            link_files(path, self._links.name)
             super().__init__(self._links.name, AccessType.read_only())
         except BaseException as error:
             links = self._links.name

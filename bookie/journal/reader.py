@@ -6,13 +6,16 @@ there (nothing that follows had been acknowledged); or something acknowledged is
 journal has no checksum and takes damage for the end). When the operator has accepted the loss, what
 is lost is named in `lost` instead, and every good block around it is read.
 
-`records_of` takes a block apart again: add frames back into batches, meta records beside them.
+`block_at` and `blocks_behind` are the walk over the blocks of a file: for this reader, and for
+`octavo inspect`, which goes on where this one stops. `records_of` takes a block apart again: add
+frames back into batches, meta records beside them.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,6 +28,7 @@ from octavo.bookie.journal.format import (
     BLOCK_MAGIC,
     FILE_HEADER_BYTES,
     META_VERSION,
+    Block,
     BlockKind,
     JournalDamaged,
     JournalVersionUnknown,
@@ -181,11 +185,7 @@ class JournalReader:
         if self.mark is not None and self.mark.file_id == file_id:
             offset = max(offset, self.mark.offset)
         while True:
-            front = file.pread(BLOCK_HEADER_BYTES, offset)
-            block = decode_block_header(front, 0, file_id, offset)
-            body = b""
-            if block is not None:
-                body = file.pread(block.body_bytes, offset + BLOCK_HEADER_BYTES)
+            block, body = block_at(file, file_id, offset)
             if block is None or not body_is_good(block, body):
                 later = self._pass_over(file, file_id, offset, size, last=last)
                 if later is not None:
@@ -238,22 +238,44 @@ class JournalReader:
         return good
 
 
-def _later_block(file: File, file_id: int, bad: int, size: int) -> int | None:
-    """Where a block begins that was written after the one at `bad` was durable, if any is left."""
+def block_at(
+    file: File, file_id: int, offset: int, body_bytes_max: int = sys.maxsize
+) -> tuple[Block | None, bytes]:
+    """The block at `offset` of journal file `file_id`, by its header, and the bytes of its body.
+
+    None when no good header is there. Whether the body is good the caller asks `body_is_good`; one
+    that is said to be longer than `body_bytes_max` is not read.
+    """
+    block = decode_block_header(file.pread(BLOCK_HEADER_BYTES, offset), 0, file_id, offset)
+    if block is None or block.body_bytes > body_bytes_max:
+        return block, b""
+    return block, file.pread(block.body_bytes, offset + BLOCK_HEADER_BYTES)
+
+
+def blocks_behind(file: File, file_id: int, start: int, size: int) -> Iterator[Block]:
+    """Every block of this file behind `start` that has a good header, whatever lies between them.
+
+    One pass over the bytes up to `size`.
+    """
     keep = BLOCK_HEADER_BYTES - 1
-    position = bad + 1
+    position = start + 1
     while position < size:
         data = file.pread(_SCAN_BYTES + keep, position)
         found = data.find(BLOCK_MAGIC)
-        while found >= 0:
+        while 0 <= found < _SCAN_BYTES:
             block = decode_block_header(data, found, file_id, position + found)
-            if block is not None and block.synced > bad:
-                return position + found
+            if block is not None:
+                yield block
             found = data.find(BLOCK_MAGIC, found + 1)
         if len(data) <= _SCAN_BYTES:
-            return None
+            return
         position += _SCAN_BYTES
-    return None
+
+
+def _later_block(file: File, file_id: int, bad: int, size: int) -> int | None:
+    """Where a block begins that was written after the one at `bad` was durable, if any is left."""
+    later = blocks_behind(file, file_id, bad, size)
+    return next((block.offset for block in later if block.synced > bad), None)
 
 
 def seal_file(file: File, file_id: int, offset: int) -> None:

@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 from rocksdict import AccessType, Rdict
 
 from octavo.bookie.disk.damage import Damage, DamageKind
-from octavo.bookie.index.index import COVERED, COVERED_KEY, KEY, VALUE, rocks_options
+from octavo.bookie.index.index import COVERED, COVERED_KEY, KEY, VALUE, link_files, rocks_options
 from octavo.inspect.line import Line, Wish
 from octavo.protocol.codes import BookieIOError
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.2
-_NOT_LINKED = frozenset({"LOCK", "LOG", "rocksdict-config.json"})
 
 
 class Covered(NamedTuple):
@@ -64,9 +63,7 @@ class IndexReader:
     @contextmanager
     def _opened(self) -> Iterator[Any]:
         with tempfile.TemporaryDirectory(prefix="octavo-index-") as folder:
-            for name in sorted(os.listdir(self.path)):
-                if name not in _NOT_LINKED and not name.startswith("LOG.old"):
-                    os.symlink(os.path.abspath(f"{self.path}/{name}"), f"{folder}/{name}")
+            link_files(self.path, folder)
             options = rocks_options()
             options.set_max_open_files(-1)  # all at once: a running bookie may remove some later
             try:

@@ -14,21 +14,19 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 
-from crc32c import crc32c
-
 from octavo.bookie.disk.damage import Damage, DamageKind
 from octavo.bookie.disk.files import File
 from octavo.bookie.journal.format import (
     BLOCK_HEADER_BYTES,
-    BLOCK_MAGIC,
     FILE_HEADER_BYTES,
     VERSION,
     Block,
     BlockKind,
     JournalDamaged,
-    decode_block_header,
+    body_is_good,
     decode_file_header,
 )
+from octavo.bookie.journal.reader import block_at, blocks_behind
 from octavo.inspect.entries import (
     Broken,
     StoredEntry,
@@ -40,7 +38,6 @@ from octavo.inspect.entries import (
 )
 from octavo.inspect.line import BODY_BYTES_MAX, Line, Wish, entries_of, spans
 
-_SCAN_BYTES = 4 * 1024 * 1024
 _LEDGERS_SHOWN = 4
 
 
@@ -78,9 +75,8 @@ def _blocks(file: File, wish: Wish, file_id: int, newer: bool, marked: int) -> I
     offset = FILE_HEADER_BYTES
     later: _LaterBlocks | None = None
     while offset < size:
-        block = decode_block_header(file.pread(BLOCK_HEADER_BYTES, offset), 0, file_id, offset)
-        body = _body(file, block) if block is not None else None
-        if block is None or body is None:
+        block, body = block_at(file, file_id, offset, BODY_BYTES_MAX)
+        if block is None or not body_is_good(block, body):
             if later is None:
                 later = _LaterBlocks(file, file_id, offset, size)
                 continue  # a running bookie may have written here before what was found behind
@@ -109,14 +105,6 @@ def _harmless(line: Line, marked: int) -> Line:
     line.kind, line.damage = "stale", []
     line.note = "damaged, but before the mark: what it held is safe, nothing reads this any more"
     return line
-
-
-def _body(file: File, block: Block) -> bytes | None:
-    """The block's body if its checksum holds."""
-    if block.body_bytes > BODY_BYTES_MAX:
-        return None
-    body = file.pread(block.body_bytes, block.offset + BLOCK_HEADER_BYTES)
-    return body if len(body) == block.body_bytes and crc32c(body) == block.body_crc else None
 
 
 def _block_lines(block: Block, body: bytes, wish: Wish, path: str) -> Iterator[Line]:
@@ -196,7 +184,7 @@ class _LaterBlocks:
     def __init__(self, file: File, file_id: int, start: int, size: int) -> None:
         self._offsets = array("Q")
         synced = array("Q")
-        for block in _headers(file, file_id, start, size):
+        for block in blocks_behind(file, file_id, start, size):
             self._offsets.append(block.offset)
             synced.append(block.synced)
         self._synced_max = array("Q", synced)
@@ -305,19 +293,3 @@ def _no_end(path: str, offset: int, length: int) -> Line:
     note = "no END block, although newer journal files follow: blocks may be missing here"
     damage = Damage(DamageKind.JOURNAL, path, offset, length)
     return Line("damage", offset, length, note=note, damage=[damage])
-
-
-def _headers(file: File, file_id: int, start: int, size: int) -> Iterator[Block]:
-    keep = BLOCK_HEADER_BYTES - 1
-    position = start + 1
-    while position < size:
-        data = file.pread(_SCAN_BYTES + keep, position)
-        found = data.find(BLOCK_MAGIC)
-        while 0 <= found < _SCAN_BYTES:
-            block = decode_block_header(data, found, file_id, position + found)
-            if block is not None:
-                yield block
-            found = data.find(BLOCK_MAGIC, found + 1)
-        if len(data) <= _SCAN_BYTES:
-            return
-        position += _SCAN_BYTES
