@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_cluster import BrokerCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Three bookies and no broker yet: `await brokers.start("A")`."""
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         yield brokers

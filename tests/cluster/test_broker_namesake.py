@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from octavo.broker.errors import BrokerIdTaken
-from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned
+from tests.support.cluster import Cluster, batch, make_topic, owned
 
 
-async def test_a_namesake_ends_and_names_the_other(brokers: BrokerCluster) -> None:
+async def test_a_namesake_ends_and_names_the_other(brokers: Cluster) -> None:
     first = await brokers.start("A")
     second = await brokers.start("A")
     async with asyncio.timeout(30):
@@ -21,7 +21,7 @@ async def test_a_namesake_ends_and_names_the_other(brokers: BrokerCluster) -> No
     assert (await partition.publish(batch())).first_offset == 0
 
 
-async def test_what_a_crash_left_behind_is_waited_for(brokers: BrokerCluster) -> None:
+async def test_what_a_crash_left_behind_is_waited_for(brokers: Cluster) -> None:
     first = await brokers.start("A")
     name = await make_topic(first.broker)
     await (await owned(first.broker, name)).publish(batch())

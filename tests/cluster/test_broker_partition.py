@@ -17,11 +17,11 @@ from octavo.broker.errors import (
 )
 from octavo.broker.types import MessageId, SubscriptionSettings
 from octavo.protocol.batch import InvalidBatch, read_header
-from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, values
+from tests.support.cluster import Cluster, batch, make_topic, owned, values
 
 
 async def test_published_messages_have_dense_offsets_and_are_read_back(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
@@ -38,7 +38,7 @@ async def test_published_messages_have_dense_offsets_and_are_read_back(
 
 
 async def test_publishes_that_arrive_together_are_confirmed_in_order(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     broker = (await brokers.start("A", inflight_bytes_max=10_000)).broker
     partition = await owned(broker, await make_topic(broker))
@@ -54,7 +54,7 @@ async def test_publishes_that_arrive_together_are_confirmed_in_order(
     assert await values(partition) == [f"p{n}-{i}" for n in range(200) for i in range(2)]
 
 
-async def test_many_rollovers_leave_no_gap_and_stop_nobody(brokers: BrokerCluster) -> None:
+async def test_many_rollovers_leave_no_gap_and_stop_nobody(brokers: Cluster) -> None:
     broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
     partition = await owned(broker, await make_topic(broker, rollover_entries=7))
 
@@ -71,7 +71,7 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(brokers: BrokerCluste
         assert (await values(partition, offset))[0] == expected
 
 
-async def test_a_reader_at_the_end_is_woken(brokers: BrokerCluster) -> None:
+async def test_a_reader_at_the_end_is_woken(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     waiting = asyncio.create_task(partition.read(0, bytes_max=1000, count_max=10, wait_s=20.0))
@@ -82,7 +82,7 @@ async def test_a_reader_at_the_end_is_woken(brokers: BrokerCluster) -> None:
     assert await partition.read(2, bytes_max=1000, count_max=10, wait_s=0.01) == []
 
 
-async def test_offsets_outside_the_log(brokers: BrokerCluster) -> None:
+async def test_offsets_outside_the_log(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker, rollover_entries=5, retention_bytes=0)
     partition = await owned(broker, name)
@@ -102,7 +102,7 @@ async def test_offsets_outside_the_log(brokers: BrokerCluster) -> None:
 
 
 async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker, rollover_entries=5, retention_ms=60_000)
@@ -135,7 +135,7 @@ async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
     assert set(after) <= set(left)
 
 
-async def test_by_time_and_by_message_id(brokers: BrokerCluster) -> None:
+async def test_by_time_and_by_message_id(brokers: Cluster) -> None:
     broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
     partition = await owned(broker, await make_topic(broker, rollover_entries=6))
     ids = []
@@ -159,7 +159,7 @@ async def test_by_time_and_by_message_id(brokers: BrokerCluster) -> None:
     assert await partition.resolve(at=ids[1]) == 5
 
 
-async def test_a_repeated_sequence_is_stored_once(brokers: BrokerCluster) -> None:
+async def test_a_repeated_sequence_is_stored_once(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     one = batch(3, tag="one", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -176,7 +176,7 @@ async def test_a_repeated_sequence_is_stored_once(brokers: BrokerCluster) -> Non
     assert await values(partition) == ["one-0", "one-1", "one-2", "two-0", "two-1", "new-0"]
 
 
-async def test_expected_offset_lets_one_writer_win(brokers: BrokerCluster) -> None:
+async def test_expected_offset_lets_one_writer_win(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     results = await asyncio.gather(
@@ -188,7 +188,7 @@ async def test_expected_offset_lets_one_writer_win(brokers: BrokerCluster) -> No
     assert (await partition.publish(batch(1), expected_offset=1)).first_offset == 1
 
 
-async def test_bad_batches_are_refused_and_change_nothing(brokers: BrokerCluster) -> None:
+async def test_bad_batches_are_refused_and_change_nothing(brokers: Cluster) -> None:
     broker = (await brokers.start("A", batch_bytes_max=5_000)).broker
     partition = await owned(broker, await make_topic(broker))
     good = batch(2)

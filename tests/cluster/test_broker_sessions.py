@@ -12,15 +12,7 @@ from octavo.broker.errors import BrokerError, NotOwner, PublishOutcomeUnknown
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, SubscriptionSettings
 from octavo.metadata.topics import TopicStore
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    RunningBroker,
-    batch,
-    make_topic,
-    owned,
-    until,
-    values,
-)
+from tests.support.cluster import Cluster, RunningBroker, batch, make_topic, owned, until, values
 
 
 async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition:
@@ -38,7 +30,7 @@ async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition
 
 
 async def test_an_expired_session_ends_serving_at_once_and_the_broker_comes_back(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -60,7 +52,7 @@ async def test_an_expired_session_ends_serving_at_once_and_the_broker_comes_back
 
 
 async def test_a_ledger_closed_by_somebody_else_moves_the_partition(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -78,7 +70,7 @@ async def test_a_ledger_closed_by_somebody_else_moves_the_partition(
 
 
 async def test_a_state_ledger_closed_by_somebody_else_moves_the_partition_too(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -98,7 +90,7 @@ async def test_a_state_ledger_closed_by_somebody_else_moves_the_partition_too(
     assert (await again.subscription("s")).stats().committed_offset == 1
 
 
-async def test_whoever_waits_is_told_when_the_partition_goes(brokers: BrokerCluster) -> None:
+async def test_whoever_waits_is_told_when_the_partition_goes(brokers: Cluster) -> None:
     first = await brokers.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
@@ -117,7 +109,7 @@ async def test_whoever_waits_is_told_when_the_partition_goes(brokers: BrokerClus
     assert [type(result) for result in results] == [NotOwner, NotOwner]
 
 
-async def test_a_record_changed_behind_the_owner_stops_it(brokers: BrokerCluster) -> None:
+async def test_a_record_changed_behind_the_owner_stops_it(brokers: Cluster) -> None:
     first = await brokers.start("A")
     name = await make_topic(first.broker, rollover_entries=3)
     partition = await owned(first.broker, name)
@@ -140,7 +132,7 @@ async def test_a_record_changed_behind_the_owner_stops_it(brokers: BrokerCluster
 
 
 async def test_a_broker_that_crashed_and_came_back_at_once_serves_again(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first = await brokers.start("A")
     name = await make_topic(first.broker)
@@ -154,7 +146,7 @@ async def test_a_broker_that_crashed_and_came_back_at_once_serves_again(
     await until(lambda: len(second.broker.registry.brokers()) == 2, "B sees the new A")
 
 
-async def test_everything_stops_and_comes_back(brokers: BrokerCluster) -> None:
+async def test_everything_stops_and_comes_back(brokers: Cluster) -> None:
     first = await brokers.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
@@ -166,9 +158,9 @@ async def test_everything_stops_and_comes_back(brokers: BrokerCluster) -> None:
     await (await partition.subscription("s")).acknowledge(up_to=2)
     await first.vanish()
     for bookie in ("b1", "b2", "b3"):
-        await brokers.cluster.stop_bookie(bookie)
+        await brokers.stop_bookie(bookie)
     for bookie in ("b1", "b2", "b3"):
-        await brokers.cluster.start_bookie(bookie)
+        await brokers.start_bookie(bookie)
     partition = await owner_among(name, await brokers.start("C"))
     assert await values(partition) == [f"a-{n}" for n in range(5)]
     got = await (await partition.subscription("s")).receive("c", messages_max=9)

@@ -20,7 +20,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import Delivery, Nack, PartitionName, SubscriptionSettings
 from octavo.protocol.batch import HEADER_BYTES, with_base_offset
-from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, until
+from tests.support.cluster import Cluster, batch, make_topic, owned, until
 
 
 async def subscribed(
@@ -41,7 +41,7 @@ def ids(deliveries: list[Delivery], *wanted: int) -> list[str]:
     return [one.ack_id for one in deliveries if not wanted or one.offset in wanted]
 
 
-async def test_each_message_once_and_acks_survive_a_handover(brokers: BrokerCluster) -> None:
+async def test_each_message_once_and_acks_survive_a_handover(brokers: Cluster) -> None:
     first = await brokers.start("A")
     name = await make_topic(first.broker)
     partition, subscription = await subscribed(first.broker, name, type="shared")
@@ -76,7 +76,7 @@ async def test_each_message_once_and_acks_survive_a_handover(brokers: BrokerClus
     assert await subscription.acknowledge(ids(got, 1, 3)) == 0
 
 
-async def test_leases_end_and_count(brokers: BrokerCluster) -> None:
+async def test_leases_end_and_count(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared", ack_timeout_ms=150)
@@ -96,7 +96,7 @@ async def test_leases_end_and_count(brokers: BrokerCluster) -> None:
     assert subscription.stats().backlog == 2, "the good ack of the same call took effect"
 
 
-async def test_extending_keeps_a_lease(brokers: BrokerCluster) -> None:
+async def test_extending_keeps_a_lease(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared", ack_timeout_ms=300)
@@ -110,7 +110,7 @@ async def test_extending_keeps_a_lease(brokers: BrokerCluster) -> None:
     assert await subscription.acknowledge(ids(got, 0)) == 1
 
 
-async def test_an_exclusive_subscription_refuses_a_second_consumer(brokers: BrokerCluster) -> None:
+async def test_an_exclusive_subscription_refuses_a_second_consumer(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, ack_timeout_ms=200)
@@ -128,7 +128,7 @@ async def test_an_exclusive_subscription_refuses_a_second_consumer(brokers: Brok
     assert [(one.offset, one.delivery_count) for one in got] == [(0, 2), (1, 1), (2, 1)]
 
 
-async def test_cumulative_acks(brokers: BrokerCluster) -> None:
+async def test_cumulative_acks(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     partition, exclusive = await subscribed(broker, name)
@@ -142,7 +142,7 @@ async def test_cumulative_acks(brokers: BrokerCluster) -> None:
         await shared.acknowledge(up_to=1)
 
 
-async def test_a_seek_goes_back_and_ends_leases(brokers: BrokerCluster) -> None:
+async def test_a_seek_goes_back_and_ends_leases(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name)
@@ -157,7 +157,7 @@ async def test_a_seek_goes_back_and_ends_leases(brokers: BrokerCluster) -> None:
     assert await subscription.receive("c", messages_max=99) == []
 
 
-async def test_waiting_consumers_share_what_comes(brokers: BrokerCluster) -> None:
+async def test_waiting_consumers_share_what_comes(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared")
@@ -172,7 +172,7 @@ async def test_waiting_consumers_share_what_comes(brokers: BrokerCluster) -> Non
     assert min(len(share) for share in shares) >= 5
 
 
-async def test_a_consumer_that_goes_away_costs_nothing(brokers: BrokerCluster) -> None:
+async def test_a_consumer_that_goes_away_costs_nothing(brokers: Cluster) -> None:
     broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared")
@@ -186,7 +186,7 @@ async def test_a_consumer_that_goes_away_costs_nothing(brokers: BrokerCluster) -
     assert [(one.offset, one.delivery_count) for one in got] == [(0, 1), (1, 1), (2, 1)]
 
 
-async def test_starts_names_and_bad_ids(brokers: BrokerCluster) -> None:
+async def test_starts_names_and_bad_ids(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     partition = await owned(broker, name)
@@ -210,7 +210,7 @@ async def test_starts_names_and_bad_ids(brokers: BrokerCluster) -> None:
 
 
 async def test_a_batch_that_cannot_be_opened_does_not_stop_a_subscription(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     from crc32c import crc32c
 
@@ -228,7 +228,7 @@ async def test_a_batch_that_cannot_be_opened_does_not_stop_a_subscription(
     assert [one.record.value for one in got[2:]] == [b"m-0", b"m-1"]
 
 
-async def test_redeliveries_that_lie_far_apart(brokers: BrokerCluster) -> None:
+async def test_redeliveries_that_lie_far_apart(brokers: Cluster) -> None:
     broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
     name = await make_topic(broker, rollover_entries=20)
     partition, subscription = await subscribed(broker, name, type="shared")

@@ -19,19 +19,11 @@ from octavo.broker.errors import (
 from octavo.broker.types import SubscriptionSettings, TopicName
 from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import OctavoError
-from tests.support.broker_cluster import (
-    TOPIC,
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    until,
-    values,
-)
+from tests.support.cluster import TOPIC, Cluster, batch, make_topic, owned, until, values
 
 
 async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -59,7 +51,7 @@ async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
     assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 19)
 
 
-async def test_who_waits_for_another_owner_hears_of_it(brokers: BrokerCluster) -> None:
+async def test_who_waits_for_another_owner_hears_of_it(brokers: Cluster) -> None:
     """Nobody polls: a request that met the dead owner goes on as soon as there is a new one."""
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -76,7 +68,7 @@ async def test_who_waits_for_another_owner_hears_of_it(brokers: BrokerCluster) -
 
 
 async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -121,7 +113,7 @@ async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
     assert all(offset > last_of_a for value, offset in acked if value[0] == "B")
 
 
-async def test_an_idempotent_publish_survives_a_take_over(brokers: BrokerCluster) -> None:
+async def test_an_idempotent_publish_survives_a_take_over(brokers: Cluster) -> None:
     first = await brokers.start("A", producer_checkpoint_bytes=500)
     second = await brokers.start("B")
     name = await make_topic(first.broker, rollover_entries=10)
@@ -146,7 +138,7 @@ async def test_an_idempotent_publish_survives_a_take_over(brokers: BrokerCluster
     assert await values(survivor) == [f"m{n}-{i}" for n in range(33) for i in range(2)] + ["new-0"]
 
 
-async def test_cursors_survive_a_crash(brokers: BrokerCluster) -> None:
+async def test_cursors_survive_a_crash(brokers: Cluster) -> None:
     first = await brokers.start("A", state_ledger_entries_max=5)
     second = await brokers.start("B")
     name = await make_topic(first.broker)
@@ -170,7 +162,7 @@ async def test_cursors_survive_a_crash(brokers: BrokerCluster) -> None:
         await subscription.acknowledge([got[0].ack_id])
 
 
-async def test_a_graceful_stop_hands_over_quickly(brokers: BrokerCluster) -> None:
+async def test_a_graceful_stop_hands_over_quickly(brokers: Cluster) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
@@ -189,7 +181,7 @@ async def test_a_graceful_stop_hands_over_quickly(brokers: BrokerCluster) -> Non
         await partition.publish(batch(1))
 
 
-async def test_publishing_goes_on_through_handovers_without_loss(brokers: BrokerCluster) -> None:
+async def test_publishing_goes_on_through_handovers_without_loss(brokers: Cluster) -> None:
     running = {who: await brokers.start(who) for who in "AB"}
     name = await make_topic(running["A"].broker, rollover_entries=30)
     await owned(running["A"].broker, name)
@@ -238,21 +230,21 @@ async def test_publishing_goes_on_through_handovers_without_loss(brokers: Broker
     raise AssertionError("nobody serves the partition")
 
 
-async def test_too_few_bookies_then_enough_again(brokers: BrokerCluster) -> None:
+async def test_too_few_bookies_then_enough_again(brokers: Cluster) -> None:
     broker = (await brokers.start("A", publish_timeout_ms=20_000)).broker
     name = await make_topic(broker)
     partition = await owned(broker, name)
     await partition.publish(batch(1, tag="before"))
-    await brokers.cluster.stop_bookie("b2")
-    await brokers.cluster.stop_bookie("b3")
+    await brokers.stop_bookie("b2")
+    await brokers.stop_bookie("b3")
     with pytest.raises((PublishOutcomeUnknown, PartitionUnavailable)) as unknown:
         await partition.publish(batch(1, tag="lost"))
     assert "bookies needed" in str(unknown.value) or "b1" in str(unknown.value)
     with pytest.raises(PartitionUnavailable):
         await partition.publish(batch(1, tag="refused"))
     assert (await values(partition))[0] == "before-0", "reads go on"
-    await brokers.cluster.start_bookie("b2")
-    await brokers.cluster.start_bookie("b3")
+    await brokers.start_bookie("b2")
+    await brokers.start_bookie("b3")
 
     published = None
     async with asyncio.timeout(30):
@@ -266,7 +258,7 @@ async def test_too_few_bookies_then_enough_again(brokers: BrokerCluster) -> None
     assert stored[0] == "before-0"
 
 
-async def test_a_broker_that_does_not_own_says_who_does(brokers: BrokerCluster) -> None:
+async def test_a_broker_that_does_not_own_says_who_does(brokers: Cluster) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     await make_topic(first.broker, partitions=16)
     await until(lambda: len(second.broker.registry.brokers()) == 2, "B sees both")
@@ -288,7 +280,7 @@ async def test_a_broker_that_does_not_own_says_who_does(brokers: BrokerCluster) 
 
 
 async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -308,7 +300,7 @@ async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
     assert again.next_offset == 0
 
 
-async def test_a_state_ledger_that_is_long_in_bytes_is_replaced(brokers: BrokerCluster) -> None:
+async def test_a_state_ledger_that_is_long_in_bytes_is_replaced(brokers: Cluster) -> None:
     first = await brokers.start("A", state_ledger_bytes_max=300)
     partition = await owned(first.broker, await make_topic(first.broker))
     info, _ = await first.broker.topics.create_subscription(

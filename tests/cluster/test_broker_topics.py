@@ -18,12 +18,12 @@ from octavo.broker.errors import (
     TopicNotFound,
 )
 from octavo.broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
-from tests.support.broker_cluster import BrokerCluster, batch, owned, until
+from tests.support.cluster import Cluster, batch, owned, until
 
 NAME = TopicName("public", "flights")
 
 
-async def test_namespaces(brokers: BrokerCluster) -> None:
+async def test_namespaces(brokers: Cluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
     assert await a.topics.list_namespaces() == ["public"]
     assert await a.topics.create_namespace("air")
@@ -42,7 +42,7 @@ async def test_namespaces(brokers: BrokerCluster) -> None:
         await a.topics.create_namespace("../x")
 
 
-async def test_creating_twice(brokers: BrokerCluster) -> None:
+async def test_creating_twice(brokers: Cluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
     info, new = await a.topics.create(NAME, TopicSettings(partitions=2))
     assert (new, info.settings.partitions) == (True, 2)
@@ -55,7 +55,7 @@ async def test_creating_twice(brokers: BrokerCluster) -> None:
         await a.topics.get(TopicName("public", "none"))
 
 
-async def test_partitions_grow_and_settings_reach_the_owner(brokers: BrokerCluster) -> None:
+async def test_partitions_grow_and_settings_reach_the_owner(brokers: Cluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
     await a.topics.create(NAME, TopicSettings())
     partition = await owned(a, NAME.partition(0))
@@ -74,7 +74,7 @@ async def test_partitions_grow_and_settings_reach_the_owner(brokers: BrokerClust
     assert (await owned(a, NAME.partition(2))).next_offset == 0
 
 
-async def test_a_deletion_is_seen_everywhere(brokers: BrokerCluster) -> None:
+async def test_a_deletion_is_seen_everywhere(brokers: Cluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
     await a.topics.create(NAME, TopicSettings())
     await b.topics.get(NAME)
@@ -95,7 +95,7 @@ async def get_until_it_fails(broker: Broker) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_subscriptions(brokers: BrokerCluster) -> None:
+async def test_subscriptions(brokers: Cluster) -> None:
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
     await a.topics.create(NAME, TopicSettings(partitions=2))
     shared = SubscriptionSettings(type="shared", ack_timeout_ms=500)
@@ -116,7 +116,7 @@ async def test_subscriptions(brokers: BrokerCluster) -> None:
         await b.topics.delete_subscription(NAME, "s")
 
 
-async def test_a_partition_added_later_is_read_from_its_beginning(brokers: BrokerCluster) -> None:
+async def test_a_partition_added_later_is_read_from_its_beginning(brokers: Cluster) -> None:
     a = (await brokers.start("A")).broker
     await a.topics.create(NAME, TopicSettings())
     await a.topics.create_subscription(NAME, "s", SubscriptionSettings(start="latest"))
@@ -129,7 +129,7 @@ async def test_a_partition_added_later_is_read_from_its_beginning(brokers: Broke
         assert backlog == (0 if number == 0 else 4)
 
 
-async def test_a_namesake_made_at_once_is_another_topic(brokers: BrokerCluster) -> None:
+async def test_a_namesake_made_at_once_is_another_topic(brokers: Cluster) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     await first.broker.topics.create(NAME, TopicSettings())
     old = await owned(first.broker, NAME.partition(0))

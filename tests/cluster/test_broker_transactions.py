@@ -28,15 +28,7 @@ from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.transactions import PrivateLedger
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
-from tests.support.broker_cluster import (
-    TOPIC,
-    BrokerCluster,
-    RunningBroker,
-    batch,
-    make_topic,
-    owned,
-    values,
-)
+from tests.support.cluster import TOPIC, Cluster, RunningBroker, batch, make_topic, owned, values
 
 
 async def private(
@@ -96,7 +88,7 @@ async def commit(
 
 
 async def test_a_batch_joins_several_partitions_between_what_is_published(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     running = await brokers.start("A")
     zero = await make_topic(running.broker, partitions=2)
@@ -133,7 +125,7 @@ async def test_a_batch_joins_several_partitions_between_what_is_published(
 
 
 async def test_a_repeat_does_nothing_and_another_attempt_is_given_up(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
@@ -154,7 +146,7 @@ async def test_a_repeat_does_nothing_and_another_attempt_is_given_up(
     assert await values(partition) == ["s0-0", "s0-1", "s0-2"]
 
 
-async def test_what_was_given_up_is_never_committed(brokers: BrokerCluster) -> None:
+async def test_what_was_given_up_is_never_committed(brokers: Cluster) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
@@ -187,7 +179,7 @@ async def test_what_was_given_up_is_never_committed(brokers: BrokerCluster) -> N
 
 
 async def test_what_does_not_fit_is_refused_before_anything_is_committed(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
@@ -222,7 +214,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_committed(
     assert partition.next_offset == 0
 
 
-async def test_publishers_go_on_while_batches_are_spliced(brokers: BrokerCluster) -> None:
+async def test_publishers_go_on_while_batches_are_spliced(brokers: Cluster) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
@@ -253,7 +245,7 @@ async def test_publishers_go_on_while_batches_are_spliced(brokers: BrokerCluster
 
 
 async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
@@ -290,7 +282,7 @@ async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
 
 
 async def test_producers_are_still_known_after_a_splice_and_a_take_over(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
@@ -314,7 +306,7 @@ STEPS = ("begun", "new ledger made", "old one closed", "record written")
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, step: str
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The owner stops for ever at one step; another one takes over, and the commit is repeated."""
     first, second = await brokers.start("A"), await brokers.start("B")
@@ -371,7 +363,7 @@ async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
     await asyncio.gather(committing, unanswered, return_exceptions=True)
 
 
-async def forgotten(brokers: BrokerCluster, running: RunningBroker, transaction: str) -> None:
+async def forgotten(brokers: Cluster, running: RunningBroker, transaction: str) -> None:
     """Its record goes a week later: by a clock that somebody vouches for, and not before."""
     transactions = running.broker.transactions
     brokers.clock.now_ms += 8 * 24 * 3600 * 1000
@@ -384,7 +376,7 @@ async def forgotten(brokers: BrokerCluster, running: RunningBroker, transaction:
 
 
 async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.broker.bulkload.driver._SWEEP_AFTER_MS", 50)
     running = await brokers.start("A", trim_interval_ms=50)
@@ -415,7 +407,7 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
     await forgotten(brokers, running, "q")
 
 
-async def test_the_next_batch_waits_until_the_one_before_is_whole(brokers: BrokerCluster) -> None:
+async def test_the_next_batch_waits_until_the_one_before_is_whole(brokers: Cluster) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
@@ -435,7 +427,7 @@ async def test_the_next_batch_waits_until_the_one_before_is_whole(brokers: Broke
 
 @pytest.mark.parametrize("later_ms", [0, 5], ids=["in the same millisecond", "later"])
 async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
-    brokers: BrokerCluster, later_ms: int
+    brokers: Cluster, later_ms: int
 ) -> None:
     running = await brokers.start("A")
     name = await make_topic(running.broker)
@@ -460,7 +452,7 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
 
 
 async def test_who_does_not_find_a_topic_that_is_there_was_only_behind(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     """A broker whose metadata lags says that the topic is missing: its part must not be lost."""
     running = await brokers.start("A")
@@ -477,7 +469,7 @@ async def test_who_does_not_find_a_topic_that_is_there_was_only_behind(
     assert await values(partition) == ["s0-0", "s0-1"]
 
 
-async def test_two_drivers_of_one_batch_commit_it_once(brokers: BrokerCluster) -> None:
+async def test_two_drivers_of_one_batch_commit_it_once(brokers: Cluster) -> None:
     first, second = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
@@ -492,7 +484,7 @@ async def test_two_drivers_of_one_batch_commit_it_once(brokers: BrokerCluster) -
 
 
 async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     """Its old batches must not be taken for these in the partitions that had them, or half a batch
     would be missing; and what a partition has is neither added again nor given up."""

@@ -15,8 +15,9 @@ from octavo.ledger.client import LedgerClient
 from octavo.metadata.topics import CompactedLedger, TopicStore
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import Record, build_batch, read_gapped_records
+from tests.support.cluster import Cluster, running_cluster
 from tests.support.compacted_views import Kept, delete_retired, write_view
-from tests.support.http_cluster import Answer, HttpCluster, running_brokers, until
+from tests.support.fake_broker import Answer, until
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"
@@ -27,10 +28,10 @@ NAME = ("public", "accounts", 0)
 class Accounts:
     """A topic of one partition, and who compacts it."""
 
-    def __init__(self, cluster: HttpCluster, ledgers: LedgerClient) -> None:
+    def __init__(self, cluster: Cluster, ledgers: LedgerClient) -> None:
         self.cluster = cluster
         self.ledgers = ledgers
-        self.topics = TopicStore(cluster.cluster.store)
+        self.topics = TopicStore(cluster.store)
         self.written: list[Kept] = []
 
     async def publish(self, keys: str, *, batch: int = 3) -> None:
@@ -93,10 +94,10 @@ class Accounts:
 
 @pytest.fixture
 async def accounts(tmp_path: Path) -> AsyncIterator[Accounts]:
-    async with running_brokers(tmp_path) as cluster:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
         body = {"rollover": {"entries": 3}}
         assert (await cluster.api.put(PATH, json=body)).status == 201
-        yield Accounts(cluster, await cluster.cluster.client(seed=7))
+        yield Accounts(cluster, await cluster.client(seed=7))
 
 
 def offsets(kept: Sequence[Kept]) -> list[int]:
@@ -229,7 +230,7 @@ async def test_a_view_that_is_replaced_and_deleted_between_two_pages(accounts: A
 
 async def _owner(accounts: Accounts) -> Any:
     name = await accounts.cluster.owner_of(PATH + "/partitions/0")
-    broker = accounts.cluster.nodes[name].broker
+    broker = accounts.cluster.brokers[name].broker
     from octavo.broker.types import PartitionName
 
     return await broker.ownership.partition(PartitionName(*NAME))

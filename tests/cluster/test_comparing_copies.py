@@ -22,8 +22,7 @@ from octavo.protocol.batch import with_base_offset
 from octavo.protocol.codes import BadRequest
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from octavo.protocol.extension import Op
-from tests.support.broker_cluster import batch
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, batch, payload_of, running_cluster
 from tests.support.processes.standalone import octavo
 from tests.support.raw_bookie import until
 

@@ -22,7 +22,7 @@ from octavo.process.copies import NodeCopies, kept_copies
 from octavo.protocol.codes import BadRequest, BookieIOError, Code
 from octavo.protocol.extension import Op
 from tests.cluster.test_wiped_bookie import wipe
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import KEY, RawClient, add_of, until
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from octavo.bookie.disk.files import DiskFull
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 from tests.support.raw_bookie import TroubledDisk
 
 TOPIC = "/v1/topics/public/full"
@@ -44,22 +44,22 @@ async def disks() -> Disks:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, disks: Disks) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path, bookies=0) as found:
+async def cluster(tmp_path: Path, disks: Disks) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, 0, brokers=2) as found:
         for name in ("b1", "b2", "b3"):
-            await found.cluster.start_bookie(
+            await found.start_bookie(
                 name, disk=disks.of(name), disk_check_interval_ms=50, flush_interval_ms=100
             )
         assert (await found.api.put(TOPIC)).status == 201
         yield found
 
 
-async def publish(cluster: HttpCluster, text: str) -> tuple[int, dict[str, object]]:
+async def publish(cluster: Cluster, text: str) -> tuple[int, dict[str, object]]:
     answer = await cluster.api.post(TOPIC + "/messages", text.encode(), "text/plain")
     return answer.status, answer.json()
 
 
-async def read_all(cluster: HttpCluster) -> list[str]:
+async def read_all(cluster: Cluster) -> list[str]:
     found: list[str] = []
     while True:
         answer = await cluster.api.get(f"{TOPIC}/messages?from={len(found)}&limit=1000")
@@ -69,12 +69,12 @@ async def read_all(cluster: HttpCluster) -> list[str]:
         found += [message["value_text"] for message in answer.json()["messages"]]
 
 
-async def read_only_ones(cluster: HttpCluster) -> set[str]:
+async def read_only_ones(cluster: Cluster) -> set[str]:
     bookies = (await cluster.api.get("/v1/bookies")).json()["bookies"]
     return {one["id"] for one in bookies if one["read_only"]}
 
 
-async def acked(cluster: HttpCluster, text: str) -> None:
+async def acked(cluster: Cluster, text: str) -> None:
     """Publish until it is acked; until then only clear refusals may come."""
     async with asyncio.timeout(40):
         while True:
@@ -87,7 +87,7 @@ async def acked(cluster: HttpCluster, text: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_one_full_disk_of_three_stops_nobody(cluster: HttpCluster, disks: Disks) -> None:
+async def test_one_full_disk_of_three_stops_nobody(cluster: Cluster, disks: Disks) -> None:
     for n in range(5):
         await acked(cluster, f"a{n}")
     disks.full = {"b2"}
@@ -101,7 +101,7 @@ async def test_one_full_disk_of_three_stops_nobody(cluster: HttpCluster, disks: 
     assert [text for text in found if text in wanted] == wanted
 
 
-async def test_full_disks_below_the_ack_quorum(cluster: HttpCluster, disks: Disks) -> None:
+async def test_full_disks_below_the_ack_quorum(cluster: Cluster, disks: Disks) -> None:
     """Refused with a reason, never acked; by itself again when there is room. Reads go on."""
     for n in range(5):
         await acked(cluster, f"before-{n}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.ledger.write.writer import LedgerWriter
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.storage_support import eventually
 
 SIZE = 4000

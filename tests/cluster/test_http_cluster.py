@@ -12,7 +12,7 @@ import pytest
 
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import Record, build_batch, partition_for, read_records
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"
@@ -21,15 +21,15 @@ FOUR = "/v1/topics/public/four"
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path) as found:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
         assert (await found.api.put(ONE)).status == 201
         assert (await found.api.put(FOUR, json={"partitions": 4})).status == 201
         yield found
 
 
 async def eventually(
-    cluster: HttpCluster, method: str, path: str, *, meanwhile: tuple[int, ...] = (404,)
+    cluster: Cluster, method: str, path: str, *, meanwhile: tuple[int, ...] = (404,)
 ) -> Any:
     """The first 200, as JSON; until then only `meanwhile` may come."""
     async with asyncio.timeout(20):
@@ -43,7 +43,7 @@ async def eventually(
             await asyncio.sleep(0.05)
 
 
-async def read_all(cluster: HttpCluster, path: str) -> list[Any]:
+async def read_all(cluster: Cluster, path: str) -> list[Any]:
     found: list[Any] = []
     at = 0
     while True:
@@ -56,7 +56,7 @@ async def read_all(cluster: HttpCluster, path: str) -> list[Any]:
         at = answer.json()["next_offset"]
 
 
-async def test_published_in_every_form_and_read_back(cluster: HttpCluster) -> None:
+async def test_published_in_every_form_and_read_back(cluster: Cluster) -> None:
     for n, api in enumerate(cluster.apis.values()):
         answer = await api.post(ONE + "/messages", b"raw", "text/plain")
         assert answer.status == 200, answer
@@ -85,7 +85,7 @@ async def test_published_in_every_form_and_read_back(cluster: HttpCluster) -> No
         assert offsets == list(range(14))
 
 
-async def test_ndjson_over_partitions_of_two_brokers(cluster: HttpCluster) -> None:
+async def test_ndjson_over_partitions_of_two_brokers(cluster: Cluster) -> None:
     owners = {await cluster.owner_of(f"{FOUR}/partitions/{n}") for n in range(4)}
     assert owners <= set(cluster.apis)
     lines = [json.dumps({"key": f"k{n % 50}", "value": n}).encode() for n in range(20_000)]
@@ -100,7 +100,7 @@ async def test_ndjson_over_partitions_of_two_brokers(cluster: HttpCluster) -> No
     assert seen == {f"k{k}": list(range(k, 20_000, 50)) for k in range(50)}
 
 
-async def test_idempotence_survives_a_planned_take_over(cluster: HttpCluster) -> None:
+async def test_idempotence_survives_a_planned_take_over(cluster: Cluster) -> None:
     batch = build_batch(
         [Record(None, b"%d" % n) for n in range(10)],
         producer_id=5, producer_epoch=0, base_sequence=0,
@@ -122,7 +122,7 @@ async def test_idempotence_survives_a_planned_take_over(cluster: HttpCluster) ->
     assert answer.status == 403, answer
 
 
-async def test_subscription_across_brokers_and_take_over(cluster: HttpCluster) -> None:
+async def test_subscription_across_brokers_and_take_over(cluster: Cluster) -> None:
     sub = FOUR + "/subscriptions/work"
     assert (await cluster.api.put(sub, json={"type": "shared"})).status == 201
     body = b"\n".join(b'{"key":"k%d","value":%d}' % (n, n) for n in range(400))
@@ -149,7 +149,7 @@ async def test_subscription_across_brokers_and_take_over(cluster: HttpCluster) -
     assert found["backlog"] == 0, found
 
 
-async def test_trimmed_beyond_unknown_by_real_parts(cluster: HttpCluster) -> None:
+async def test_trimmed_beyond_unknown_by_real_parts(cluster: Cluster) -> None:
     await cluster.api.post(ONE + "/messages", b"x", "text/plain")
     for api in cluster.apis.values():
         answer = await api.get(ONE + "/messages?from=2")
@@ -167,7 +167,7 @@ async def test_trimmed_beyond_unknown_by_real_parts(cluster: HttpCluster) -> Non
         assert (answer.status, answer.json()["code"]) == (404, "topic-not-found")
 
 
-async def test_ledgers_nodes_and_page(cluster: HttpCluster) -> None:
+async def test_ledgers_nodes_and_page(cluster: Cluster) -> None:
     await cluster.api.post(ONE + "/messages", b"seen", "text/plain")
     topic = (await cluster.api.get(ONE)).json()
     ledger = topic["partitions"][0]["ledgers"][0]["id"]
@@ -199,7 +199,7 @@ async def test_ledgers_nodes_and_page(cluster: HttpCluster) -> None:
     assert b"b1" in page.body
 
 
-async def test_forced_recovery_fences_the_owner_and_it_goes_on(cluster: HttpCluster) -> None:
+async def test_forced_recovery_fences_the_owner_and_it_goes_on(cluster: Cluster) -> None:
     await cluster.api.post(ONE + "/messages", b"before", "text/plain")
     ledger = (await cluster.api.get(ONE)).json()["partitions"][0]["ledgers"][-1]["id"]
     answer = await cluster.api.post(f"/v1/ledgers/{ledger}/recover?force=true")
@@ -213,9 +213,9 @@ async def test_forced_recovery_fences_the_owner_and_it_goes_on(cluster: HttpClus
     assert "after" in values
 
 
-async def test_too_few_bookies_say_which_are_up(cluster: HttpCluster) -> None:
+async def test_too_few_bookies_say_which_are_up(cluster: Cluster) -> None:
     """Fewer bookies than E: the answer names those that are up and how many are needed."""
-    await cluster.cluster.stop_bookie("b3")
+    await cluster.stop_bookie("b3")
     await cluster.api.put("/v1/topics/public/late")
     answer = await cluster.api.post("/v1/topics/public/late/messages", b"x", "text/plain")
     assert answer.status == 503, answer
@@ -224,6 +224,6 @@ async def test_too_few_bookies_say_which_are_up(cluster: HttpCluster) -> None:
     assert "b2" in detail, detail
     assert "3" in detail, detail
     assert answer.json()["retryable"] is True
-    await cluster.cluster.start_bookie("b3")
+    await cluster.start_bookie("b3")
 
     await eventually(cluster, "POST", "/v1/topics/public/late/messages", meanwhile=(503,))

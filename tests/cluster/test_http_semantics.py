@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from octavo.protocol.records import Record, build_batch
-from tests.support.http_cluster import HttpCluster, running_brokers, until
+from tests.support.cluster import Cluster, running_cluster
+from tests.support.fake_broker import until
 
 NDJSON = "application/x-ndjson"
 BATCH = "application/vnd.kafka.recordbatch.v2"
@@ -18,8 +19,8 @@ ONE = "/v1/topics/public/one"
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path) as found:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
         assert (await found.api.put(ONE)).status == 201
         yield found
 
@@ -28,7 +29,7 @@ def producer(sequence: int, epoch: int = 0, name: str = "writer-1") -> dict[str,
     return {"Producer-Id": name, "Producer-Epoch": str(epoch), "Producer-Seq": str(sequence)}
 
 
-async def test_trimmed_offsets_are_410_with_the_earliest(cluster: HttpCluster) -> None:
+async def test_trimmed_offsets_are_410_with_the_earliest(cluster: Cluster) -> None:
     topic = "/v1/topics/public/short"
     body = {"retention": {"size": "1KiB"}, "rollover": {"entries": 3}}
     assert (await cluster.api.put(topic, json=body)).status == 201
@@ -56,7 +57,7 @@ async def test_trimmed_offsets_are_410_with_the_earliest(cluster: HttpCluster) -
         assert answer.headers["Earliest-Offset"] == str(answer.json()["earliest_offset"])
 
 
-async def test_idempotence_and_compare_and_append(cluster: HttpCluster) -> None:
+async def test_idempotence_and_compare_and_append(cluster: Cluster) -> None:
     path = ONE + "/messages"
     for api in cluster.apis.values():
         expected = 200 if api is cluster.api else 204
@@ -80,7 +81,7 @@ async def test_idempotence_and_compare_and_append(cluster: HttpCluster) -> None:
     assert answer.status == 200
 
 
-async def test_only_one_of_many_wins_a_compare_and_append(cluster: HttpCluster) -> None:
+async def test_only_one_of_many_wins_a_compare_and_append(cluster: Cluster) -> None:
     answers = await asyncio.gather(
         *(
             api.post(ONE + "/messages", b"%d" % n, "text/plain", headers={"If-Match": '"0"'})
@@ -92,7 +93,7 @@ async def test_only_one_of_many_wins_a_compare_and_append(cluster: HttpCluster) 
     assert (await cluster.api.get(ONE + "/offsets")).json()["offsets"][0]["offset"] == 1
 
 
-async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: HttpCluster) -> None:
+async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: Cluster) -> None:
     """The client dies in the middle of its stream and sends the whole of it again."""
     lines = [b'{"value":%d}\n' % n for n in range(30_000)]
 
@@ -104,7 +105,7 @@ async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: HttpCl
 
     with pytest.raises(aiohttp.ClientError, match="killed"):
         await cluster.api.post(ONE + "/messages", dying(), NDJSON, headers=producer(0))
-    node = next(iter(cluster.nodes.values()))
+    node = next(iter(cluster.brokers.values()))
     await until(lambda: not node.server._in_hand, 10)
     answer = await cluster.api.post(ONE + "/messages", b"".join(lines), NDJSON, headers=producer(0))
     assert answer.status == 200, answer
@@ -119,7 +120,7 @@ async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: HttpCl
     assert values == list(range(30_000))
 
 
-async def test_cursors_over_http(cluster: HttpCluster) -> None:
+async def test_cursors_over_http(cluster: Cluster) -> None:
     sub = ONE + "/subscriptions/s"
     assert (await cluster.api.put(sub, json={"ack_timeout": "60s"})).status == 201
     batch = build_batch([Record(None, b"%d" % n) for n in range(10)])
@@ -154,7 +155,7 @@ async def test_cursors_over_http(cluster: HttpCluster) -> None:
     assert answer.status == 404
 
 
-async def test_partitions_grow_and_a_topic_goes(cluster: HttpCluster) -> None:
+async def test_partitions_grow_and_a_topic_goes(cluster: Cluster) -> None:
     topic = "/v1/topics/public/grows"
     await cluster.api.put(topic, json={"partitions": 1})
     await cluster.api.post(topic + "/messages", b"x", "text/plain")

@@ -28,7 +28,7 @@ from octavo.protocol.frames import (
     read_answer,
 )
 from octavo.protocol.frames import Op as V2Op
-from tests.support.ledger_cluster import add_many
+from tests.support.cluster import add_many
 from tests.support.raw_bookie import open_metadata
 
 Answering = Callable[[bytes, asyncio.StreamWriter], None]

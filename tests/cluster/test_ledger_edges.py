@@ -18,7 +18,7 @@ from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import Code, NoSuchLedger, OctavoError, TooManyRequests
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import add_prefix
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import TroubledDisk, until
 
 

@@ -30,7 +30,7 @@ from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, OctavoError
 from octavo.protocol.entry import master_key
 from octavo.protocol.frames import Flag, add_prefix
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import TroubledDisk, tell_read_only, until
 
 

@@ -22,7 +22,7 @@ from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import Unauthorized
 from octavo.protocol.entry import DigestType
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from octavo import AsyncClient
 from octavo.broker.state.dedup import SEQUENCE_MODULUS, ProducerState, Remembered
 from octavo.broker.types import PartitionName
 from octavo.client.producer import Producer
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 NAME = PartitionName("public", "t", 0)
 PRODUCER_ID = 7
@@ -39,10 +39,10 @@ def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
     return lost
 
 
-async def published_before(cluster: HttpCluster) -> str:
+async def published_before(cluster: Cluster) -> str:
     """The owner; it believes that so many messages of the producer are stored."""
     owner = await cluster.owner_of("/v1/topics/public/t/partitions/0")
-    partition = await cluster.nodes[owner].broker.ownership.partition(NAME)
+    partition = await cluster.brokers[owner].broker.ownership.partition(NAME)
     publisher = partition._publisher
     assert publisher is not None
     for table in (publisher._producers, publisher.stored_producers):
@@ -58,7 +58,7 @@ def going_on(producer: Producer) -> None:
 async def test_each_message_once_over_the_end_of_the_numbers(
     tmp_path: Path, encoding: Literal["batch", "ndjson"]
 ) -> None:
-    async with running_brokers(tmp_path) as cluster:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
         urls = [api.url for api in cluster.apis.values()]
         async with AsyncClient(urls, rng=random.Random(3)) as client:
             await client.create_topic("t")

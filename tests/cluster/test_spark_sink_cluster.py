@@ -15,18 +15,18 @@ from octavo.spark import commit as driver
 from octavo.spark import sink
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink import batch_writer, stream_writer
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 from tests.support.sink_tasks import SCHEMA, TOPIC, messages, options, rows, task
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path) as found:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
         assert (await found.api.put(TOPIC, json={"partitions": 2})).status == 201
         yield found
 
 
-async def test_tasks_write_and_the_driver_commits_once(cluster: HttpCluster) -> None:
+async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None:
     writer = batch_writer(options(cluster, txnId="n", batchBytes="200"), SCHEMA, overwrite=False)
     told = [await task(writer, rows(0, 30), rows(30, 50)), await task(writer, rows(50, 60))]
     assert await messages(cluster) == [[], []]
@@ -47,7 +47,7 @@ async def test_tasks_write_and_the_driver_commits_once(cluster: HttpCluster) -> 
     assert {one.ledger_id for one in again[0].written} == before - after
 
 
-async def test_what_is_aborted_is_deleted_and_cannot_be_committed(cluster: HttpCluster) -> None:
+async def test_what_is_aborted_is_deleted_and_cannot_be_committed(cluster: Cluster) -> None:
     writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
     told = [await task(writer, rows(0, 10))]
     await asyncio.to_thread(writer.abort, [*told, None])
@@ -60,7 +60,7 @@ async def test_what_is_aborted_is_deleted_and_cannot_be_committed(cluster: HttpC
 
 
 async def test_a_stream_knows_its_query_and_batch(
-    cluster: HttpCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = stream_writer(options(cluster, compression="zstd"), SCHEMA)
     found: dict[str, str] = {"sql.streaming.queryId": "7d1c-9"}
@@ -80,7 +80,7 @@ async def test_a_stream_knows_its_query_and_batch(
     assert (shown["batch"], shown["complete"]) == (2, True)
 
 
-async def test_a_task_that_fails_takes_its_ledgers_back(cluster: HttpCluster) -> None:
+async def test_a_task_that_fails_takes_its_ledgers_back(cluster: Cluster) -> None:
     writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
     before = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
 
@@ -107,7 +107,7 @@ async def test_a_task_that_fails_takes_its_ledgers_back(cluster: HttpCluster) ->
 
 
 async def test_a_task_that_fails_after_its_ledger_is_closed_is_run_again(
-    cluster: HttpCluster,
+    cluster: Cluster,
 ) -> None:
     """Spark takes the message of the second attempt; the first one's ledgers are orphans."""
     writer = batch_writer(options(cluster, txnId="retried"), SCHEMA, overwrite=False)
@@ -140,7 +140,7 @@ def running_batch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 async def test_two_drivers_on_one_checkpoint_commit_each_batch_once(
-    cluster: HttpCluster, running_batch: dict[str, str]
+    cluster: Cluster, running_batch: dict[str, str]
 ) -> None:
     """Both write each batch and commit at the same time; one of them comes again later."""
     drivers = [stream_writer(options(cluster), SCHEMA) for _ in range(2)]
@@ -162,7 +162,7 @@ async def test_two_drivers_on_one_checkpoint_commit_each_batch_once(
 
 
 async def test_partitions_added_amid_a_query(
-    cluster: HttpCluster, running_batch: dict[str, str]
+    cluster: Cluster, running_batch: dict[str, str]
 ) -> None:
     """Keys move to other partitions from the next batch on; a batch run again moves nothing."""
     writer = stream_writer(options(cluster), SCHEMA)
@@ -182,7 +182,7 @@ async def test_partitions_added_amid_a_query(
 
 
 async def test_a_topic_deleted_before_the_commit_is_an_error_that_says_so(
-    cluster: HttpCluster,
+    cluster: Cluster,
 ) -> None:
     writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
     told = [await task(writer, rows(0, 10))]
@@ -194,18 +194,18 @@ async def test_a_topic_deleted_before_the_commit_is_an_error_that_says_so(
     assert not left & {one.ledger_id for one in told[0].written}
 
 
-async def test_a_commit_goes_on_at_another_broker(cluster: HttpCluster) -> None:
+async def test_a_commit_goes_on_at_another_broker(cluster: Cluster) -> None:
     """The broker that `service` names is gone when the driver commits."""
-    store = next(iter(cluster.nodes.values())).store.url
+    store = next(iter(cluster.brokers.values())).store.url
     writer = batch_writer({**options(cluster), "service": store}, SCHEMA, overwrite=False)
     told = [await task(writer, rows(0, 20))]
-    await cluster.stop_broker(next(iter(cluster.nodes)))
+    await cluster.stop_broker(next(iter(cluster.brokers)))
     await asyncio.to_thread(writer.commit, told)
     found = [int(one) for part in await messages(cluster) for one in part]
     assert sorted(found) == list(range(20))
 
 
-async def test_a_topic_that_is_not_there(cluster: HttpCluster) -> None:
+async def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
     writer = batch_writer({**options(cluster), "topic": "nowhere"}, SCHEMA, overwrite=False)
     with pytest.raises(Exception, match="there is no topic public/nowhere"):
         await asyncio.to_thread(writer.write, iter([rows(0, 3)]))

@@ -17,15 +17,15 @@ from octavo.spark import sink
 from octavo.spark.commit import SinkFailed
 from octavo.spark.sink import OctavoStreamWriter, batch_writer, stream_writer
 from octavo.spark.sink_producer import NotSmall
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 from tests.support.sink_tasks import BATCHES, SCHEMA, TOPIC, messages, options, rows, task
 
 BOTH = list(range(40))
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path) as found:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
         assert (await found.api.put(TOPIC, json={"partitions": 2})).status == 201
         yield found
 
@@ -72,12 +72,12 @@ def numbers(found: list[list[str]]) -> list[int]:
     return sorted(int(one) for part in found for one in part)
 
 
-async def transaction(cluster: HttpCluster) -> dict[str, Any]:
+async def transaction(cluster: Cluster) -> dict[str, Any]:
     found: dict[str, Any] = (await cluster.api.get("/v1/transactions/q-1")).json()
     return found
 
 
-async def ledgers(cluster: HttpCluster) -> set[int]:
+async def ledgers(cluster: Cluster) -> set[int]:
     return set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
 
 
@@ -103,7 +103,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 async def test_a_batch_is_one_entry_in_each_partition_and_no_ledger(
-    cluster: HttpCluster, running: Task
+    cluster: Cluster, running: Task
 ) -> None:
     writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
     told = await written(running, writer, 0, rows(0, 30), rows(30, 40))
@@ -125,7 +125,7 @@ async def test_a_batch_is_one_entry_in_each_partition_and_no_ledger(
 
 
 async def test_repeats_of_tasks_batches_and_commits_add_nothing(
-    cluster: HttpCluster, running: Task
+    cluster: Cluster, running: Task
 ) -> None:
     writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
     for batch in (0, 1):
@@ -140,7 +140,7 @@ async def test_repeats_of_tasks_batches_and_commits_add_nothing(
 
 @pytest.mark.parametrize("call", range(4), ids=["begin", "publish", "publish-2", "commit"])
 async def test_a_driver_killed_at_any_call_is_gone_on_with(
-    cluster: HttpCluster, running: Task, dying: dict[str, int], call: int
+    cluster: Cluster, running: Task, dying: dict[str, int], call: int
 ) -> None:
     """The next one gets the rows in another order, from other tasks: each counts once."""
     writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
@@ -157,7 +157,7 @@ async def test_a_driver_killed_at_any_call_is_gone_on_with(
 
 
 async def test_a_batch_begun_with_other_rows_is_refused_by_name(
-    cluster: HttpCluster, running: Task, dying: dict[str, int]
+    cluster: Cluster, running: Task, dying: dict[str, int]
 ) -> None:
     writer = stream_writer(options(cluster, commit="auto"), SCHEMA)
     dying["calls"] = 2
@@ -180,7 +180,7 @@ async def test_a_batch_begun_with_other_rows_is_refused_by_name(
 
 
 async def test_partitions_added_to_a_half_published_batch_are_told(
-    cluster: HttpCluster, running: Task, dying: dict[str, int]
+    cluster: Cluster, running: Task, dying: dict[str, int]
 ) -> None:
     """Its keys would go elsewhere now: rows could come twice, and are refused."""
     writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
@@ -194,7 +194,7 @@ async def test_partitions_added_to_a_half_published_batch_are_told(
 
 
 async def test_a_driver_that_was_left_behind_publishes_nothing(
-    cluster: HttpCluster, running: Task, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, running: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It slept after its begin, the next driver finished this batch and one more."""
     writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
@@ -223,9 +223,7 @@ async def test_a_driver_that_was_left_behind_publishes_nothing(
     assert numbers(await messages(cluster)) == list(range(80))
 
 
-async def test_auto_takes_ledgers_for_what_is_not_small(
-    cluster: HttpCluster, running: Task
-) -> None:
+async def test_auto_takes_ledgers_for_what_is_not_small(cluster: Cluster, running: Task) -> None:
     """A task with too much, tasks that have too much together, and small batches between."""
     writer = stream_writer(options(cluster, commit="auto", batchBytes="400"), SCHEMA)
     ways, end = [], 0
@@ -242,7 +240,7 @@ async def test_auto_takes_ledgers_for_what_is_not_small(
     assert numbers(await messages(cluster)) == list(range(end))
 
 
-async def test_the_producer_refuses_what_is_not_small(cluster: HttpCluster, running: Task) -> None:
+async def test_the_producer_refuses_what_is_not_small(cluster: Cluster, running: Task) -> None:
     writer = stream_writer(options(cluster, commit="producer", batchBytes="400"), SCHEMA)
     with pytest.raises(NotSmall, match="set commit to auto or splice"):
         await written(running, writer, 0, rows(0, 90))
@@ -253,7 +251,7 @@ async def test_the_producer_refuses_what_is_not_small(cluster: HttpCluster, runn
 
 
 async def test_rows_without_a_key_go_where_they_went_whichever_task_has_them(
-    cluster: HttpCluster, running: Task, dying: dict[str, int]
+    cluster: Cluster, running: Task, dying: dict[str, int]
 ) -> None:
     def plain(first: int, last: int) -> pa.RecordBatch:
         return rows(first, last).select(["value"])
@@ -267,7 +265,7 @@ async def test_rows_without_a_key_go_where_they_went_whichever_task_has_them(
     assert sorted(map(len, await messages(cluster))) == [0, 40]
 
 
-async def test_a_batch_write_has_its_txn_id(cluster: HttpCluster) -> None:
+async def test_a_batch_write_has_its_txn_id(cluster: Cluster) -> None:
     given = options(cluster, commit="producer", txnId="nightly")
     for _ in range(2):
         writer = batch_writer(given, SCHEMA, overwrite=False)
@@ -277,15 +275,15 @@ async def test_a_batch_write_has_its_txn_id(cluster: HttpCluster) -> None:
 
 
 async def test_the_brokers_go_on_knowing_a_producer_after_a_take_over(
-    cluster: HttpCluster, running: Task, dying: dict[str, int]
+    cluster: Cluster, running: Task, dying: dict[str, int]
 ) -> None:
     """Published, not committed, the owner gone: the repeat meets another broker."""
-    store = next(iter(cluster.nodes.values())).store.url
+    store = next(iter(cluster.brokers.values())).store.url
     writer = stream_writer({**options(cluster, commit="producer"), "service": store}, SCHEMA)
     dying["calls"] = 3
     with pytest.raises(Killed):
         await commit(writer, 0, await written(running, writer, 0, rows(0, 40)))
     dying["calls"] = 10**6
-    await cluster.stop_broker(next(iter(cluster.nodes)))
+    await cluster.stop_broker(next(iter(cluster.brokers)))
     await commit(writer, 0, await written(running, writer, 0, rows(0, 40)))
     assert numbers(await messages(cluster)) == BOTH

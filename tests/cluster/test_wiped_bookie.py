@@ -27,7 +27,7 @@ from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Code, OctavoError
 from octavo.protocol.extension import Op
 from octavo.protocol.frames import Flag
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import RawClient, add_of, config_in, until
 
 FENCE = int(Flag.FENCE | Flag.HIGH_PRIORITY | Flag.UNKNOWN_STATE)

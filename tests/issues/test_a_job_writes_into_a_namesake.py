@@ -21,19 +21,19 @@ from octavo.metadata.offloads import change_partition
 from octavo.metadata.store import RecordNotFound
 from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 from octavo.metadata.topics import TopicSettings as StoredSettings
-from tests.support.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
+from tests.support.cluster import Cluster, batch, owned, running_cluster, values
 
 TOPIC = TopicName("public", "t")
 NAME = TOPIC.partition(0)
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as brokers:
         yield brokers
 
 
-async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: BrokerCluster) -> None:
+async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     topics = TopicStore((await brokers.start("B")).store)
     versions = []
@@ -64,7 +64,7 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: BrokerC
     assert (await topics.read_partition(*NAME))[0].compaction is not None
 
 
-async def test_an_owner_that_was_stopped_meanwhile(brokers: BrokerCluster) -> None:
+async def test_an_owner_that_was_stopped_meanwhile(brokers: Cluster) -> None:
     broker = (await brokers.start("A")).broker
     topics = TopicStore((await brokers.start("B")).store)
     first, _ = await broker.topics.create(TOPIC, TopicSettings())
@@ -79,7 +79,7 @@ async def test_an_owner_that_was_stopped_meanwhile(brokers: BrokerCluster) -> No
     assert (record.incarnation, record.epoch, version) == (second.incarnation, 0, 0)
 
 
-async def test_nothing_is_left_of_a_topic(brokers: BrokerCluster) -> None:
+async def test_nothing_is_left_of_a_topic(brokers: Cluster) -> None:
     node = await brokers.start("A")
     for _ in range(3):
         await node.broker.topics.create(TOPIC, TopicSettings(partitions=2))
@@ -88,7 +88,7 @@ async def test_nothing_is_left_of_a_topic(brokers: BrokerCluster) -> None:
         assert await node.store.children("/octavo/incarnations") == []
 
 
-async def test_topics_of_an_older_version_are_served_and_deleted(brokers: BrokerCluster) -> None:
+async def test_topics_of_an_older_version_are_served_and_deleted(brokers: Cluster) -> None:
     node = await brokers.start("A")
     topics = TopicStore(node.store)
     await topics.create_topic(*TOPIC, TopicRecord(StoredSettings(), 7, incarnation="old-1"))

@@ -23,20 +23,13 @@ from octavo.broker.clock.timekeeper import Timekeeper
 from octavo.broker.log.ledger_list import Contents, LedgerList, RetentionPolicy
 from octavo.broker.partition.partition import Partition
 from octavo.metadata.clock import ClockRecord, Written
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    running_brokers,
-    until,
-)
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
 DAY_MS = 24 * 3600 * 1000
 QUICK = {"clock_beat_ms": 20, "clock_quarantine_ms": 100}
 
 
-async def filled(brokers: BrokerCluster, *ages_days: float) -> tuple[Broker, Partition]:
+async def filled(brokers: Cluster, *ages_days: float) -> tuple[Broker, Partition]:
     """A topic kept for 7 days, each message in a ledger of its own, the clocks believed."""
     broker = (await brokers.start("A", **QUICK)).broker
     name = await make_topic(broker, retention_ms=7 * DAY_MS, rollover_entries=1)
@@ -57,7 +50,7 @@ def believes(broker: Broker) -> bool:
 
 @pytest.mark.parametrize("days", [8, 4000])
 async def test_a_clock_set_forward_deletes_nothing(tmp_path: Path, days: int) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers, 0, 0, 0)
         brokers.clock.now_ms += days * DAY_MS
         await partition.maintain()
@@ -72,9 +65,9 @@ async def test_a_clock_set_forward_deletes_nothing(tmp_path: Path, days: int) ->
 
 
 async def test_a_broker_that_starts_with_a_wrong_clock_deletes_nothing(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         _, partition = await filled(brokers, 0, 0, 0)
-        await brokers._running[0].close()
+        await brokers.brokers["A"].close()
         brokers.clock.now_ms += 8 * DAY_MS
         broker = (await brokers.start("B", **QUICK)).broker
         partition = await owned(broker, partition.name)
@@ -84,7 +77,7 @@ async def test_a_broker_that_starts_with_a_wrong_clock_deletes_nothing(tmp_path:
 
 
 async def test_who_operates_it_confirms_that_a_week_has_passed(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers, 0, 0, 0)
         other = (await brokers.start("B", **QUICK)).broker
         await until(lambda: other.deletion_time() is not None, "the store was heard")
@@ -98,7 +91,7 @@ async def test_who_operates_it_confirms_that_a_week_has_passed(tmp_path: Path) -
 
 
 async def test_a_message_from_the_future_is_as_old_as_its_arrival(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers, -3650, 30, float("inf"), 30)
         await partition.maintain()
         assert partition.earliest_offset == 0, "none of the first ledger has come long ago"
@@ -110,7 +103,7 @@ async def test_a_message_from_the_future_is_as_old_as_its_arrival(tmp_path: Path
 
 async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
     """By it every message is from the future: dated by it, they were days old when it was right."""
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers, 0, 0)
         brokers.clock.now_ms -= 8 * DAY_MS
         assert not believes(broker)
@@ -129,7 +122,7 @@ async def test_a_clock_set_back_makes_nothing_old(tmp_path: Path) -> None:
 
 async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path) -> None:
     """It says of no time, and was dated by a clock 8 days behind: it went when that was right."""
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         broker, partition = await filled(brokers)
         brokers.clock.now_ms -= 8 * DAY_MS
         assert not believes(broker)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from octavo.ledger.errors import ClientClosed
 from octavo.protocol.codes import OctavoError
-from tests.support.ledger_cluster import running_cluster
+from tests.support.cluster import running_cluster
 
 
 async def test_each_callback_comes_once_and_tells_the_truth(tmp_path: Path) -> None:

@@ -18,19 +18,12 @@ from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.opening import PartitionOpener
 from octavo.broker.types import PartitionState
 from octavo.ledger.errors import NotEnoughBookies
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    running_brokers,
-    until,
-)
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as found:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as found:
         yield found
 
 
@@ -45,9 +38,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None
     monkeypatch.setattr(owner, method, wrong)
 
 
-async def test_an_opening_is_tried_again(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_opening_is_tried_again(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = (await brokers.start("A")).broker
     name = await make_topic(broker)
     fail_once(monkeypatch, PartitionOpener, "take_over")
@@ -64,7 +55,7 @@ async def test_an_opening_is_tried_again(
 
 
 async def test_a_roll_over_that_fails_ends_the_pipeline_and_another_begins(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker, rollover_entries=1))
@@ -82,7 +73,7 @@ async def test_a_roll_over_that_fails_ends_the_pipeline_and_another_begins(
 
 
 async def test_a_reopening_is_tried_again(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))

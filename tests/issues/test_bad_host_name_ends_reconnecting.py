@@ -13,7 +13,7 @@ import pytest
 
 from octavo.ledger.errors import BookieUnavailable
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
-from tests.support.ledger_cluster import running_cluster
+from tests.support.cluster import running_cluster
 
 
 class Listener:

@@ -27,7 +27,8 @@ from octavo.spark.cluster import connected
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink_ledgers import TaskLedgers
 from octavo.spark.sink_rows import Target
-from tests.support.http_cluster import Answer, HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
+from tests.support.fake_broker import Answer
 
 HUGE = 2**63 - 1
 TOPIC = "/v1/topics/public/one"
@@ -37,20 +38,20 @@ SHARE = {"topic": "one", "partition": 0, "content": "1-1-a"}
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path, brokers=2) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
         assert (await cluster.api.put(TOPIC)).status == 201
         yield cluster
 
 
 async def ask(
-    cluster: HttpCluster, call: str, batch: int, body: dict[str, Any], token: Any = None
+    cluster: Cluster, call: str, batch: int, body: dict[str, Any], token: Any = None
 ) -> Answer:
     path = f"/v1/transactions/t/batches/{batch}/{call}"
     return await cluster.api.call("POST", path, json=body, headers=token or {})
 
 
-async def test_a_number_far_ahead_is_refused_with_the_next_one(cluster: HttpCluster) -> None:
+async def test_a_number_far_ahead_is_refused_with_the_next_one(cluster: Cluster) -> None:
     nothing: dict[str, Any] = {"parts": []}
     for expected in (0, 1):
         for call in ("begin", "commit"):
@@ -72,7 +73,7 @@ async def test_a_number_far_ahead_is_refused_with_the_next_one(cluster: HttpClus
     assert (said.status, said.json()["repeated"]) == (200, True), said
 
 
-async def test_an_id_is_its_owners(cluster: HttpCluster) -> None:
+async def test_an_id_is_its_owners(cluster: Cluster) -> None:
     nothing: dict[str, Any] = {"parts": []}
     said = await ask(cluster, "begin", 0, {"parts": [SHARE]}, MINE)
     assert said.status == 200, said
@@ -98,17 +99,17 @@ async def test_an_id_is_its_owners(cluster: HttpCluster) -> None:
     "share", [{**SHARE, "topic": "none"}, {**SHARE, "partition": 7}], ids=["topic", "partition"]
 )
 async def test_what_cannot_be_published_is_not_begun(
-    cluster: HttpCluster, share: dict[str, Any]
+    cluster: Cluster, share: dict[str, Any]
 ) -> None:
     said = await ask(cluster, "begin", 0, {"parts": [SHARE | {"partition": 0}, share]})
     assert said.status == 404, said
     assert (await ask(cluster, "commit", 0, {"parts": []})).status == 200
 
 
-async def test_the_sinks_id_is_the_clusters(cluster: HttpCluster) -> None:
+async def test_the_sinks_id_is_the_clusters(cluster: Cluster) -> None:
     """Whoever reads an id in a ledger's metadata cannot commit, begin or abort under it."""
-    node = next(iter(cluster.nodes.values()))
-    service = cluster.cluster.store.url
+    node = next(iter(cluster.brokers.values()))
+    service = cluster.store.url
     async with connected(service) as spark:
         for batch in (7, 8, 12):  # after an id that was forgotten; after batches without a task
             task = TaskLedgers(spark, "t", batch, "0")
@@ -188,8 +189,8 @@ def test_the_batch_that_was_begun_may_go_on_without_after() -> None:
         rules.check_order(begun, 8, None)
 
 
-async def test_orphans_of_a_foreign_id_hold_up_nobody(cluster: HttpCluster) -> None:
-    node = next(iter(cluster.nodes.values()))
+async def test_orphans_of_a_foreign_id_hold_up_nobody(cluster: Cluster) -> None:
+    node = next(iter(cluster.brokers.values()))
     assert (await ask(cluster, "commit", 0, {"parts": []}, MINE)).status == 200
     for transaction in ("t", "u"):
         writer = await node.ledgers.create(
@@ -201,5 +202,5 @@ async def test_orphans_of_a_foreign_id_hold_up_nobody(cluster: HttpCluster) -> N
             }
         )
         await writer.close()
-    found = await collect_orphans(cluster.cluster.store.url, grace_ms=-60_000)
+    found = await collect_orphans(cluster.store.url, grace_ms=-60_000)
     assert {one.transaction: len(one.deleted) for one in found} == {"t": 0, "u": 1}

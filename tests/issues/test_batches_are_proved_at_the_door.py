@@ -32,7 +32,7 @@ from octavo.protocol.compression import Compression, UnsupportedCompression
 from octavo.protocol.limits import BATCH_RECORDS_MAX, RECORD_HEADERS_MAX, RECORDS_BYTES_MAX
 from octavo.protocol.records import Record, build_batch, build_gapped_batch, read_records
 from octavo.protocol.windows import STEP_RECORDS, WINDOW_BYTES, WINDOW_RECORDS
-from tests.support.broker_cluster import make_topic, owned, running_brokers
+from tests.support.cluster import make_topic, owned, running_cluster
 from tests.support.fake_broker import Running, running
 
 STALL_S_MAX = 0.25
@@ -237,7 +237,7 @@ async def test_one_large_batch_at_a_time() -> None:
 @contextlib.asynccontextmanager
 async def receiving(folder: Path) -> AsyncIterator[tuple[Any, Any]]:
     """A partition with a subscription; what is published to it was stored before."""
-    async with running_brokers(folder) as brokers:
+    async with running_cluster(folder) as brokers:
         broker = (await brokers.start("A")).broker
         name = await make_topic(broker)
         partition = await owned(broker, name)

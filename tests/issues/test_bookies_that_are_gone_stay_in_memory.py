@@ -16,8 +16,7 @@ from octavo.ledger.bookies.bookies import RequestClass
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import BookieUnavailable, LedgerClosed, NotEnoughBookies, TooFewBookies
 from octavo.metadata.bookies import BookieRegistry
-from tests.support.broker_cluster import until
-from tests.support.ledger_cluster import Cluster, add_many, running_cluster
+from tests.support.cluster import Cluster, add_many, running_cluster, until
 
 
 @pytest.fixture

@@ -15,22 +15,22 @@ import pytest
 
 from octavo import AsyncClient, Client, TopicReplaced
 from octavo.client.errors import Conflict
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 WHAT_TO_DO = "deleted, and another one was made.*make a new producer, subscribe again"
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path) as found:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
         yield found
 
 
-def _urls(cluster: HttpCluster) -> list[str]:
+def _urls(cluster: Cluster) -> list[str]:
     return [api.url for api in cluster.apis.values()]
 
 
-async def _anew(cluster: HttpCluster, count: int, partitions: int = 1) -> None:
+async def _anew(cluster: Cluster, count: int, partitions: int = 1) -> None:
     """Somebody else deletes the topic, makes it again and publishes."""
     async with AsyncClient(_urls(cluster)[-1]) as other:
         await other.delete_topic("t")
@@ -39,7 +39,7 @@ async def _anew(cluster: HttpCluster, count: int, partitions: int = 1) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["batch", "ndjson"])
-async def test_a_producer(cluster: HttpCluster, encoding: str) -> None:
+async def test_a_producer(cluster: Cluster, encoding: str) -> None:
     async with AsyncClient(_urls(cluster)) as client:
         await client.create_topic("t")
         producer = await client.producer("t", encoding=encoding, batch_bytes=1)  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ async def test_a_producer(cluster: HttpCluster, encoding: str) -> None:
         assert found == ["new-0", "new-1", "new-2", "meant"]
 
 
-async def test_publish_stands_alone(cluster: HttpCluster) -> None:
+async def test_publish_stands_alone(cluster: Cluster) -> None:
     async with AsyncClient(_urls(cluster)) as client:
         await client.create_topic("t")
         await client.publish_many("t", [(None, "old")] * 5)
@@ -74,7 +74,7 @@ async def test_publish_stands_alone(cluster: HttpCluster) -> None:
         assert [position.offset for position in many] == [*range(20)]
 
 
-async def test_a_reader(cluster: HttpCluster) -> None:
+async def test_a_reader(cluster: Cluster) -> None:
     async with AsyncClient(_urls(cluster)) as client, AsyncClient(_urls(cluster)) as restarted:
         made = await client.create_topic("t")
         await client.publish_many("t", [(None, f"old-{number}") for number in range(20)])
@@ -99,7 +99,7 @@ async def test_a_reader(cluster: HttpCluster) -> None:
         assert len(await restarted.read("t", start=20, incarnation=now.incarnation)) == 5
 
 
-async def test_a_consumer(cluster: HttpCluster) -> None:
+async def test_a_consumer(cluster: Cluster) -> None:
     async with AsyncClient(_urls(cluster)) as client:
         await client.create_topic("t", partitions=2)
         await client.publish_many("t", [(str(number), "old") for number in range(20)])
@@ -122,7 +122,7 @@ async def test_a_consumer(cluster: HttpCluster) -> None:
         assert len(await again.receive(10, wait_s=5)) > 0, "nothing of the new one was touched"
 
 
-async def test_a_loop_over_deliveries(cluster: HttpCluster) -> None:
+async def test_a_loop_over_deliveries(cluster: Cluster) -> None:
     async with AsyncClient(_urls(cluster)) as client:
         await client.create_topic("t")
         await client.publish_many("t", [(None, "old")] * 3)
@@ -145,7 +145,7 @@ async def test_a_loop_over_deliveries(cluster: HttpCluster) -> None:
         await deliveries.aclose()  # there is nobody left to whom it could be given back
 
 
-async def test_programs_without_an_event_loop(cluster: HttpCluster) -> None:
+async def test_programs_without_an_event_loop(cluster: Cluster) -> None:
     urls = _urls(cluster)
 
     def program() -> None:

@@ -20,7 +20,7 @@ from octavo.ledger.read.time_search import offset_as_new_as
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.records import Record, build_batch
 from tests.issues.test_time_is_sought_by_halving_out_of_order import Ledger, contents_of, stored
-from tests.support.broker_cluster import make_topic, owned, running_brokers, until
+from tests.support.cluster import make_topic, owned, running_cluster, until
 from tests.support.compacted_views import write_view
 
 TIMES = (100, 10, 300, 20, 110, 30, 300, 40)
@@ -30,7 +30,7 @@ KEYS = "aaabbbcc"
 @pytest.mark.parametrize("batch", [1, 3, 8])
 async def test_the_first_as_new_that_a_compacted_read_gives(tmp_path: Path, batch: int) -> None:
     """With the horizon anywhere: between ledgers, between batches of one, and amid a batch."""
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=2)
         partition = await owned(running.broker, name)

@@ -17,7 +17,8 @@ import pytest
 
 from octavo.broker.http.api import topics as api_topics
 from octavo.metadata.store import SessionState
-from tests.support.http_cluster import Answer, HttpCluster, Node, running_brokers
+from tests.support.cluster import Cluster, RunningBroker, running_cluster
+from tests.support.fake_broker import Answer
 
 AT_ONCE_S = 0.1
 BUSY_MACHINE_S = 0.4
@@ -25,7 +26,7 @@ TOPIC = "/v1/topics/public/orders"
 
 
 @contextlib.asynccontextmanager
-async def dead_store(node: Node) -> AsyncIterator[None]:
+async def dead_store(node: RunningBroker) -> AsyncIterator[None]:
     """Nothing that this broker asks of its store is answered, and its session is in doubt."""
     store: Any = node.store
     alive = threading.Event()
@@ -39,8 +40,8 @@ async def dead_store(node: Node) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path, brokers=2) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
         assert (await cluster.api.put(TOPIC, json={"partitions": 2})).status == 201
         assert (await cluster.api.get(TOPIC)).status == 200
         yield cluster
@@ -54,8 +55,8 @@ async def at_once(asked: Any) -> Answer:
     return answer
 
 
-async def test_the_cluster_is_shown_as_last_known_and_says_so(cluster: HttpCluster) -> None:
-    node, api = cluster.nodes["broker-0"], cluster.apis["broker-0"]
+async def test_the_cluster_is_shown_as_last_known_and_says_so(cluster: Cluster) -> None:
+    node, api = cluster.brokers["broker-0"], cluster.apis["broker-0"]
     before = (await api.get("/v1/cluster")).json()
     assert before["stale"] is None
     assert before["metadata"]["out_of_reach_since"] is None
@@ -90,8 +91,8 @@ async def test_the_cluster_is_shown_as_last_known_and_says_so(cluster: HttpClust
             await asyncio.sleep(0.05)
 
 
-async def test_what_only_the_store_knows_is_refused_soon(cluster: HttpCluster) -> None:
-    node, api = cluster.nodes["broker-0"], cluster.apis["broker-0"]
+async def test_what_only_the_store_knows_is_refused_soon(cluster: Cluster) -> None:
+    node, api = cluster.brokers["broker-0"], cluster.apis["broker-0"]
     async with dead_store(node):
         for path in ("/v1/ledgers", "/v1/ledgers/0", "/v1/topics/public", "/v1/namespaces"):
             async with asyncio.timeout(3):
@@ -102,7 +103,7 @@ async def test_what_only_the_store_knows_is_refused_soon(cluster: HttpCluster) -
 
 
 async def test_a_topic_is_shown_although_an_owner_sleeps(
-    cluster: HttpCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_topics, "FIGURES_WITHIN_S", 0.3)
     owners = [await cluster.owner_of(f"{TOPIC}/partitions/{n}") for n in range(2)]

@@ -32,7 +32,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
 from octavo.metadata.topics import SubscriptionRecord, TopicStore
 from octavo.protocol.codes import OctavoError
-from tests.support.broker_cluster import BrokerCluster, batch, owned, running_brokers, until, values
+from tests.support.cluster import Cluster, batch, owned, running_cluster, until, values
 
 T = TypeVar("T")
 TOPIC = TopicName("public", "flights")
@@ -41,12 +41,12 @@ ROUNDS = int(os.environ.get("OCTAVO_ROUNDS", "12"))
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as brokers:
         yield brokers
 
 
-async def test_an_owner_that_hears_nothing_acks_nothing_more(brokers: BrokerCluster) -> None:
+async def test_an_owner_that_hears_nothing_acks_nothing_more(brokers: Cluster) -> None:
     owner = (await brokers.start("A", deaf=True)).broker
     other = (await brokers.start("B", deaf=True)).broker
     first, _ = await owner.topics.create(TOPIC, TopicSettings())
@@ -67,7 +67,7 @@ async def test_an_owner_that_hears_nothing_acks_nothing_more(brokers: BrokerClus
     assert fresh.incarnation == second.incarnation
 
 
-async def test_who_cannot_be_told_is_fenced_and_waited_for(brokers: BrokerCluster) -> None:
+async def test_who_cannot_be_told_is_fenced_and_waited_for(brokers: Cluster) -> None:
     owner = (await brokers.start("A", deaf=True)).broker
     other = (await brokers.start("B", deletion_wait_ms=700)).broker
     await owner.topics.create(TOPIC, TopicSettings())
@@ -85,7 +85,7 @@ async def test_who_cannot_be_told_is_fenced_and_waited_for(brokers: BrokerCluste
     assert new
 
 
-async def test_a_session_that_ends_is_as_good_as_a_release(brokers: BrokerCluster) -> None:
+async def test_a_session_that_ends_is_as_good_as_a_release(brokers: Cluster) -> None:
     owner = await brokers.start("A", deaf=True)
     other = (await brokers.start("B")).broker
     await owner.broker.topics.create(TOPIC, TopicSettings())
@@ -99,7 +99,7 @@ async def test_a_session_that_ends_is_as_good_as_a_release(brokers: BrokerCluste
 
 @pytest.mark.parametrize("consumers", [False, True])
 async def test_a_session_that_ends_leaves_no_repeat_acked_either(
-    brokers: BrokerCluster, consumers: bool
+    brokers: Cluster, consumers: bool
 ) -> None:
     """A repeat adds nothing, so no bookie told its owner that it was fenced: seed 1400575.
 
@@ -122,7 +122,7 @@ async def test_a_session_that_ends_leaves_no_repeat_acked_either(
         await old.publish(numbered)
 
 
-async def test_a_half_finished_deletion_ends_by_itself(brokers: BrokerCluster) -> None:
+async def test_a_half_finished_deletion_ends_by_itself(brokers: Cluster) -> None:
     first = await brokers.start("A", sweep_interval_ms=50)
     records = TopicStore(first.store)
     for finish in ("create", "delete", "sweep"):
@@ -145,7 +145,7 @@ async def test_a_half_finished_deletion_ends_by_itself(brokers: BrokerCluster) -
         assert await first.ledgers.list() == [], "nothing is left of it"
 
 
-async def test_two_delete_at_once_and_one_makes_it_anew(brokers: BrokerCluster) -> None:
+async def test_two_delete_at_once_and_one_makes_it_anew(brokers: Cluster) -> None:
     """The slower one must not take the new topic for the old one."""
     a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
     for _ in range(5):
@@ -173,7 +173,7 @@ async def test_two_delete_at_once_and_one_makes_it_anew(brokers: BrokerCluster) 
         await a.topics.delete(TOPIC)
 
 
-async def test_a_call_says_which_topic_it_means(brokers: BrokerCluster) -> None:
+async def test_a_call_says_which_topic_it_means(brokers: Cluster) -> None:
     owner = (await brokers.start("A")).broker
     first, _ = await owner.topics.create(TOPIC, TopicSettings())
     await owned(owner, NAME)
@@ -186,7 +186,7 @@ async def test_a_call_says_which_topic_it_means(brokers: BrokerCluster) -> None:
     assert (await owner.ownership.owner_of(NAME, incarnation=second.incarnation)).local
 
 
-async def test_a_topic_that_grew_is_known_to_whoever_is_asked(brokers: BrokerCluster) -> None:
+async def test_a_topic_that_grew_is_known_to_whoever_is_asked(brokers: Cluster) -> None:
     a = (await brokers.start("A")).broker
     b = (await brokers.start("B", deaf=True)).broker
     await a.topics.create(TOPIC, TopicSettings())
@@ -195,7 +195,7 @@ async def test_a_topic_that_grew_is_known_to_whoever_is_asked(brokers: BrokerClu
     assert (await owned(b, TOPIC.partition(1))).next_offset == 0
 
 
-async def test_what_consumers_and_producers_hold_is_of_one_topic(brokers: BrokerCluster) -> None:
+async def test_what_consumers_and_producers_hold_is_of_one_topic(brokers: Cluster) -> None:
     a = (await brokers.start("A")).broker
     shared = SubscriptionSettings(type="shared")
     ids = []
@@ -215,7 +215,7 @@ async def test_what_consumers_and_producers_hold_is_of_one_topic(brokers: Broker
     await (await partition.subscription("s")).acknowledge([ids[1]])
 
 
-async def test_a_subscription_made_too_late_is_nobodys(brokers: BrokerCluster) -> None:
+async def test_a_subscription_made_too_late_is_nobodys(brokers: Cluster) -> None:
     a = await brokers.start("A")
     await a.broker.topics.create(TOPIC, TopicSettings())
     late = SubscriptionRecord(incarnation="of an earlier topic", created_ms=5)
@@ -227,7 +227,7 @@ async def test_a_subscription_made_too_late_is_nobodys(brokers: BrokerCluster) -
 
 
 async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     """Publishers at three brokers, all of them deaf, that never stop; readers beside them."""
     nodes = [(await brokers.start(name, deaf=True)).broker for name in "ABC"]

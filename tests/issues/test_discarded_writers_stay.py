@@ -21,13 +21,13 @@ from octavo.broker.types import PartitionName, SubscriptionSettings, TopicName
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import OctavoError
-from tests.support.broker_cluster import (
-    BrokerCluster,
+from tests.support.cluster import (
+    Cluster,
     RunningBroker,
     batch,
     make_topic,
     owned,
-    running_brokers,
+    running_cluster,
     until,
 )
 
@@ -35,8 +35,8 @@ TIMES = 6
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
@@ -104,7 +104,7 @@ async def settled(running: RunningBroker, name: PartitionName) -> dict[str, int]
     return seen[-1]
 
 
-async def test_after_losses_of_ownership(brokers: BrokerCluster) -> None:
+async def test_after_losses_of_ownership(brokers: Cluster) -> None:
     one = await brokers.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
@@ -118,7 +118,7 @@ async def nobody_to_ask(incarnation: str) -> None:
     """The heir does not answer."""
 
 
-async def test_after_hand_overs(brokers: BrokerCluster) -> None:
+async def test_after_hand_overs(brokers: Cluster) -> None:
     one = await brokers.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
@@ -132,7 +132,7 @@ async def test_after_hand_overs(brokers: BrokerCluster) -> None:
 
 @pytest.mark.parametrize("fails", ["create", "change"])
 async def test_after_failed_openings(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, fails: str
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     one = await brokers.start("A")
     name = await make_topic(one.broker)
@@ -168,7 +168,7 @@ async def test_after_failed_openings(
     await as_before(one, before)
 
 
-async def test_after_roll_overs_of_both_ledgers(brokers: BrokerCluster) -> None:
+async def test_after_roll_overs_of_both_ledgers(brokers: Cluster) -> None:
     one = await brokers.start("A", state_ledger_entries_max=2)
     name = await make_topic(one.broker, rollover_entries=1)
     before = await settled(one, name)
@@ -177,9 +177,7 @@ async def test_after_roll_overs_of_both_ledgers(brokers: BrokerCluster) -> None:
     await as_before(one, before)
 
 
-async def test_after_failed_roll_overs(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_failed_roll_overs(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     one = await brokers.start("A", publish_timeout_ms=2_000)
     name = await make_topic(one.broker, rollover_entries=1)
     before = await settled(one, name)
@@ -214,7 +212,7 @@ async def test_after_failed_roll_overs(
 
 
 async def test_after_failed_replacements_of_the_state_ledger(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await brokers.start("A", state_ledger_entries_max=1)
     name = await make_topic(one.broker)
@@ -242,7 +240,7 @@ async def test_after_failed_replacements_of_the_state_ledger(
     await as_before(one, before)
 
 
-async def test_after_deletions_of_topics(brokers: BrokerCluster) -> None:
+async def test_after_deletions_of_topics(brokers: Cluster) -> None:
     one = await brokers.start("A")
     before = await settled(one, await make_topic(one.broker))
     for number in range(TIMES):

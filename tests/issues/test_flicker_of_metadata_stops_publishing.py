@@ -18,14 +18,14 @@ import pytest
 from octavo.broker.errors import TopicNotFound
 from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
 from octavo.metadata.store import MetadataStore, MetadataUnavailable
-from tests.support.broker_cluster import (
+from tests.support.cluster import (
     TOPIC,
-    BrokerCluster,
+    Cluster,
     RunningBroker,
     batch,
     make_topic,
     owned,
-    running_brokers,
+    running_cluster,
     until,
 )
 
@@ -33,8 +33,8 @@ READS = ("get", "children", "sync")
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
@@ -61,7 +61,7 @@ def take_away(patch: pytest.MonkeyPatch, running: RunningBroker, *, silent: bool
 
 @pytest.mark.parametrize("silent", [True, False])
 async def test_what_needs_no_change_goes_on(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, silent: bool
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     one, two = await brokers.start("A"), await brokers.start("B")
     name = await make_topic(one.broker)
@@ -93,7 +93,7 @@ async def test_what_needs_no_change_goes_on(
 
 
 async def test_what_changed_meanwhile_is_seen_afterwards(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when no other alarm comes: the store was slow, the session lived."""
     one, two = await brokers.start("A"), await brokers.start("B")

@@ -22,19 +22,19 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
-from tests.support.broker_cluster import BrokerCluster, batch, owned, running_brokers, values
+from tests.support.cluster import Cluster, batch, owned, running_cluster, values
 
 TOPIC = TopicName("public", "flights")
 NAME = TOPIC.partition(0)
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as brokers:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as brokers:
         yield brokers
 
 
-async def test_nothing_is_left_of_a_deleted_topic(brokers: BrokerCluster) -> None:
+async def test_nothing_is_left_of_a_deleted_topic(brokers: Cluster) -> None:
     a = await brokers.start("A")
     before = await paths(a.store)
     await a.broker.topics.create(TOPIC, TopicSettings(partitions=2))
@@ -45,7 +45,7 @@ async def test_nothing_is_left_of_a_deleted_topic(brokers: BrokerCluster) -> Non
     assert not {path for path in left if "flights" in path}, left
 
 
-async def test_what_came_too_late_is_removed(brokers: BrokerCluster) -> None:
+async def test_what_came_too_late_is_removed(brokers: Cluster) -> None:
     """A subscription, a partition's record with its ledger, and an owner's folder."""
     a = await brokers.start("A", sweep_interval_ms=50)
     records = TopicStore(a.store)
@@ -60,7 +60,7 @@ async def test_what_came_too_late_is_removed(brokers: BrokerCluster) -> None:
     assert await a.ledgers.list() == []
 
 
-async def test_a_topic_that_is_made_meanwhile_is_whole(brokers: BrokerCluster) -> None:
+async def test_a_topic_that_is_made_meanwhile_is_whole(brokers: Cluster) -> None:
     """Sweeps of two brokers beside one who makes it: never a path that it uses."""
     a = await brokers.start("A", sweep_interval_ms=10)
     b = await brokers.start("B", sweep_interval_ms=10)
@@ -95,7 +95,7 @@ async def paths(store: MetadataStore, below: str = "/octavo") -> set[str]:
     return found
 
 
-async def test_every_path_is_seen(brokers: BrokerCluster) -> None:
+async def test_every_path_is_seen(brokers: Cluster) -> None:
     a = await brokers.start("A")
     await a.store.create("/octavo/x/y", b"")
     assert {"/octavo/x", "/octavo/x/y"} <= await paths(a.store)

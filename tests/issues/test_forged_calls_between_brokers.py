@@ -25,7 +25,7 @@ from octavo.broker.http.routes import ROUTES
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.topics import owner_path
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 TOPIC = "/v1/topics/public/flights"
 PARTITION = f"{TOPIC}/partitions/0"
@@ -34,23 +34,23 @@ KEY = b"k" * 32
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path, brokers=0) as brokers:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as brokers:
         for number in range(2):
             await brokers.start_broker(f"broker-{number}", moving_wait_ms=1_000)
         await brokers.api.put(TOPIC)
         yield brokers
 
 
-def preferred(brokers: HttpCluster) -> tuple[str, str]:
+def preferred(brokers: Cluster) -> tuple[str, str]:
     """Who should serve the partition, and who should not."""
-    any_broker = next(iter(brokers.nodes.values())).broker
+    any_broker = next(iter(brokers.brokers.values())).broker
     (first,) = any_broker.registry.preferred(NAME.topic_name, 1)
-    return first.broker_id, next(one for one in brokers.nodes if one != first.broker_id)
+    return first.broker_id, next(one for one in brokers.brokers if one != first.broker_id)
 
 
-async def proof_of(brokers: HttpCluster) -> BrokerProof:
-    store = next(iter(brokers.nodes.values())).store
+async def proof_of(brokers: Cluster) -> BrokerProof:
+    store = next(iter(brokers.brokers.values())).store
     return BrokerProof((await cluster_secret(store)).key(KEY_USE))
 
 
@@ -60,7 +60,7 @@ def call_of(proof: BrokerProof, target: str, method: str = "GET", path: str = PA
     return headers
 
 
-async def test_who_only_says_that_it_is_a_broker_moves_nothing(brokers: HttpCluster) -> None:
+async def test_who_only_says_that_it_is_a_broker_moves_nothing(brokers: Cluster) -> None:
     first, other = preferred(brokers)
     right = call_of(await proof_of(brokers), other)
     for forged in (
@@ -79,7 +79,7 @@ async def test_who_only_says_that_it_is_a_broker_moves_nothing(brokers: HttpClus
         assert answer.json()["owner"] == first, forged
 
 
-async def test_a_broker_that_proves_it_is_believed(brokers: HttpCluster) -> None:
+async def test_a_broker_that_proves_it_is_believed(brokers: Cluster) -> None:
     _, other = preferred(brokers)
     answer = await brokers.apis[other].get(
         PARTITION, headers=call_of(await proof_of(brokers), other)
@@ -87,7 +87,7 @@ async def test_a_broker_that_proves_it_is_believed(brokers: HttpCluster) -> None
     assert (answer.status, answer.json()["owner"]) == (200, other)
 
 
-async def test_a_call_for_another_broker_is_sent_back(brokers: HttpCluster) -> None:
+async def test_a_call_for_another_broker_is_sent_back(brokers: Cluster) -> None:
     """Else two brokers behind one changed address would pass it to each other without end."""
     first, other = preferred(brokers)
     answer = await brokers.apis[other].get(
@@ -107,7 +107,7 @@ def test_calls_from_broker_to_broker_say_that_they_are() -> None:
 
 
 @pytest.mark.parametrize("route", INNER, ids=lambda route: f"{route.method} {route.path}")
-async def test_nobody_else_may_make_them(brokers: HttpCluster, route: Any) -> None:
+async def test_nobody_else_may_make_them(brokers: Cluster, route: Any) -> None:
     path = route.path.format(namespace="public", topic="flights", partition=0)
     first, _ = preferred(brokers)
     for headers in ({}, {FORWARDED_HEADER: first}, call_of(BrokerProof(KEY), first)):
@@ -116,7 +116,7 @@ async def test_nobody_else_may_make_them(brokers: HttpCluster, route: Any) -> No
         assert not answer.json()["retryable"]
 
 
-async def test_what_counts_between_brokers_is_not_passed_on(brokers: HttpCluster) -> None:
+async def test_what_counts_between_brokers_is_not_passed_on(brokers: Cluster) -> None:
     """A client that names escaped headers is told the same by the owner and by any other."""
     first, other = preferred(brokers)
     sent = {
@@ -131,7 +131,7 @@ async def test_what_counts_between_brokers_is_not_passed_on(brokers: HttpCluster
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["a broker's name", "a foreign name"])
-async def test_a_forged_owner_is_sent_nothing(brokers: HttpCluster, known: bool) -> None:
+async def test_a_forged_owner_is_sent_nothing(brokers: Cluster, known: bool) -> None:
     first, other = preferred(brokers)
     visits: list[bytes] = []
 
@@ -142,7 +142,7 @@ async def test_a_forged_owner_is_sent_nothing(brokers: HttpCluster, known: bool)
     trap = await asyncio.start_server(visited, "127.0.0.1", 0)
     port = trap.sockets[0].getsockname()[1]
     forged = BrokerInfo(first if known else "../evil", f"http://127.0.0.1:{port}")
-    store = brokers.nodes[other].store
+    store = brokers.brokers[other].store
     await store.create(owner_path(*NAME), encode_broker(forged, "run"))
     with capture_logs() as lines:
         for headers in ({}, {"Prefer": "redirect"}):
@@ -161,9 +161,9 @@ async def test_a_forged_owner_is_sent_nothing(brokers: HttpCluster, known: bool)
     trap.close()
 
 
-async def test_a_broker_of_which_nothing_was_heard_yet_is_registered(brokers: HttpCluster) -> None:
+async def test_a_broker_of_which_nothing_was_heard_yet_is_registered(brokers: Cluster) -> None:
     """The watch on the brokers may be late; the record of one is there before it owns anything."""
     first, other = preferred(brokers)
     assert (await brokers.apis[first].get(PARTITION)).status == 200
-    del brokers.nodes[other].broker.registry.live[first]
+    del brokers.brokers[other].broker.registry.live[first]
     assert (await brokers.apis[other].get(PARTITION)).json()["owner"] == first

@@ -14,20 +14,20 @@ import pytest
 from octavo.cli.consume import _by_subscription, _Printer
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 SUB = "/v1/topics/public/orders/subscriptions/s"
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpCluster]:
-    monkeypatch.setattr("tests.support.http_cluster.LEASED_MAX", 5)
-    async with running_brokers(tmp_path) as found:
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    monkeypatch.setattr("tests.support.cluster.LEASED_MAX", 5)
+    async with running_cluster(tmp_path, brokers=2) as found:
         yield found
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-async def test_the_answer_and_the_figures_say_why(cluster: HttpCluster, partitions: int) -> None:
+async def test_the_answer_and_the_figures_say_why(cluster: Cluster, partitions: int) -> None:
     api = cluster.api
     async with AsyncClient(api.url) as client:
         await client.create_topic("orders", partitions=partitions)
@@ -57,7 +57,7 @@ async def test_the_answer_and_the_figures_say_why(cluster: HttpCluster, partitio
         assert stats["leased"] == 5 * partitions
 
 
-async def test_what_is_delayed_counts_apart(cluster: HttpCluster) -> None:
+async def test_what_is_delayed_counts_apart(cluster: Cluster) -> None:
     async with AsyncClient(cluster.api.url) as client:
         await client.create_topic("orders")
         await client.publish_many("orders", [(None, n) for n in range(40)])
@@ -76,9 +76,7 @@ async def test_what_is_delayed_counts_apart(cluster: HttpCluster) -> None:
         assert [d.offset for d in await one.receive(2)] == [5, 6]
 
 
-async def test_the_command_says_why(
-    cluster: HttpCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_command_says_why(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     async with AsyncClient(cluster.api.url) as client:
         await client.create_topic("orders")
         await client.publish_many("orders", [(None, n) for n in range(10)])

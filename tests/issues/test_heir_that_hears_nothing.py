@@ -18,23 +18,16 @@ import pytest
 
 from octavo.broker.cluster.balance import Patience
 from tests.issues.test_partitions_pile_up import QUICK
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    running_brokers,
-    until,
-)
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
-async def test_an_heir_whose_watches_are_silent_takes_it(brokers: BrokerCluster) -> None:
+async def test_an_heir_whose_watches_are_silent_takes_it(brokers: Cluster) -> None:
     """It was asked for the partition before, so it remembers another owner, and watches already."""
     one = await brokers.start("A", **QUICK)
     name = await make_topic(one.broker, partitions=2)
@@ -50,7 +43,7 @@ async def test_an_heir_whose_watches_are_silent_takes_it(brokers: BrokerCluster)
     await until(lambda: one.broker.balance.moved == 1, "A has heard that B serves it")
 
 
-async def test_an_heir_of_a_topic_made_again_takes_it(brokers: BrokerCluster) -> None:
+async def test_an_heir_of_a_topic_made_again_takes_it(brokers: Cluster) -> None:
     """With the topic went its watches, and nobody has asked for the new one's partitions yet."""
     one = await brokers.start("A", **QUICK)
     two = await brokers.start("B", **QUICK)
@@ -64,7 +57,7 @@ async def test_an_heir_of_a_topic_made_again_takes_it(brokers: BrokerCluster) ->
 
 
 async def test_an_heir_that_refuses_is_left_alone_for_longer_and_longer(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.broker.cluster.balance._TAKEN_WITHIN_S", 0.05)
     one = await brokers.start("A", **{**QUICK, "balance_after_ms": 20})

@@ -12,7 +12,7 @@ import asyncio
 from pathlib import Path
 
 from octavo.protocol.codes import TooManyRequests
-from tests.support.ledger_cluster import running_cluster
+from tests.support.cluster import running_cluster
 
 
 async def test_an_idle_writer_tells_its_last_entry_until_it_is_known(tmp_path: Path) -> None:

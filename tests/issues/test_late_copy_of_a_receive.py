@@ -18,16 +18,16 @@ import pytest
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import SubscriptionSettings
-from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as found:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as found:
         yield found
 
 
-async def subscribed(brokers: BrokerCluster, kind: str) -> tuple[Partition, Subscription]:
+async def subscribed(brokers: Cluster, kind: str) -> tuple[Partition, Subscription]:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     settings = SubscriptionSettings(type=kind)  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ async def offsets(subscription: Subscription, request: str, wait_s: float = 0) -
     return [one.offset for one in found]
 
 
-async def test_it_gets_nothing(brokers: BrokerCluster) -> None:
+async def test_it_gets_nothing(brokers: Cluster) -> None:
     partition, subscription = await subscribed(brokers, "exclusive")
     await partition.publish(batch(9))
     assert await offsets(subscription, "n-1") == [0, 1, 2]
@@ -52,7 +52,7 @@ async def test_it_gets_nothing(brokers: BrokerCluster) -> None:
     assert await offsets(subscription, "n-10") == [6, 7, 8], "numbers, not texts, are compared"
 
 
-async def test_it_gets_nothing_after_a_call_that_got_nothing(brokers: BrokerCluster) -> None:
+async def test_it_gets_nothing_after_a_call_that_got_nothing(brokers: Cluster) -> None:
     partition, subscription = await subscribed(brokers, "exclusive")
     assert await offsets(subscription, "n-2") == []
     await partition.publish(batch(3))
@@ -60,7 +60,7 @@ async def test_it_gets_nothing_after_a_call_that_got_nothing(brokers: BrokerClus
     assert await offsets(subscription, "n-3") == [0, 1, 2]
 
 
-async def test_a_copy_of_the_newest_call_gets_nothing_new(brokers: BrokerCluster) -> None:
+async def test_a_copy_of_the_newest_call_gets_nothing_new(brokers: Cluster) -> None:
     """What it was given is acked: its answer has come. What is not acked comes again."""
     partition, subscription = await subscribed(brokers, "exclusive")
     assert await offsets(subscription, "n-1") == []
@@ -74,7 +74,7 @@ async def test_a_copy_of_the_newest_call_gets_nothing_new(brokers: BrokerCluster
     assert await offsets(subscription, "n-3") == [3, 4, 5]
 
 
-async def test_a_repeated_call_that_waits_goes_on_waiting(brokers: BrokerCluster) -> None:
+async def test_a_repeated_call_that_waits_goes_on_waiting(brokers: Cluster) -> None:
     partition, subscription = await subscribed(brokers, "exclusive")
     first = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
     await asyncio.sleep(0)
@@ -84,7 +84,7 @@ async def test_a_repeated_call_that_waits_goes_on_waiting(brokers: BrokerCluster
     assert await first == await again == [0, 1, 2]
 
 
-async def test_one_that_waits_already_gives_up(brokers: BrokerCluster) -> None:
+async def test_one_that_waits_already_gives_up(brokers: Cluster) -> None:
     partition, subscription = await subscribed(brokers, "exclusive")
     waiting = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
     await asyncio.sleep(0)
@@ -95,7 +95,7 @@ async def test_one_that_waits_already_gives_up(brokers: BrokerCluster) -> None:
     assert await waiting == []
 
 
-async def test_who_begins_anew_or_shares_is_not_late(brokers: BrokerCluster) -> None:
+async def test_who_begins_anew_or_shares_is_not_late(brokers: Cluster) -> None:
     partition, subscription = await subscribed(brokers, "exclusive")
     await partition.publish(batch(9))
     assert await offsets(subscription, "n-5") == [0, 1, 2]
@@ -103,7 +103,7 @@ async def test_who_begins_anew_or_shares_is_not_late(brokers: BrokerCluster) -> 
     assert await offsets(subscription, "text") == [6, 7, 8]
 
 
-async def test_consumers_that_share_ack_each_message(brokers: BrokerCluster) -> None:
+async def test_consumers_that_share_ack_each_message(brokers: Cluster) -> None:
     partition, subscription = await subscribed(brokers, "shared")
     await partition.publish(batch(6))
     assert await offsets(subscription, "n-2") == [0, 1, 2]

@@ -33,7 +33,7 @@ from octavo.protocol.entry import (
     unpack_entry,
 )
 from octavo.protocol.frames import Flag, read_request
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import (
     CRC32C,
     KEY,

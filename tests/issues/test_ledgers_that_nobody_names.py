@@ -22,14 +22,14 @@ from octavo.broker.types import PartitionName, TopicName
 from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import PartitionRecord, TopicStore
 from octavo.protocol.codes import OctavoError
-from tests.support.broker_cluster import (
+from tests.support.cluster import (
     TOPIC,
-    BrokerCluster,
+    Cluster,
     RunningBroker,
     batch,
     make_topic,
     owned,
-    running_brokers,
+    running_cluster,
     until,
     values,
 )
@@ -40,8 +40,8 @@ SWEEPING: dict[str, Any] = {"sweep_interval_ms": 50, "leftover_grace_ms": 150}
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
@@ -117,9 +117,7 @@ async def make_leftovers(
             await unsuccessfully(running, name)
 
 
-async def test_after_failed_openings(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_failed_openings(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     one = await brokers.start("A", **SWEEPING)
     name = await make_topic(one.broker)
     await make_leftovers(one, name, monkeypatch)
@@ -131,9 +129,7 @@ async def test_after_failed_openings(
     assert await values(partition) == ["m-0", "m-1"]
 
 
-async def test_after_failed_roll_overs(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_after_failed_roll_overs(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     one = await brokers.start("A", publish_timeout_ms=2_000, **SWEEPING)
     name = await make_topic(one.broker, rollover_entries=1)
     partition = await open_again(one, name)
@@ -157,7 +153,7 @@ async def test_after_failed_roll_overs(
 
 
 async def test_after_deletions_and_crashes_of_owners(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What died owners have left is found by another broker, of topics that are gone, too."""
     name = PartitionName(*TOPIC, 0)
@@ -184,7 +180,7 @@ async def test_after_deletions_and_crashes_of_owners(
     assert len(await values(partition)) == partition.next_offset
 
 
-async def test_others_ledgers_stay(brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_ledgers_stay(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of this very epoch, for its owner may name them; and all without our label."""
     one = await brokers.start("A", **SWEEPING)
     name = await make_topic(one.broker)

@@ -17,19 +17,17 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.broker.types import SubscriptionSettings
-from tests.support.broker_cluster import BrokerCluster, batch, make_topic, owned, running_brokers
-from tests.support.http_cluster import HttpCluster
-from tests.support.http_cluster import running_brokers as running_http
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as found:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as found:
         yield found
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
-async def test_asked_again_it_gives_the_same(brokers: BrokerCluster, kind: str) -> None:
+async def test_asked_again_it_gives_the_same(brokers: Cluster, kind: str) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     await partition.publish(batch(9))
@@ -76,12 +74,12 @@ class LosesAnswers:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_http(tmp_path) as found:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
         yield found
 
 
-async def test_a_cumulative_consumer_sees_every_message(cluster: HttpCluster) -> None:
+async def test_a_cumulative_consumer_sees_every_message(cluster: Cluster) -> None:
     urls = [api.url for api in cluster.apis.values()]
     async with AsyncClient(urls) as client:
         await client.create_topic("lossy", partitions=2)

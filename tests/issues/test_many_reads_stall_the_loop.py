@@ -24,7 +24,8 @@ from octavo.broker.subscriptions import subscription
 from octavo.broker.types import Delivery, MessageId, Nack
 from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS
-from tests.support.http_cluster import Api, running_brokers
+from tests.support.cluster import running_cluster
+from tests.support.fake_broker import Api
 
 TOPIC = "/v1/topics/public/one"
 BATCHES, MESSAGES = 4, 500
@@ -75,7 +76,7 @@ async def test_many_reads_do_not_share_one_turn(
     turns = LoopTurns()
     for name in ("message_out", "encode"):
         monkeypatch.setattr(api_read, name, turns.counted(getattr(api_read, name)))
-    async with running_brokers(tmp_path, brokers=1) as cluster:
+    async with running_cluster(tmp_path, brokers=1) as cluster:
         await cluster.api.put(TOPIC)
         await publish(cluster.api)
         path = f"{TOPIC}/messages?from=earliest&limit=10000"
@@ -99,7 +100,7 @@ async def test_nor_do_many_receives(
     for module, name in ((api_deliveries, "message_out"), (subscription, "Delivery")):
         monkeypatch.setattr(module, name, turns.counted(getattr(module, name)))
     names = [f"s{number}" for number in range(READERS // 4)]
-    async with running_brokers(tmp_path, brokers=1) as cluster:
+    async with running_cluster(tmp_path, brokers=1) as cluster:
         await cluster.api.put(TOPIC, json={"partitions": partitions})
         for name in names:
             await cluster.api.put(f"{TOPIC}/subscriptions/{name}", json={"type": "shared"})

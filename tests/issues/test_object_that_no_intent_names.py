@@ -21,7 +21,7 @@ from octavo.pipeline.offload import begin, finish, remove_orphans
 from octavo.pipeline.offload_copy import copy_in_task
 from octavo.pipeline.offload_rules import OffloadPolicy, planned
 from octavo.spark.cluster import connected
-from tests.support.broker_cluster import TOPIC
+from tests.support.cluster import TOPIC
 from tests.support.spark_place import Place, running_place
 
 pytestmark = pytest.mark.timeout(300)

@@ -20,25 +20,18 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicName
 from octavo.ledger.write.ensemble_writer import EnsembleWriter
 from octavo.protocol.codes import OctavoError
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    running_brokers,
-    until,
-)
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 async def test_a_bug_in_one_partition_leaves_the_others_maintained(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch, how: str
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     one = await brokers.start("A", trim_interval_ms=20)
     partitions = []
@@ -108,7 +101,7 @@ async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
 
 
 async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await brokers.start("A")
     ill, well = [
@@ -127,7 +120,7 @@ async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
 
     monkeypatch.setattr(EnsembleWriter, "tick", broken)
     for bookie in ("b2", "b3"):
-        await brokers.cluster.stop_bookie(bookie)  # so that nothing is answered
+        await brokers.stop_bookie(bookie)  # so that nothing is answered
     asked = [asyncio.create_task(writer.append(b"x")) for writer in (ill, well)]
     with pytest.raises(OctavoError, match="a bug"):
         await asked[0]
@@ -137,7 +130,7 @@ async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
 
 
 async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await brokers.start("A")
     registry: Any = one.broker.registry  # type: ignore[attr-defined]
@@ -156,7 +149,7 @@ async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
 
 
 async def test_a_bug_while_a_bookie_is_connected_to_does_not_end_the_trying(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await brokers.start("A")
     writer = await one.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2)

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_cluster import TOPIC, BrokerCluster, make_topic, owned, running_brokers
+from tests.support.cluster import TOPIC, Cluster, make_topic, owned, running_cluster
 
 _PARTITIONS = 6
 """Enough that the second broker is preferred for some."""
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as found:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as found:
         yield found
 
 
-async def test_callers_at_the_same_time_learn_the_same_owner(brokers: BrokerCluster) -> None:
+async def test_callers_at_the_same_time_learn_the_same_owner(brokers: Cluster) -> None:
     first = (await brokers.start("A")).broker
     await make_topic(first, partitions=_PARTITIONS)
     for number in range(_PARTITIONS):

@@ -21,13 +21,13 @@ from octavo.broker.broker import Broker
 from octavo.broker.errors import NotOwner, PartitionMoving
 from octavo.broker.types import PartitionName, TopicName, TopicSettings
 from octavo.protocol.codes import OctavoError
-from tests.support.broker_cluster import (
+from tests.support.cluster import (
     TOPIC,
-    BrokerCluster,
+    Cluster,
     RunningBroker,
     batch,
     make_topic,
-    running_brokers,
+    running_cluster,
     until,
     values,
 )
@@ -40,8 +40,8 @@ QUICK: dict[str, Any] = {
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
@@ -63,7 +63,7 @@ def share(broker: Broker) -> int:
     return len(broker.ownership.open_partitions())
 
 
-async def test_a_hundred_topics_of_four_partitions_lie_two_and_two(brokers: BrokerCluster) -> None:
+async def test_a_hundred_topics_of_four_partitions_lie_two_and_two(brokers: Cluster) -> None:
     running = [await brokers.start("A"), await brokers.start("B")]
     for one in running:
         await until(lambda one=one: len(one.broker.registry.brokers()) == 2, "each sees both")  # type: ignore[misc]
@@ -76,7 +76,7 @@ async def test_a_hundred_topics_of_four_partitions_lie_two_and_two(brokers: Brok
         assert preferred == {"A": 2, "B": 2}
 
 
-async def test_a_broker_that_joins_is_given_its_share(brokers: BrokerCluster) -> None:
+async def test_a_broker_that_joins_is_given_its_share(brokers: Cluster) -> None:
     one = await brokers.start("A", **QUICK)
     name = await make_topic(one.broker, partitions=8)
     for number in range(8):
@@ -91,7 +91,7 @@ async def test_a_broker_that_joins_is_given_its_share(brokers: BrokerCluster) ->
     assert not two.broker.balance.to_move()
 
 
-async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: BrokerCluster) -> None:
+async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: Cluster) -> None:
     running = {name: await brokers.start(name, **QUICK) for name in "AB"}
     await make_topic(running["A"].broker, partitions=8)
     over = False
@@ -133,7 +133,7 @@ async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: Broke
         assert found == stored[number]
 
 
-async def test_a_broker_that_comes_and_goes_moves_nothing(brokers: BrokerCluster) -> None:
+async def test_a_broker_that_comes_and_goes_moves_nothing(brokers: Cluster) -> None:
     one = await brokers.start("A", **QUICK)
     await make_topic(one.broker, partitions=8)
     for number in range(8):
@@ -149,7 +149,7 @@ async def test_a_broker_that_comes_and_goes_moves_nothing(brokers: BrokerCluster
 
 
 async def test_what_nobody_takes_is_taken_back(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.broker.cluster.balance._TAKEN_WITHIN_S", 0.2)
     one = await brokers.start("A", **QUICK)

@@ -30,7 +30,8 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
-from tests.support.http_cluster import Answer, HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
+from tests.support.fake_broker import Answer
 from tests.support.raw_bookie import open_metadata
 
 TOPIC = "/v1/topics/public/one"
@@ -39,16 +40,16 @@ LEDGER = 7
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path, brokers=2) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
         assert (await cluster.api.put(TOPIC)).status == 201
         yield cluster
 
 
-async def named(cluster: HttpCluster) -> tuple[int, int]:
+async def named(cluster: Cluster) -> tuple[int, int]:
     """The open ledger of the partition, and its state ledger."""
     await cluster.api.put(f"{TOPIC}/subscriptions/s")
-    for node in cluster.nodes.values():
+    for node in cluster.brokers.values():
         for partition in node.broker.ownership.open_partitions():
             record = partition._record.value
             assert record.state_ledger is not None
@@ -56,14 +57,14 @@ async def named(cluster: HttpCluster) -> tuple[int, int]:
     raise AssertionError("nobody serves it")
 
 
-async def recover(cluster: HttpCluster, ledger: int, query: str = "") -> list[Answer]:
+async def recover(cluster: Cluster, ledger: int, query: str = "") -> list[Answer]:
     """At each broker, whether it is the owner or not."""
     path = f"/v1/ledgers/{ledger}/recover{query}"
     return [await api.post(path) for api in cluster.apis.values()]
 
 
 async def test_the_ledgers_of_a_living_owner_are_refused_and_publishing_goes_on(
-    cluster: HttpCluster,
+    cluster: Cluster,
 ) -> None:
     assert (await cluster.api.post(f"{TOPIC}/messages", b"first", "text/plain")).status == 200
     for ledger in await named(cluster):
@@ -71,7 +72,7 @@ async def test_the_ledgers_of_a_living_owner_are_refused_and_publishing_goes_on(
             for answer in await recover(cluster, ledger):
                 problem = answer.json()
                 assert (answer.status, problem["code"]) == (409, "ledger-in-use"), answer
-                assert problem["owner"] in cluster.nodes
+                assert problem["owner"] in cluster.brokers
                 assert "public/one/0" in problem["detail"]
                 assert "force=true" in problem["detail"]
             said = await cluster.api.post(f"{TOPIC}/messages", b"%d" % number, "text/plain")
@@ -79,7 +80,7 @@ async def test_the_ledgers_of_a_living_owner_are_refused_and_publishing_goes_on(
         assert (await cluster.api.get(f"/v1/ledgers/{ledger}")).json()["state"] == "OPEN"
 
 
-async def test_an_operator_may_force_it_once_a_minute(cluster: HttpCluster) -> None:
+async def test_an_operator_may_force_it_once_a_minute(cluster: Cluster) -> None:
     await cluster.api.post(f"{TOPIC}/messages", b"first", "text/plain")
     data, _ = await named(cluster)
     api = cluster.api
@@ -96,8 +97,8 @@ async def test_an_operator_may_force_it_once_a_minute(cluster: HttpCluster) -> N
     assert odd.status == 400, odd
 
 
-async def test_what_no_living_owner_writes_is_recovered(cluster: HttpCluster) -> None:
-    node = next(iter(cluster.nodes.values()))
+async def test_what_no_living_owner_writes_is_recovered(cluster: Cluster) -> None:
+    node = next(iter(cluster.brokers.values()))
     record = PartitionRecord(incarnation="x", epoch=3)
     for custom in ({}, custom_of(PartitionName("public", "gone", 0), "data", record)):
         writer = await node.ledgers.create(custom=custom)

@@ -16,7 +16,7 @@ import pytest
 
 from octavo.ledger.errors import NotEnoughBookies, OutcomeUnknown
 from octavo.protocol.codes import Code
-from tests.support.ledger_cluster import running_cluster
+from tests.support.cluster import running_cluster
 
 
 async def test_the_writer_gives_up(tmp_path: Path) -> None:

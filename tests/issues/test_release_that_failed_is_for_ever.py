@@ -20,20 +20,12 @@ from octavo.broker.types import PartitionName
 from octavo.metadata.election import Ownership
 from octavo.metadata.store import MetadataUnavailable, RecordNotFound
 from octavo.metadata.topics import owner_path
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    running_brokers,
-    until,
-    values,
-)
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until, values
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
@@ -57,7 +49,7 @@ async def lost_and_not_released(
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
-    alone: bool, brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    alone: bool, brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when it is not preferred: whoever is sees that it is owned, and sends all to it."""
     one = await brokers.start("A")
@@ -82,7 +74,7 @@ async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
 
 
 async def test_a_topic_is_deleted_though_a_claim_of_it_could_not_be_released(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever deletes waits until nobody holds a claim; this one is released when it is told."""
     one = await brokers.start("A")

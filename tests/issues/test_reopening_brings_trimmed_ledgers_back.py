@@ -12,11 +12,11 @@ from typing import Any
 
 from octavo.broker.log.ledger_list import RetentionPolicy
 from octavo.broker.log.record import with_ledgers
-from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.cluster import batch, make_topic, owned, running_cluster, until
 
 
 async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=1)
         partition = await owned(running.broker, name)

@@ -17,19 +17,12 @@ from octavo.broker.log.record import with_ledgers
 from octavo.broker.partition.partition import Partition
 from octavo.ledger.errors import LedgerError
 from octavo.metadata.topics import PartitionLedger
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    running_brokers,
-    until,
-)
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
 DAY_MS = 24 * 3600 * 1000
 
 
-async def taken_over(brokers: BrokerCluster, *ages_days: float) -> Partition:
+async def taken_over(brokers: Cluster, *ages_days: float) -> Partition:
     """A partition with a retention of a day, in which a dead owner left messages so old."""
     first = await brokers.start("A")
     name = await make_topic(first.broker, retention_ms=DAY_MS)
@@ -51,7 +44,7 @@ def oldest(partition: Partition) -> PartitionLedger:
 
 
 async def test_fresh_messages_between_old_ones_stay(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         partition = await taken_over(brokers, 400, 0, 0, 0.5, 400)
         await kept_up(partition)
         assert partition.earliest_offset == 0
@@ -61,7 +54,7 @@ async def test_fresh_messages_between_old_ones_stay(tmp_path: Path) -> None:
 
 
 async def test_what_is_old_throughout_goes(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         partition = await taken_over(brokers, 400, 2, 3, 400)
         await kept_up(partition)
         assert partition.earliest_offset == 4
@@ -70,7 +63,7 @@ async def test_what_is_old_throughout_goes(tmp_path: Path) -> None:
 async def test_a_ledger_that_cannot_be_read_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         partition = await taken_over(brokers, 400, 2, 3, 400)
 
         async def refuse(_: PartitionLedger) -> Contents:
@@ -86,7 +79,7 @@ async def test_a_ledger_that_cannot_be_read_is_kept(
 
 async def test_what_an_older_version_wrote_is_not_believed(tmp_path: Path) -> None:
     """Nothing tells a right link of such a version from a wrong one."""
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         partition = await taken_over(brokers, 400, 0, 400)
         wrong = Contents(3, 0, 0, brokers.clock.now_ms - 400 * DAY_MS, -1)
         await partition._record.change(

@@ -13,11 +13,11 @@ import pytest
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.metadata.store import MetadataUnavailable
-from tests.support.broker_cluster import batch, make_topic, owned, running_brokers
+from tests.support.cluster import batch, make_topic, owned, running_cluster
 
 
 async def test_the_new_ledger_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         partition = await owned(
             running.broker, await make_topic(running.broker, rollover_entries=2)

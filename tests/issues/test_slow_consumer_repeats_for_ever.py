@@ -26,7 +26,7 @@ from octavo.client.handing import Due, Handing
 from octavo.client.subscription import Subscription
 from octavo.client.sync import Client
 from octavo.client.types import Delivery
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 LEASE_S = 30.0
 
@@ -120,12 +120,12 @@ def test_a_consumer_that_dies_keeps_little_from_the_others() -> None:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path) as found:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
         yield found
 
 
-async def filled(cluster: HttpCluster, count: int, lease_s: float) -> str:
+async def filled(cluster: Cluster, count: int, lease_s: float) -> str:
     async with AsyncClient(cluster.api.url) as client:
         await client.create_topic("orders", partitions=4)
         await client.publish_many("orders", [(f"k{n % 50}", {"n": n}) for n in range(count)])
@@ -185,7 +185,7 @@ def _sync_loop(url: str, seen: list[int]) -> None:
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_the_loop_outlives_its_leases(
-    cluster: HttpCluster, kind: str, consumers: int, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, kind: str, consumers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """300 messages of 20 ms and more, under leases of 2 s."""
     url = await filled(cluster, 300, 2)
@@ -206,7 +206,7 @@ async def test_the_loop_outlives_its_leases(
 
 
 async def test_one_message_may_take_longer_than_a_lease(
-    cluster: HttpCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The synchronous client has a thread of its own, which keeps the lease."""
     url = await filled(cluster, 10, 1)
@@ -228,7 +228,7 @@ async def test_one_message_may_take_longer_than_a_lease(
 @pytest.mark.parametrize("how", ["break", "error", "close", "collected"])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_leaving_early_gives_the_rest_back_at_once(
-    cluster: HttpCluster, kind: str, how: str
+    cluster: Cluster, kind: str, how: str
 ) -> None:
     url = await filled(cluster, 100, 600)  # nobody waits for these leases
     done: list[int] = []
@@ -272,7 +272,7 @@ async def test_leaving_early_gives_the_rest_back_at_once(
     assert sorted(done + rest) == list(range(100))
 
 
-async def test_a_stale_lease_ends_no_loop(cluster: HttpCluster) -> None:
+async def test_a_stale_lease_ends_no_loop(cluster: Cluster) -> None:
     """Somebody seeks: all leases are void. The loop goes on with what is there."""
     url = await filled(cluster, 60, 600)
     seen: list[int] = []
@@ -287,7 +287,7 @@ async def test_a_stale_lease_ends_no_loop(cluster: HttpCluster) -> None:
 
 
 async def test_acks_that_cannot_be_sent_are_named(
-    cluster: HttpCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = await filled(cluster, 20, 600)
     async with AsyncClient(url) as client:
@@ -304,7 +304,7 @@ async def test_acks_that_cannot_be_sent_are_named(
         assert told.value.ack_ids == (handed[0].ack_id, handed[1].ack_id)
 
 
-async def test_without_auto_ack_who_has_a_message_answers_for_it(cluster: HttpCluster) -> None:
+async def test_without_auto_ack_who_has_a_message_answers_for_it(cluster: Cluster) -> None:
     url = await filled(cluster, 20, 600)
     async with AsyncClient(url) as client:
         billing = client.subscription("orders", "billing")
@@ -316,7 +316,7 @@ async def test_without_auto_ack_who_has_a_message_answers_for_it(cluster: HttpCl
         assert (await billing.stats())["backlog"] == 17
 
 
-async def test_a_refusal_leaves_the_loop(cluster: HttpCluster) -> None:
+async def test_a_refusal_leaves_the_loop(cluster: Cluster) -> None:
     url = await filled(cluster, 1, 600)
     async with AsyncClient(url) as client:
         with pytest.raises(ApiError, match="nobody"):

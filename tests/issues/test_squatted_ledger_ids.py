@@ -23,15 +23,7 @@ from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import OutcomeUnknown, RecoveryFailed
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.protocol.codes import Unauthorized, UnknownState
-from tests.support.broker_cluster import (
-    BrokerCluster,
-    batch,
-    make_topic,
-    owned,
-    running_brokers,
-    values,
-)
-from tests.support.ledger_cluster import Cluster, running_cluster
+from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, values
 from tests.support.raw_bookie import KEY, RawClient, add_of
 
 FOREIGN = bytes(range(20))
@@ -40,8 +32,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as found:
+async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path) as found:
         yield found
 
 
@@ -80,10 +72,10 @@ async def recovered(client: LedgerClient, ledger_id: int) -> LedgerMetadata:
                 return await client.recover(ledger_id)
 
 
-async def test_topics_go_on_when_the_next_300_ids_are_taken(brokers: BrokerCluster) -> None:
+async def test_topics_go_on_when_the_next_300_ids_are_taken(brokers: Cluster) -> None:
     running = await brokers.start("A")
     partition = await owned(running.broker, await make_topic(running.broker, rollover_entries=3))
-    await squat(brokers.cluster, range(2, 302))
+    await squat(brokers, range(2, 302))
     for tag in LETTERS:
         await publish(partition, tag)
     found = [one.removesuffix("-0") for one in await values(partition)]

@@ -17,7 +17,7 @@ from octavo.bookie.ledgers.newcomers import Newcomers
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import Code, TooManyRequests
-from tests.support.ledger_cluster import Cluster, add_many, running_cluster
+from tests.support.cluster import Cluster, add_many, running_cluster
 from tests.support.raw_bookie import KEY, RawClient, add_of, until
 
 BOUND = 50

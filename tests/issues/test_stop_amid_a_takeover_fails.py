@@ -12,7 +12,7 @@ from pathlib import Path
 
 from octavo.ledger.bookies.bookies import Bookies
 from octavo.ledger.errors import BookieUnavailable
-from tests.support.ledger_cluster import running_cluster
+from tests.support.cluster import running_cluster
 from tests.support.raw_bookie import until
 
 

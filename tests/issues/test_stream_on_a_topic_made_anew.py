@@ -21,24 +21,19 @@ from octavo.spark.options import source_options
 from octavo.spark.reading import Split
 from octavo.spark.source import OctavoStreamReader
 from octavo.spark.splits import DataLost
-from tests.support.broker_cluster import TOPIC, BrokerCluster, batch, make_topic, owned
-from tests.support.ledger_cluster import running_cluster
+from tests.support.cluster import TOPIC, batch, make_topic, owned, running_cluster
 from tests.support.spark_place import Place, values_of
 
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     """Twenty messages."""
-    async with running_cluster(tmp_path) as cluster:
-        brokers = BrokerCluster(cluster, tmp_path, session_timeout_ms=60_000)
-        try:
-            broker = await brokers.start("A")
-            name = await make_topic(broker.broker)
-            made = Place(cluster, brokers, broker, name)
-            await publish(made, 20, "old")
-            yield made
-        finally:
-            await brokers.close()
+    async with running_cluster(tmp_path, session_timeout_ms=60_000) as cluster:
+        broker = await cluster.start("A")
+        name = await make_topic(broker.broker)
+        made = Place(cluster, broker, name)
+        await publish(made, 20, "old")
+        yield made
 
 
 async def publish(place: Place, count: int, tag: str) -> None:

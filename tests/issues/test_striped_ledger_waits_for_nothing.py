@@ -18,7 +18,7 @@ from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import WriterState
-from tests.support.ledger_cluster import Cluster, running_cluster
+from tests.support.cluster import Cluster, running_cluster
 from tests.support.ledger_world import new_ledger
 
 

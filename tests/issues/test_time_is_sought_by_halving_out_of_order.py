@@ -27,8 +27,7 @@ from octavo.protocol.batch import HEADER, read_header, with_base_offset
 from octavo.protocol.entry import Entry
 from octavo.protocol.records import Record, build_batch
 from octavo.spark.cluster import connected
-from tests.support import http_cluster
-from tests.support.broker_cluster import BrokerCluster, make_topic, owned, running_brokers, until
+from tests.support.cluster import Cluster, make_topic, owned, running_cluster, until
 
 TIMES = (100, 10, 110, 20, 120, 30)
 times = st.lists(
@@ -131,11 +130,9 @@ async def test_little_disorder_costs_little() -> None:
         assert ledger.reads < 40, f"time {time_ms}"
 
 
-async def ask_all(
-    brokers: BrokerCluster, partition: Partition, expected: dict[int, int | None]
-) -> None:
+async def ask_all(brokers: Cluster, partition: Partition, expected: dict[int, int | None]) -> None:
     """The owner's answer and Spark's."""
-    url = brokers._url
+    url = brokers.store.url
     for time_ms, offset in expected.items():
         end = partition.next_offset
         assert await partition.offset_at(time_ms) == (end if offset is None else offset)
@@ -145,7 +142,7 @@ async def ask_all(
 
 
 async def test_open_rolled_over_and_taken_over(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         first = await brokers.start("A", tail_cache_bytes_max=1)
         name = await make_topic(first.broker, rollover_entries=4)
         partition = await owned(first.broker, name)
@@ -166,7 +163,7 @@ async def test_open_rolled_over_and_taken_over(tmp_path: Path) -> None:
 
 async def test_over_http_by_every_way_in(tmp_path: Path) -> None:
     path = "/v1/topics/public/flights"
-    async with http_cluster.running_brokers(tmp_path, brokers=1) as cluster:
+    async with running_cluster(tmp_path, brokers=1) as cluster:
         api = cluster.api
         assert (await api.put(path, json={"rollover": {"entries": 4}})).status == 201
         assert (await api.put(path + "/subscriptions/s", json={"start": "earliest"})).status == 201

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from octavo.ledger.errors import LedgerNotFound
-from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.cluster import batch, make_topic, owned, running_cluster, until
 
 
 async def test_ledgers_that_came_meanwhile_are_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=1, retention_bytes=0)
         partition = await owned(running.broker, name)

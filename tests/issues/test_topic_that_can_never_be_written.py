@@ -14,20 +14,20 @@ from octavo import AsyncClient
 from octavo.client.errors import ApiError
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.topics import TopicRecord, TopicSettings, TopicStore
-from tests.support.http_cluster import HttpCluster, running_brokers
+from tests.support.cluster import Cluster, running_cluster
 
 TOPIC = "/v1/topics/public/wide"
 WIDE = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[HttpCluster]:
-    async with running_brokers(tmp_path, brokers=1) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=1) as cluster:
         yield cluster
 
 
 async def test_more_bookies_than_there_are_is_refused_with_their_number(
-    cluster: HttpCluster,
+    cluster: Cluster,
 ) -> None:
     answer = await cluster.api.put(TOPIC, json=WIDE)
     assert answer.status == 422
@@ -41,8 +41,8 @@ async def test_more_bookies_than_there_are_is_refused_with_their_number(
     assert (answer.status, answer.json()["code"]) == (422, "too-few-bookies")
 
 
-async def test_bookies_that_are_down_count(cluster: HttpCluster) -> None:
-    registry = BookieRegistry(cluster.nodes["broker-0"].store)
+async def test_bookies_that_are_down_count(cluster: Cluster) -> None:
+    registry = BookieRegistry(cluster.brokers["broker-0"].store)
     cookie, _ = await registry.read_cookie("b1")
     for name in ("b4", "b5"):
         await registry.write_cookie(replace(cookie, bookie_id=name))
@@ -54,9 +54,9 @@ async def test_bookies_that_are_down_count(cluster: HttpCluster) -> None:
 
 
 async def test_publishing_to_one_that_is_there_fails_soon_and_says_why(
-    cluster: HttpCluster,
+    cluster: Cluster,
 ) -> None:
-    store = cluster.nodes["broker-0"].store
+    store = cluster.brokers["broker-0"].store
     await TopicStore(store).create_topic("public", "wide", TopicRecord(TopicSettings(**WIDE)))
     async with asyncio.timeout(10), AsyncClient(cluster.api.url) as client:
         with pytest.raises(ApiError, match="this cluster has 3") as refused:

@@ -18,13 +18,13 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.state.format import Op
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import SubscriptionSettings
-from tests.support.broker_cluster import batch, make_topic, owned, running_brokers
+from tests.support.cluster import batch, make_topic, owned, running_cluster
 
 
 @contextlib.asynccontextmanager
 async def trimmable(folder: Path) -> AsyncIterator[tuple[Partition, Subscription]]:
     """20 messages that are older than the retention, and a subscription that has had them all."""
-    async with running_brokers(folder) as brokers:
+    async with running_cluster(folder) as brokers:
         running = await brokers.start("A")
         name = await make_topic(running.broker, rollover_entries=5, retention_ms=60_000)
         partition = await owned(running.broker, name)

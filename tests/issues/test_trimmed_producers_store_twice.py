@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from octavo.broker.state.format import Op
-from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.cluster import batch, make_topic, owned, running_cluster, until
 
 
 @pytest.mark.parametrize("repeated", [0, 3])
 async def test_a_batch_that_was_trimmed_is_still_known(tmp_path: Path, repeated: int) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         first = await brokers.start("A", trim_interval_ms=20)
         name = await make_topic(first.broker, retention_bytes=0, rollover_entries=1)
         partition = await owned(first.broker, name)
@@ -44,7 +44,7 @@ async def test_a_batch_that_was_trimmed_is_still_known(tmp_path: Path, repeated:
 
 async def test_what_came_while_the_producers_were_written_is_not_trimmed(tmp_path: Path) -> None:
     """They are as of a moment; ledgers may have been filled and closed since."""
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         first = await brokers.start("A", trim_interval_ms=3_600_000)
         name = await make_topic(first.broker, retention_bytes=0, rollover_entries=1)
         partition = await owned(first.broker, name)

@@ -11,22 +11,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.broker.types import PartitionState
-from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.cluster import batch, make_topic, owned, running_cluster, until
 
 
 async def test_what_was_acked_is_read_without_a_publish(tmp_path: Path) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
         name = await make_topic(broker)
         partition = await owned(broker, name)
         await partition.publish(batch(3))
         ended = partition._publisher.writer
         for bookie in ("b1", "b2", "b3"):
-            await brokers.cluster.stop_bookie(bookie)
+            await brokers.stop_bookie(bookie)
         await until(lambda: ended.error is not None, "the writer gave up")
         assert partition.state is PartitionState.REOPENING
         for bookie in ("b1", "b2", "b3"):
-            await brokers.cluster.start_bookie(bookie)
+            await brokers.start_bookie(bookie)
         await until(lambda: partition.state is PartitionState.OPEN, "it opened anew")
         found = await partition.read(0, bytes_max=1 << 20, count_max=10)
         assert [one.header.record_count for one in found] == [3]

@@ -30,8 +30,8 @@ from octavo.protocol.codes import Code, OctavoError
 from octavo.protocol.entry import master_key
 from tests.single_fault.faults import BLOCK, Fault, is_torn_tail
 from tests.single_fault.sweep import WrongAnswer
+from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.engine_lab.images import Image
-from tests.support.ledger_cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import RawClient, add_of
 
 KINDS = ("flip", "zero", "truncate")

@@ -36,7 +36,7 @@ from octavo.pipeline.session import SparkOptions
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
 from octavo.spark.options import Selection
-from tests.support.broker_cluster import TOPIC, owned, until, values
+from tests.support.cluster import TOPIC, owned, until, values
 from tests.support.processes.standalone import environment
 from tests.support.spark_place import WHOLE, Place, running_place, values_of
 
@@ -148,7 +148,7 @@ async def test_brokers_and_spark_read_what_only_the_objects_have(
     assert await values(partition) == WHOLE
     assert await partition.position(MessageId(first.ledger_id, first.entry_id, 3)) == 3
     await place.running.close()
-    second = await place.brokers.start("B")
+    second = await place.cluster.start("B")
     partition = await owned(second.broker, place.name)
     assert await values(partition) == WHOLE
     assert await values(partition, 57) == WHOLE[57:]

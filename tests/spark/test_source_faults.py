@@ -36,7 +36,7 @@ from octavo.spark.reading import Split
 from octavo.spark.source import OctavoReader, OctavoStreamReader
 from octavo.spark.splits import DataLost, ends_of
 from tests.spark.test_source import publish
-from tests.support.broker_cluster import TOPIC, owned
+from tests.support.cluster import TOPIC, owned
 from tests.support.spark_place import ROWS, WHOLE, Place, reader_of, running_place, values_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

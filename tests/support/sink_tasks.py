@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from octavo.protocol.batch import split_batches
 from octavo.protocol.records import read_records
 from octavo.spark.sink import Message, OctavoStreamWriter, OctavoWriter
-from tests.support.http_cluster import HttpCluster
+from tests.support.cluster import Cluster
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 TOPIC = "/v1/topics/public/flights"
@@ -32,9 +32,7 @@ async def task(writer: OctavoWriter | OctavoStreamWriter, *batches: pa.RecordBat
     return found
 
 
-async def messages(
-    cluster: HttpCluster, topic: str = TOPIC, partitions: int = 2
-) -> list[list[str]]:
+async def messages(cluster: Cluster, topic: str = TOPIC, partitions: int = 2) -> list[list[str]]:
     """The values in each partition, in order."""
     found: list[list[str]] = []
     for number in range(partitions):
@@ -55,5 +53,5 @@ async def messages(
     return found
 
 
-def options(cluster: HttpCluster, **more: str) -> dict[str, str]:
+def options(cluster: Cluster, **more: str) -> dict[str, str]:
     return {"service": cluster.api.url, "topic": "flights", "commitTimeout": "60s", **more}

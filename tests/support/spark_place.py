@@ -16,15 +16,15 @@ from octavo.spark.columns import checked_schema, schema_of
 from octavo.spark.options import source_options
 from octavo.spark.reading import Split
 from octavo.spark.source import OctavoReader
-from tests.support.broker_cluster import (
-    BrokerCluster,
+from tests.support.cluster import (
+    Cluster,
     RunningBroker,
     batch,
     make_topic,
     owned,
+    running_cluster,
     until,
 )
-from tests.support.ledger_cluster import Cluster, running_cluster
 
 BATCHES = 24
 ROWS = 10
@@ -36,11 +36,8 @@ WHOLE = [f"b{number:03d}-{row}" for number in range(BATCHES) for row in range(RO
 class Place:
     """Three bookies, a broker, and one partition of many ledgers, all in this process."""
 
-    def __init__(
-        self, cluster: Cluster, brokers: BrokerCluster, broker: RunningBroker, name: PartitionName
-    ) -> None:
+    def __init__(self, cluster: Cluster, broker: RunningBroker, name: PartitionName) -> None:
         self.cluster = cluster
-        self.brokers = brokers
         self.running = broker
         self.broker = broker.broker
         self.ledgers = broker.ledgers
@@ -77,25 +74,19 @@ def reader_of(service: str, **options: str) -> OctavoReader:
 @contextlib.asynccontextmanager
 async def running_place(folder: Path) -> AsyncIterator[Place]:
     """The topic `flights`, its messages those of `WHOLE`."""
-    async with running_cluster(folder) as cluster:
-        brokers = BrokerCluster(cluster, folder, session_timeout_ms=60_000)
-        try:
-            broker = await brokers.start(
-                "A", tail_cache_bytes_max=1
-            )  # what is read comes from ledgers
-            name = await make_topic(broker.broker, rollover_entries=LEDGER_BATCHES)
-            made = Place(cluster, brokers, broker, name)
-            for first in range(0, BATCHES, LEDGER_BATCHES):
-                await made.publish(first, LEDGER_BATCHES)
-                # It rolls over behind what is on its way: here, behind exactly this.
-                ledgers = first // LEDGER_BATCHES + 2
-                partition = await owned(broker.broker, name)
-                await until(
-                    lambda p=partition, n=ledgers: len(p.stats().ledgers) == n, "a new ledger", 60
-                )
-            yield made
-        finally:
-            await brokers.close()
+    async with running_cluster(folder, session_timeout_ms=60_000) as cluster:
+        broker = await cluster.start("A", tail_cache_bytes_max=1)  # read from ledgers
+        name = await make_topic(broker.broker, rollover_entries=LEDGER_BATCHES)
+        made = Place(cluster, broker, name)
+        for first in range(0, BATCHES, LEDGER_BATCHES):
+            await made.publish(first, LEDGER_BATCHES)
+            # It rolls over behind what is on its way: here, behind exactly this.
+            ledgers = first // LEDGER_BATCHES + 2
+            partition = await owned(broker.broker, name)
+            await until(
+                lambda p=partition, n=ledgers: len(p.stats().ledgers) == n, "a new ledger", 60
+            )
+        yield made
 
 
 def values_of(rows: list[Any]) -> list[str]:

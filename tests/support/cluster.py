@@ -1,0 +1,397 @@
+"""A cluster in this process, for tests: bookies, ledger clients, brokers as cores or behind HTTP.
+
+    async with running_cluster(folder) as cluster:  # three bookies, no broker yet
+        client = await cluster.client()             # of ledgers
+        one = await cluster.start("A")              # a broker's core, on the test's clock
+        api = await cluster.start_broker("B")       # a broker behind real HTTP
+
+`running_cluster(folder, bookies=5, brokers=2)` has brokers behind HTTP from the start. Everything
+is stopped at the end. Real processes: tests/support/processes; simulated ones: tests/sim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import aiohttp
+
+from octavo.bookie.disk.files import Disk
+from octavo.bookie.node import BookieNode
+from octavo.broker.broker import Broker
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import OwnerUnreachable, PartitionMoving
+from octavo.broker.http.broker_calls import KEY_USE
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.forwarding import with_owner
+from octavo.broker.http.server import BrokerServer
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
+from octavo.clock import wall_clock_ms
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.options import LedgerOptions
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.opening import open_store
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.store import MetadataStore
+from octavo.protocol.records import Record, build_batch, read_records
+from tests.support.fake_broker import Api
+from tests.support.raw_bookie import config_in, new_node, open_metadata
+
+QUICK: dict[str, Any] = {
+    "add_timeout_s": 2.0,
+    "read_timeout_s": 2.0,
+    "connect_timeout_s": 2.0,
+    "stall_timeout_s": 1.0,
+    "retry_failed_bookie_ms": 100.0,
+    "speculative_read_ms": 100.0,
+    "suspect_ms": 1_000.0,
+}
+"""Deadlines for tests: short, but long enough for a busy machine."""
+SESSION_TIMEOUT_MS = 2_000
+FAST: dict[str, Any] = {
+    "reopen_delay_ms": 50,
+    "reopen_delay_ms_max": 200,
+    "handover_timeout_ms": 1_000,
+    "balance_after_ms": 600_000,
+}
+LEASED_MAX = 50_000
+T = TypeVar("T")
+TOPIC = TopicName("public", "flights")
+
+
+class Clock:
+    """Milliseconds since the epoch, set by the test."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class RunningBroker:
+    """A broker with a metadata session and a ledger client of its own, as a process has."""
+
+    def __init__(self, broker: Broker, store: MetadataStore, ledgers: LedgerClient) -> None:
+        self.broker = broker
+        self.store = store
+        self.ledgers = ledgers
+        self.server: BrokerServer | None = None
+        self.gone = False
+
+    async def close(self) -> None:
+        if not self.gone:
+            self.gone = True
+            await (self.broker.close() if self.server is None else self.server.stop())
+            await self.ledgers.close()
+            await self.store.close()
+
+    async def vanish(self) -> None:
+        """What the others see of a crash: the session ends; the broker itself hears nothing."""
+        self.gone = True
+        await self.store.close()
+
+    async def expire(self) -> None:
+        """End the session behind the broker's back, as after a pause longer than its timeout."""
+        store: Any = self.store
+        lease = store._file._lease
+        store._file._beats.write(lease.session_id, 0)
+        lease.ends_ms = 0
+
+    async def bury(self) -> None:
+        """Stop what still runs of a broker that has vanished."""
+        with contextlib.suppress(Exception):
+            await self.broker.close()
+        await self.ledgers.close()
+
+
+class Cluster:
+    """Bookies b1, b2, … over one embedded store, and what tests put on top of them."""
+
+    def __init__(
+        self, folder: Path, store: MetadataStore, session_timeout_ms: int = SESSION_TIMEOUT_MS
+    ) -> None:
+        self.folder = folder
+        self.store = store
+        self.clock = Clock()
+        """Of brokers' cores; those behind HTTP go by the wall clock."""
+        self.nodes: dict[str, BookieNode] = {}
+        self.brokers: dict[str, RunningBroker] = {}
+        """By name; the last one of that name."""
+        self.apis: dict[str, Api] = {}
+        """Of the brokers behind HTTP."""
+        self._session_timeout_ms = session_timeout_ms
+        self._clients: list[LedgerClient] = []
+        self._running: list[RunningBroker] = []
+        self._http: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        for running in self._running:
+            await (running.bury() if running.gone else running.close())
+        if self._http is not None:
+            await self._http.close()
+        for client in self._clients:
+            await client.close()
+        for name in tuple(self.nodes):
+            await self.stop_bookie(name)
+
+    # Bookies, and clients of their ledgers
+
+    async def start_bookie(self, name: str, *, disk: Disk | None = None, **how: Any) -> BookieNode:
+        """Start a bookie; again with the same name, it finds its folder as it left it."""
+        config = config_in(self.folder / name, bookie_id=name, **how)
+        node = new_node(config, self.store, disk)
+        await node.start()
+        self.nodes[name] = node
+        return node
+
+    async def stop_bookie(self, name: str) -> None:
+        await self.nodes.pop(name).stop()
+
+    async def client(self, seed: int = 1, **options: Any) -> LedgerClient:
+        client = LedgerClient(
+            self.store,
+            rng=random.Random(seed),
+            options=LedgerOptions(**{**QUICK, **options}),
+            clock=lambda: 1_700_000_000_000,
+        )
+        await client.start()
+        self._clients.append(client)
+        return client
+
+    async def drop_client(self, client: LedgerClient) -> None:
+        self._clients.remove(client)
+        await client.close()
+
+    # Brokers
+
+    async def start(self, broker_id: str, *, deaf: bool = False, **config: Any) -> RunningBroker:
+        """A broker's core. `deaf`: none of its watches ever fires."""
+        made = BrokerConfig(broker_id=broker_id, **{**FAST, **config})
+        running = await self._open_broker(made, self.clock, deaf=deaf)
+        running.broker.tell_peer = self._tell_peer
+        running.broker.ask_peer = self._ask_peer
+        await running.broker.start(f"http://{broker_id}.test")
+        return running
+
+    async def start_broker(self, name: str, **http: Any) -> Api:
+        """A broker behind HTTP."""
+        config = BrokerConfig(
+            broker_id=name,
+            port=0,
+            trim_interval_ms=200,
+            leased_messages_max=LEASED_MAX,
+            delayed_messages_max=LEASED_MAX,
+        )
+        running = await self._open_broker(config, wall_clock_ms)
+        server = running.server = BrokerServer(
+            running.broker,
+            store=running.store,
+            ledgers=running.ledgers,
+            clock=wall_clock_ms,
+            call_key=(await cluster_secret(running.store)).key(KEY_USE),
+            http=HttpConfig(**http),
+        )
+        await server.start()
+        if self._http is None:
+            self._http = aiohttp.ClientSession(auto_decompress=False)
+        self.apis[name] = Api(self._http, server.url)
+        return self.apis[name]
+
+    async def _open_broker(
+        self, config: BrokerConfig, clock: Callable[[], int], *, deaf: bool = False
+    ) -> RunningBroker:
+        store = open_store(self.store.url, session_timeout_ms=self._session_timeout_ms)
+        if deaf:
+            muted: Any = store
+            for kind in ("watch", "watch_children"):
+                setattr(muted, kind, _muted(getattr(store, kind)))
+        await store.start()
+        rng = random.Random(f"{config.broker_id} {len(self._running)}")
+        ledgers = LedgerClient(store, rng=rng, options=LedgerOptions(**QUICK), clock=clock)
+        await ledgers.start()
+        broker = Broker(store, ledgers, config, rng=rng, clock=clock)
+        running = RunningBroker(broker, store, ledgers)
+        self._running.append(running)
+        self.brokers[config.broker_id] = running
+        return running
+
+    async def stop_broker(self, name: str) -> None:
+        self.apis.pop(name, None)
+        running = self.brokers.pop(name)
+        self._running.remove(running)
+        await running.close()
+
+    @property
+    def api(self) -> Api:
+        """Of any broker behind HTTP."""
+        return next(iter(self.apis.values()))
+
+    async def owner_of(self, path: str) -> str:
+        """The broker that serves a partition, by its `…/partitions/{n}` path."""
+        answer = await self.api.get(path)
+        assert answer.status == 200, answer
+        owner: str = answer.json()["owner"]
+        return owner
+
+    async def at_owner(
+        self,
+        node: Broker,
+        name: PartitionName,
+        work: Callable[[Partition], Awaitable[T]],
+        *,
+        forwarded: bool = False,
+        incarnation: str | None = None,
+    ) -> T:
+        """What `work` gives at the partition's owner, asked for at `node`: the production proxy."""
+        call: Any = SimpleNamespace(
+            services=SimpleNamespace(broker=node, config=SimpleNamespace(moving_wait_ms=2_000)),
+            forwarded=forwarded,
+            incarnation=incarnation,
+            names_incarnation=False,
+            owner_url="",
+        )
+
+        async def there(owner: Owner) -> T:
+            peer = self._living(owner.broker_id)
+            if peer is None:
+                raise OwnerUnreachable(owner.broker_id)
+            return await self.at_owner(
+                peer, name, work, forwarded=True, incarnation=owner.incarnation
+            )
+
+        return await with_owner(call, name, work, there)
+
+    def _living(self, broker_id: str) -> Broker | None:
+        living = (one.broker for one in self._running if not one.gone)
+        return next((broker for broker in living if broker.broker_id == broker_id), None)
+
+    async def _tell_peer(self, peer: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
+        broker = self._living(peer.broker_id)
+        if broker is None:
+            raise ConnectionRefusedError(peer.url)
+        return await broker.let_go(name, incarnation)
+
+    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, incarnation: str) -> None:
+        broker = self._living(peer.broker_id)
+        if broker is None:
+            raise ConnectionRefusedError(peer.url)
+        await self.at_owner(broker, name, _nothing, forwarded=True, incarnation=incarnation)
+
+
+async def _nothing(_: Partition) -> None:
+    """All that a broker wants of an heir is that it serves."""
+
+
+def _muted(watch: Any) -> Any:
+    return lambda path, on_change: watch(path, lambda: None)
+
+
+@contextlib.asynccontextmanager
+async def running_cluster(
+    folder: Path,
+    bookies: int = 3,
+    *,
+    brokers: int = 0,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    **how: Any,
+) -> AsyncIterator[Cluster]:
+    """`bookies` bookies with the settings `how`, and `brokers` behind HTTP, `broker-0` first."""
+    async with open_metadata(folder) as store:
+        cluster = Cluster(folder, store, session_timeout_ms)
+        try:
+            for number in range(1, bookies + 1):
+                await cluster.start_bookie(f"b{number}", **how)
+            for number in range(brokers):
+                await cluster.start_broker(f"broker-{number}")
+            yield cluster
+        finally:
+            await cluster.close()
+
+
+# -- ledgers
+
+
+def payload_of(entry_id: int, size: int = 100) -> bytes:
+    """Bytes that tell their entry."""
+    return b"%d:" % entry_id + b"x" * (size - len(b"%d:" % entry_id))
+
+
+async def add_many(writer: LedgerWriter, count: int, size: int = 100) -> None:
+    """Add `count` entries, pipelined, and wait for the last; fails on any error."""
+    last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    first = writer.last_add_pushed + 1
+    errors: list[Any] = []
+    order: list[int] = []
+
+    def done(entry_id: int, error: Exception | None) -> None:
+        order.append(entry_id)
+        if error is not None:
+            errors.append(error)
+        if entry_id == first + count - 1:
+            last.set_result(None)
+
+    for entry_id in range(first, first + count):
+        assert writer.add(payload_of(entry_id, size), done) == entry_id
+    async with asyncio.timeout(30):
+        await last
+    assert not errors, errors[:3]
+    assert order == list(range(first, first + count))
+
+
+# -- topics
+
+
+async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -> PartitionName:
+    """Create a topic; the name of its partition 0."""
+    await broker.topics.create(name, TopicSettings(**settings))
+    return name.partition(0)
+
+
+async def owned(broker: Broker, name: PartitionName) -> Partition:
+    """The partition, claimed and opened here whatever the preference."""
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                owner = await broker.ownership.owner_of(name, forwarded=True)
+            except PartitionMoving:
+                await asyncio.sleep(0.01)
+            else:
+                assert owner.local, owner
+                return await broker.ownership.partition(name)
+
+
+def batch(count: int = 1, *, tag: str = "m", time_ms: int = 1_000, **producer: int) -> bytes:
+    """A batch of messages whose values are `tag` and their number."""
+    return build_batch(
+        [Record(b"k", f"{tag}-{i}".encode(), (), time_ms + i) for i in range(count)], **producer
+    )
+
+
+async def values(partition: Partition, start: int = 0) -> list[str]:
+    """The values of all messages from `start` on, each at its own offset."""
+    found: list[str] = []
+    offset = start
+    while offset < partition.next_offset:
+        for stored in await partition.read(offset, bytes_max=100_000, count_max=10_000):
+            records = list(read_records(stored.data))
+            assert stored.base_offset <= offset < stored.next_offset
+            found += [(r.value or b"").decode() for r in records[offset - stored.base_offset :]]
+            offset = stored.next_offset
+    return found
+
+
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> None:
+    """Wait until the condition holds; fail with `what` if it does not."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout_s} s: {what}") from None
