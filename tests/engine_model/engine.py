@@ -198,11 +198,21 @@ class Engine:
                 intervals = await self.storage.reads.entries(ledger_id)
                 listed = {n for first, last in intervals for n in range(first, last + 1)}
                 assert listed == held, f"lists {sorted(listed)}, holds {sorted(held)}"
+                await self._read_in_a_row(ledger_id, held)
                 assert self.storage.control.last_entry(ledger_id) == max(held, default=-1)
             elif not ledger.doomed:
                 fenced, lac = self._state(ledger_id)
                 assert fenced or not ledger.fenced
                 assert ledger.lac <= lac <= ledger.lac_max
+
+    async def _read_in_a_row(self, ledger_id: int, held: set[int]) -> None:
+        first = last = min(held, default=0)
+        while last in held:
+            last += 1
+        wanted = [entry_of(ledger_id, n, _size(ledger_id, n)) for n in range(first, last)]
+        if wanted:
+            found = await self.storage.reads.read_many(ledger_id, first, 1000, 10**9)
+            assert found == wanted, f"{len(found)} entries in a row from {ledger_id}:{first}"
 
     def _state(self, ledger_id: int) -> tuple[bool, int]:
         return self.storage.control.is_fenced(ledger_id), self.storage.control.last_add_confirmed(

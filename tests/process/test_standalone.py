@@ -199,12 +199,8 @@ def test_metadata_unreachable(tmp_path: Path) -> None:
 
 
 def test_a_bookie_and_a_broker_by_hand(tmp_path: Path) -> None:
-    """Single processes say what is wrong, and end at SIGTERM with exit code 0."""
+    """Single processes end at SIGTERM with exit code 0."""
     metadata = f"file://{tmp_path}/m.db"
-    wrong = octavo("bookie", "--data", str(tmp_path / "b"), "--metadata", "zk://127.0.0.1:9/o")
-    assert wrong.returncode == 1
-    assert "127.0.0.1:9" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
     process = subprocess.Popen(
         [*OCTAVO, "bookie", "--data", str(tmp_path / "b"), "--metadata", metadata, "--port", "0"],
         stderr=subprocess.PIPE,
