@@ -10,7 +10,6 @@ evenly (broker/cluster/preference.py), and what another should have is handed on
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 
 from octavo.broker.broker import Broker
 from octavo.broker.errors import NotOwner, PartitionMoving
-from octavo.broker.types import PartitionName, TopicName, TopicSettings
+from octavo.broker.types import PartitionName
 from octavo.protocol.codes import OctavoError
 from tests.support.cluster import (
     TOPIC,
@@ -61,19 +60,6 @@ async def serve(running: list[RunningBroker], name: PartitionName) -> RunningBro
 
 def share(broker: Broker) -> int:
     return len(broker.ownership.open_partitions())
-
-
-async def test_a_hundred_topics_of_four_partitions_lie_two_and_two(brokers: Cluster) -> None:
-    running = [await brokers.start("A"), await brokers.start("B")]
-    for one in running:
-        await until(lambda one=one: len(one.broker.registry.brokers()) == 2, "each sees both")  # type: ignore[misc]
-    for number in range(100):
-        topic = TopicName("public", f"t{number}")
-        await running[0].broker.topics.create(topic, TopicSettings(partitions=4))
-        preferred = Counter[str]()
-        for n in range(4):
-            preferred[(running[0].broker.registry.preferred(topic, 4))[n].broker_id] += 1
-        assert preferred == {"A": 2, "B": 2}
 
 
 async def test_a_broker_that_joins_is_given_its_share(brokers: Cluster) -> None:
