@@ -11,8 +11,9 @@ from __future__ import annotations
 import pytest
 
 from octavo.bookie.disk.files import DiskError
+from tests.sim.index import SimIndex
 from tests.support.memory_index import MemoryIndex
-from tests.support.storage_support import Bench, FlushedIndex, entry_bytes
+from tests.support.storage_support import Bench, entry_bytes
 
 ENTRIES = 1500
 
@@ -32,7 +33,7 @@ async def test_the_next_start_goes_on_with_the_rebuild(monkeypatch: pytest.Monke
             del bench.disk.durable_names[path]
         bench.indexes.clear()
 
-        put = FlushedIndex.put
+        put = SimIndex.put
 
         def dies(self: MemoryIndex, *args: object) -> None:
             if self._runs:
@@ -41,7 +42,7 @@ async def test_the_next_start_goes_on_with_the_rebuild(monkeypatch: pytest.Monke
             put(self, *args)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(FlushedIndex, "put", dies)
+            patch.setattr(SimIndex, "put", dies)
             bench.storage = bench._new()
             with pytest.raises(DiskError):
                 await bench.storage.start()

@@ -25,11 +25,11 @@ async def test_all_states_are_read_when_no_mark_says_which_count() -> None:
             await bench.add(2, number, b"x" * 1500)
         await bench.storage.checkpoint()
         assert not bench.disk.exists("/j/0000000000000001.journal"), "the fence is in the state"
-        after = bench.disk.crash()
+        after = bench.disk.after_crash()
         await abandon(bench.storage)
         bench.disk = after
         after.open("/l/0000000000000002.state", create=True).close()
-        after.names["/l/journal.mark"].data[9] ^= 1
+        after.flip("/l/journal.mark", 9, 1)
         bench.storage = bench._new()
         await bench.storage.start()
         assert (await bench.storage.reads.read(1, 0)).endswith(b"acked")

@@ -28,7 +28,7 @@ async def test_a_map_that_cannot_be_read_is_unreadable(
         assert scrubber is not None
         path = placed[0].path
         end = max(at.location.offset + at.location.length for at in placed if at.path == path)
-        size = len(bench.disk.names[path].data)
+        size = bench.disk.names[path].size
         kind = type(bench.disk.open(path))
         pread = kind.pread
         left = 2

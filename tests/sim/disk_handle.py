@@ -116,6 +116,8 @@ class SimFile:
 class SimHandle:
     """The disk as one process sees it."""
 
+    file_type: type[SimFile] = SimFile
+
     def __init__(self, disk: SimDisk, owner: str) -> None:
         self.disk = disk
         self.owner = owner
@@ -151,7 +153,7 @@ class SimHandle:
         inode = disk.names.get(path)
         if inode is None:
             raise FileNotFoundError(path)
-        return SimFile(self, path, inode, write or create)
+        return self.file_type(self, path, inode, write or create)
 
     def list_directory(self, path: str) -> list[str]:
         self.enter("list_directory", path)
@@ -206,7 +208,7 @@ class SimHandle:
             raise DiskError(f"lock {path}: held by process 1; stop it")
         if path not in disk.names:
             disk.change_name(NameOp(path, Inode()))
-        file = disk.locked[path] = SimFile(self, path, disk.names[path], True)
+        file = disk.locked[path] = self.file_type(self, path, disk.names[path], True)
         return file
 
     def open_index(self, path: str) -> SimIndex:

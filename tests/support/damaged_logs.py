@@ -52,13 +52,12 @@ def records_in(disk: MemoryDisk, folders: tuple[str, ...]) -> list[Placed]:
 
 def flip(disk: MemoryDisk, path: str, offset: int) -> None:
     """One bit of a file at rest."""
-    disk.names[path].data[offset] ^= 0x10
-    disk.names[path].sync()
+    disk.flip(path, offset, 0x10)
 
 
 def cut(disk: MemoryDisk, path: str, size: int) -> None:
     """The end of a file is lost."""
-    del disk.names[path].data[size:]
+    disk.names[path].resize(size)
     disk.names[path].sync()
 
 

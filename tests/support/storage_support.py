@@ -14,8 +14,8 @@ from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import HEADER
 from octavo.protocol.frames import Flag, add_prefix
+from tests.sim.index import KeptIndex
 from tests.support.memory_disk import MemoryDisk
-from tests.support.memory_index import MemoryIndex
 
 KEY = b"k" * 20
 OTHER_KEY = b"o" * 20
@@ -72,14 +72,18 @@ class Bench:
         self.config = config
         self.disk = disk or MemoryDisk()
         self.fatal: list[BaseException] = []
-        self.indexes: dict[str, MemoryIndex] = {}
         self.storage = self._new()
+
+    @property
+    def indexes(self) -> dict[str, KeptIndex]:
+        """What the disk has of them; cleared, they are lost."""
+        return self.disk.indexes.kept
 
     def _new(self) -> Storage:
         return Storage(
             self.config,
             disk=self.disk,
-            index_opener=lambda path: FlushedIndex(self.indexes, path),
+            index_opener=self.disk.open_index,
             on_fatal=self.fatal.append,
         )
 
@@ -120,7 +124,7 @@ class Bench:
 
     async def crash(self, rng: random.Random | None = None, **changed: object) -> None:
         """Lose power, then start again from what the disk kept."""
-        after = self.disk.crash(rng)
+        after = self.disk.after_crash(rng)
         await abandon(self.storage)
         self.disk = after
         self.config = replace(self.config, **changed)  # type: ignore[arg-type]
@@ -140,24 +144,3 @@ async def abandon(storage: Storage) -> None:
         await asyncio.gather(storage._flushing.task, return_exceptions=True)
     for executor in storage.executors:
         executor.shutdown(wait=True)
-
-
-class FlushedIndex(MemoryIndex):
-    """A memory index that keeps, like RocksDB without its WAL, only what was flushed."""
-
-    def __init__(self, kept: dict[str, MemoryIndex], path: str) -> None:
-        super().__init__()
-        self._kept = kept
-        self._path = path
-        if path in kept:
-            self._copy(kept[path])
-
-    def _copy(self, other: MemoryIndex) -> None:
-        self._firsts = {key: list(value) for key, value in other._firsts.items()}
-        self._runs = {key: list(value) for key, value in other._runs.items()}
-        self._covered = other._covered
-
-    def flush(self) -> None:
-        kept = MemoryIndex()
-        FlushedIndex._copy(kept, self)  # type: ignore[arg-type]
-        self._kept[self._path] = kept

@@ -164,7 +164,7 @@ async def test_a_damaged_log_stays(bench: Bench, what: str) -> None:
         "cut": 0,
     }[what]
     if what == "cut":
-        del data[300:]
+        bench.disk.names[path].resize(300)
     else:
         data[at] ^= 0x40
     done = await bench.storage.compactor.clear(2, copy=True)
@@ -182,9 +182,10 @@ async def test_a_map_that_names_too_little_keeps_the_log(bench: Bench) -> None:
     await bench.storage.checkpoint()
     sealed = logs_of(bench)
     path = sealed.path_of(1)
-    data = bench.disk.names[path].data
-    offset = data.index(b"EMAP")
-    data[offset:] = encode_map({5: 10}, offset)
+    inode = bench.disk.names[path]
+    offset = inode.data.index(b"EMAP")
+    inode.resize(offset)
+    inode.write(offset, encode_map({5: 10}, offset))
     done = await bench.storage.compactor.clear(1, copy=True)
     assert not done.removed
     assert "ledgers map" in done.reason
@@ -232,7 +233,7 @@ async def test_a_full_disk_stops_copying_and_not_unlinking(bench: Bench) -> None
     await bench.storage.delete_ledger(1)
     # Log 2 on are full of live entries; make a log in which nothing lives.
     await bench.storage.checkpoint()
-    bench.disk.capacity = bench.disk.used()
+    bench.disk.capacity = bench.disk.used
     done = await clear_all(bench)
     assert any("no room" in one.reason for one in done)
     held = {key: payload for key, payload in held.items() if key[0] != 1}
@@ -276,7 +277,7 @@ class Life:
                 return
             self.calls += 1
             if self.calls == crash_at:
-                self.after = self.bench.disk.crash(rng)
+                self.after = self.bench.disk.after_crash(rng)
                 raise DiskError("the power fails")
 
         self.bench.disk.hook = hook

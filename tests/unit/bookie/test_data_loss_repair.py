@@ -57,7 +57,7 @@ async def refused(bench: Bench, kind: type[OctavoError]) -> str:
 
 async def crashed(bench: Bench) -> MemoryDisk:
     """Lose power; nothing runs on the disk that is left."""
-    after = bench.disk.crash(random.Random(1))
+    after = bench.disk.after_crash(random.Random(1))
     await abandon(bench.storage)
     bench.disk = after
     return after

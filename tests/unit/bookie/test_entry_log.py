@@ -80,7 +80,7 @@ def test_a_full_disk_adds_nothing_and_the_next_attempt_goes_on() -> None:
     disk = MemoryDisk()
     logs = opened(disk, log_bytes_max=10**6)
     logs.append([log_run(1, 0)])
-    disk.capacity = disk.used()
+    disk.capacity = disk.used
     before = logs.position
     with pytest.raises(DiskFull):
         logs.append([log_run(1, 3, 3, 10**6)])

@@ -203,7 +203,7 @@ async def test_a_power_failure_within_such_a_replay() -> None:
                     if left < 0:
                         raise SyncFailed(f"{call} {path}: power")
 
-            after = bench.disk.crash(rng)
+            after = bench.disk.after_crash(rng)
             bench.disk = after
             after.hook = hook
             bench.config = replace(TWO, write_cache_bytes_max=120_000)
@@ -224,7 +224,7 @@ async def test_the_file_that_the_mark_names_is_gone_from_one_journal() -> None:
         await bench.add(IN[0], 0)
         await bench.add(IN[1], 0)
         await bench.storage.checkpoint()
-        after = bench.disk.crash()
+        after = bench.disk.after_crash()
         for name in [found for found in after.names if found.startswith("/k/")]:
             del after.names[name]
         bench.disk = after
@@ -245,7 +245,7 @@ async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
     with pytest.raises(SyncFailed):
         await bench.storage.start()
     await bench.storage.close()
-    bench.disk = bench.disk.crash()
+    bench.disk = bench.disk.after_crash()
     assert [name for name in bench.disk.names if name.endswith(".journal")] == [FIRST.format("j")]
     # A program that died so, and had been asked to replay the first journal before.
     bench.disk.open(FIRST.format("j"), write=True).pwritev([ONE_FENCE], FILE_HEADER_BYTES)
@@ -254,7 +254,7 @@ async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
     with pytest.raises(SyncFailed):
         await bench.storage.start()
     await bench.storage.close()
-    bench.disk = bench.disk.crash()
+    bench.disk = bench.disk.after_crash()
     mark = read_mark(bench.disk, TWO.ledger_directories)
     assert mark is not None
     assert mark.journals == (Position(1, FILE_HEADER_BYTES + len(ONE_FENCE)), NOWHERE)
@@ -264,7 +264,7 @@ async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
         await bench.add(IN[1], 0)
         await bench.crash()
         assert await bench.storage.reads.entries(IN[1]) == [(0, 0)]
-        after = bench.disk.crash()
+        after = bench.disk.after_crash()
         del after.names[FIRST.format("k")]
     bench.disk = after
     bench.storage = bench._new()

@@ -97,7 +97,7 @@ def test_copies_that_contradict_one_another_are_refused(other: Mark) -> None:
 def test_every_folder_gets_the_mark() -> None:
     disk, names = folder(BASE, None, b"rot")
     write_mark(disk, names, AHEAD[0])
-    after = disk.crash()
+    after = disk.after_crash()
     for name in names:
         assert read_mark(after, [name]) == AHEAD[0]
 
@@ -186,14 +186,15 @@ async def test_a_bookie_with_a_mark_of_version_1_goes_on() -> None:
         mark = bench.storage._checkpointer.mark
         await bench.add(1, 1, b"behind the mark")
         await bench.storage.control.fence(2, b"k" * 20)
-        after = bench.disk.crash()
+        after = bench.disk.after_crash()
         assert mark is not None
         old = version_1(
             *mark.journals[0], mark.log_id, mark.log_offset, mark.state_id, mark.state_offset
         )
         for folder_name in CONFIG.ledger_directories:
             inode = after.names[f"{folder_name}/{NAME}"]
-            inode.data[:] = old
+            inode.resize(0)
+            inode.write(0, old)
             inode.sync()
         bench.disk = after
         bench.storage = bench._new()

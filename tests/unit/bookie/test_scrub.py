@@ -101,7 +101,7 @@ async def test_a_file_header_is_named_and_the_rest_is_read(bench: Bench) -> None
 async def test_a_damaged_map_loses_no_entry(bench: Bench, from_end: int) -> None:
     placed = await fill(bench)
     path = placed[0].path
-    size = len(bench.disk.names[path].data)
+    size = bench.disk.names[path].size
     end = max(at.location.offset + at.location.length for at in placed if at.path == path)
     assert size > end + 40
     flip(bench.disk, path, size - from_end)

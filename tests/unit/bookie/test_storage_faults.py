@@ -40,7 +40,7 @@ async def test_a_full_disk_does_not_stop_a_stop() -> None:
     bench = Bench()
     async with bench:
         await bench.add(1, 0, b"x" * 1000)
-        bench.disk.capacity = bench.disk.used()
+        bench.disk.capacity = bench.disk.used
     bench.disk.capacity = 2**40
     bench.storage = bench._new()
     async with bench:
@@ -80,7 +80,7 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
     async with Bench() as bench:
         for number in range(20):
             await bench.add(1, number, b"x" * 1000)
-        bench.disk.capacity = bench.disk.used()
+        bench.disk.capacity = bench.disk.used
         codes = []
         number = 20
         while not bench.storage.disk_full:
@@ -108,7 +108,7 @@ async def test_a_full_disk_at_the_end_of_a_journal_file_still_takes_fences() -> 
         while bench.storage._journals.of(1)._writer.offset < 60_000:
             await bench.add(1, number, b"x" * 3000)
             number += 1
-        bench.disk.capacity = bench.disk.used()
+        bench.disk.capacity = bench.disk.used
         assert await bench.add(1, number, b"y" * 9000) is Code.OK, "the margin takes it"
         assert bench.storage.disk_full
         assert await bench.add(1, number + 1) is Code.READ_ONLY
@@ -123,7 +123,7 @@ async def test_a_flush_that_finds_no_space_loses_nothing_and_is_tried_again() ->
     async with Bench() as bench:
         await bench.add(1, 0, b"a" * 1000)
         mark = bench.storage._checkpointer.mark
-        bench.disk.capacity = bench.disk.used()
+        bench.disk.capacity = bench.disk.used
         with pytest.raises(DiskError):
             await bench.storage.checkpoint()
         assert bench.storage._checkpointer.mark == mark
@@ -201,8 +201,7 @@ async def test_memory_is_bounded_when_the_disk_is_slow() -> None:
 
 def spoil(disk: MemoryDisk, suffix: str, offset: int) -> str:
     (path,) = [path for path in disk.names if path.endswith(suffix)]
-    disk.names[path].data[offset] ^= 0x10
-    disk.names[path].sync()
+    disk.flip(path, offset, 0x10)
     return path
 
 
@@ -215,7 +214,7 @@ async def test_a_damaged_entry_log_is_an_io_error_never_absent(offset: int) -> N
         path = spoil(bench.disk, ".log", offset)
         with pytest.raises(BookieIOError, match=path.rpartition("/")[2]):
             await bench.storage.reads.read(1, 1)
-        bench.disk.names[path].data[offset] ^= 0x10
+        bench.disk.flip(path, offset, 0x10)
         assert await bench.storage.reads.read(1, 1) == entry_bytes(1, 1, b"b" * 100)
 
 
@@ -261,8 +260,7 @@ async def test_one_good_copy_of_the_mark_is_enough(spoiled: str) -> None:
         await bench.add(1, 0)
         await bench.storage.control.fence(1, KEY)
         await bench.storage.checkpoint()
-        bench.disk.names[f"{spoiled}/journal.mark"].data[20] ^= 1
-        bench.disk.names[f"{spoiled}/journal.mark"].sync()
+        bench.disk.flip(f"{spoiled}/journal.mark", 20, 1)
         await bench.crash()
         assert bench.storage.control.is_fenced(1)
         assert await bench.storage.reads.entries(1) == [(0, 0)]

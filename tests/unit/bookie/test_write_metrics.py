@@ -78,7 +78,7 @@ async def test_a_flush_that_failed_leaves_the_bytes_to_the_journal() -> None:
     metrics = observed(bench)
     async with bench:
         await bench.add(1, 0, b"x" * 1000)
-        bench.disk.capacity = bench.disk.used()
+        bench.disk.capacity = bench.disk.used
         with pytest.raises(DiskFull):
             await bench.storage.checkpoint()
         before = value(metrics, "octavo_bookie_bytes", state="journal")
