@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 from octavo.broker.cluster.registry import encode_broker
 from octavo.broker.types import BrokerInfo
@@ -21,7 +22,7 @@ async def forged_callers(world: World) -> None:
     owner = await world.owner(path)
     other = (owner + 1) % len(world.brokers)
     for proof in ("", "0" * 64, "\udcff" * 64):
-        headers = {BY: world.names[owner], TO: world.names[other]}
+        headers: dict[str, Any] = {BY: world.names[owner], TO: world.names[other]}
         if proof:
             headers[PROOF] = proof
         said = await world.ask("GET", f"{path}/partitions/0", broker=other, **headers)

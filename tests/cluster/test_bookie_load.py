@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def sample(bookie: BookieNode, name: str, **labels: str) -> float:
 
 async def test_slow_disk_bounds_memory_and_refuses_nothing(tmp_path: Path) -> None:
     count, payload = 5000, b"x" * 1000
-    bounds = {
+    bounds: dict[str, Any] = {
         "scratch_bytes": 64 * KIB,
         "connection_add_bytes_max": 256 * KIB,
         "journal_queue_bytes_max": 512 * KIB,
@@ -114,7 +115,7 @@ async def test_reads_do_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
     gate = threading.Event()
     gate.set()
     disk.hook = lambda call, path: (gate.wait(20), None)[1] if call == "datasync" else None
-    bounds = {"journal_queue_bytes_max": 64 * KIB, "scratch_bytes": 32 * KIB}
+    bounds: dict[str, Any] = {"journal_queue_bytes_max": 64 * KIB, "scratch_bytes": 32 * KIB}
     async with running_bookie(tmp_path, disk=disk, **bounds) as bookie:
         writer, reader = await RawClient.connect(bookie), await RawClient.connect(bookie)
         assert await writer.add(add_of(1, 0)) is Code.OK
@@ -158,7 +159,7 @@ async def test_peer_that_takes_no_answers_is_not_read(tmp_path: Path) -> None:
 
 async def test_peer_that_never_takes_its_answers_is_cut_off(tmp_path: Path) -> None:
     payload = bytes(256 * KIB)
-    bounds = {"connection_answer_bytes_max": 64 * KIB, "answer_stall_ms_max": 200}
+    bounds: dict[str, Any] = {"connection_answer_bytes_max": 64 * KIB, "answer_stall_ms_max": 200}
     async with running_bookie(tmp_path, **bounds) as bookie:
         client = await RawClient.connect(bookie, limit=4 * KIB)
         assert await client.add(add_of(1, 0, payload)) is Code.OK

@@ -16,7 +16,7 @@ from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.store import MetadataStore
-from octavo.protocol.codes import NoSuchEntry, OctavoError
+from octavo.protocol.codes import Code, NoSuchEntry, OctavoError
 from octavo.protocol.entry import DigestType, digest_for, pack_entry
 from octavo.protocol.extension import Op, decode_request, encode_answer
 from octavo.protocol.frames import (
@@ -49,7 +49,7 @@ async def fake_bookie(
                 if frame[4] == 0x4F and frame[5] == Op.NODE_INFO:
                     request = decode_request(memoryview(frame))
                     body = {"bookie_id": says or name}
-                    writer.write(encode_answer(Op.NODE_INFO, request.request_id, 0, body))
+                    writer.write(encode_answer(Op.NODE_INFO, request.request_id, Code.OK, body))
                 else:
                     answer(frame, writer)
         writer.close()

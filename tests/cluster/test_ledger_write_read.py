@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ async def test_striped_over_five_bookies(cluster: Cluster) -> None:
 async def test_large_and_empty_payloads(cluster: Cluster) -> None:
     client = await cluster.client()
     writer = await client.create()
-    payloads = [b"", b"a" * 1_000_000, bytearray(b"b" * 70_000), b"c", b"d" * 4_000_000]
+    payloads: list[Any] = [b"", b"a" * 1_000_000, bytearray(b"b" * 70_000), b"c", b"d" * 4_000_000]
     await asyncio.gather(*(writer.append(payload) for payload in payloads))
     with pytest.raises(PayloadTooLong):
         await writer.append(b"e" * (ENTRY_PAYLOAD_BYTES_MAX + 1))

@@ -28,7 +28,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None:
     writer = batch_writer(options(cluster, txnId="n", batchBytes="200"), SCHEMA, overwrite=False)
-    told = [await task(writer, rows(0, 30), rows(30, 50)), await task(writer, rows(50, 60))]
+    told: list[Any] = [
+        await task(writer, rows(0, 30), rows(30, 50)),
+        await task(writer, rows(50, 60)),
+    ]
     assert await messages(cluster) == [[], []]
     nothing = await task(writer)
     assert nothing.written == ()
@@ -39,7 +42,7 @@ async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None
     # A repeat of the call, an abort after it, and the same rows written by another run.
     await asyncio.to_thread(writer.commit, told)
     await asyncio.to_thread(writer.abort, [*told, None])
-    again = [await task(writer, rows(0, 60))]
+    again: list[Any] = [await task(writer, rows(0, 60))]
     before = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
     await asyncio.to_thread(writer.commit, again)
     assert await messages(cluster) == found
@@ -49,7 +52,7 @@ async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None
 
 async def test_what_is_aborted_is_deleted_and_cannot_be_committed(cluster: Cluster) -> None:
     writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
-    told = [await task(writer, rows(0, 10))]
+    told: list[Any] = [await task(writer, rows(0, 10))]
     await asyncio.to_thread(writer.abort, [*told, None])
     ids = {one.ledger_id for one in told[0].written}
     assert ids
@@ -147,7 +150,7 @@ async def test_two_drivers_on_one_checkpoint_commit_each_batch_once(
     late = []
     for batch in range(3):
         running_batch["streaming.sql.batchId"] = str(batch)
-        told = [await task(one, rows(10 * batch, 10 * batch + 10)) for one in drivers]
+        told: list[Any] = [await task(one, rows(10 * batch, 10 * batch + 10)) for one in drivers]
         late.append(await task(drivers[0], rows(10 * batch, 10 * batch + 10)))
         commits = [
             asyncio.to_thread(one.commit, [message], batch)
@@ -185,7 +188,7 @@ async def test_a_topic_deleted_before_the_commit_is_an_error_that_says_so(
     cluster: Cluster,
 ) -> None:
     writer = batch_writer(options(cluster), SCHEMA, overwrite=False)
-    told = [await task(writer, rows(0, 10))]
+    told: list[Any] = [await task(writer, rows(0, 10))]
     assert (await cluster.api.call("DELETE", TOPIC)).status in (200, 202, 204)
     with pytest.raises(driver.SinkFailed, match="there is no topic public/flights"):
         await asyncio.to_thread(writer.commit, told)
@@ -198,7 +201,7 @@ async def test_a_commit_goes_on_at_another_broker(cluster: Cluster) -> None:
     """The broker that `service` names is gone when the driver commits."""
     store = next(iter(cluster.brokers.values())).store.url
     writer = batch_writer({**options(cluster), "service": store}, SCHEMA, overwrite=False)
-    told = [await task(writer, rows(0, 20))]
+    told: list[Any] = [await task(writer, rows(0, 20))]
     await cluster.stop_broker(next(iter(cluster.brokers)))
     await asyncio.to_thread(writer.commit, told)
     found = [int(one) for part in await messages(cluster) for one in part]

@@ -269,7 +269,7 @@ async def test_a_batch_write_has_its_txn_id(cluster: Cluster) -> None:
     given = options(cluster, commit="producer", txnId="nightly")
     for _ in range(2):
         writer = batch_writer(given, SCHEMA, overwrite=False)
-        told = [await task(writer, rows(0, 40)), await task(writer)]
+        told: list[Any] = [await task(writer, rows(0, 40)), await task(writer)]
         await asyncio.to_thread(writer.commit, told)
     assert numbers(await messages(cluster)) == BOTH
 

@@ -55,9 +55,10 @@ class Load:
             self._urls, attempt_s=5, retry_s=SETTLE_S, on_retry=self._note_refusal
         ) as client:
             await self._make_topic(client)
+            encodings: tuple[Any, ...] = ("batch", "ndjson")
             publishers = [
                 Publisher(client, record, f"p{n}", encoding=encoding, topic=options.topic)
-                for n, encoding in enumerate(("batch", "ndjson"))
+                for n, encoding in enumerate(encodings)
             ]
             consumer = Consumer(
                 client.subscription(options.topic, SUBSCRIPTION),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -100,7 +101,10 @@ def test_mutated_values_in_the_index(tmp_path: Path) -> None:
     index = RocksIndex(str(tmp_path))
     index.put([IndexedExtent(n, 0, 9, Location(1, 24, 100)) for n in (1, 2, 3)], (1, 124))
     options = WriteOptions()
-    valid = {KEY.pack(2, 0): index._db[KEY.pack(2, 0)], COVERED_KEY: index._db[COVERED_KEY]}
+    valid: dict[bytes, Any] = {
+        KEY.pack(2, 0): index._db[KEY.pack(2, 0)],
+        COVERED_KEY: index._db[COVERED_KEY],
+    }
 
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
     @given(st.sampled_from(sorted(valid)), MUTATIONS)

@@ -53,14 +53,20 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: Cluster
     await make()
     slow = Slow((await brokers.start("C")).store)
     with pytest.raises(RecordNotFound):
-        await change_partition(slow, tuple(NAME), lambda record: begun(record, "run", 1))
+        await change_partition(
+            slow,
+            (NAME.namespace, NAME.topic, NAME.partition),
+            lambda record: begun(record, "run", 1),
+        )
     assert versions[0] == versions[1], "else a version alone would do"
     record, _ = await topics.read_partition(*NAME)
     assert record.incarnation == (await broker.topics.get(TOPIC)).incarnation
     assert record.compaction is None
     await (await brokers.start("D")).broker.topics.get(TOPIC)
     assert await values(await owned(broker, NAME)) == [f"new-{number}" for number in range(3)]
-    await change_partition(topics, tuple(NAME), lambda record: begun(record, "run", 1))
+    await change_partition(
+        topics, (NAME.namespace, NAME.topic, NAME.partition), lambda record: begun(record, "run", 1)
+    )
     assert (await topics.read_partition(*NAME))[0].compaction is not None
 
 
@@ -94,6 +100,8 @@ async def test_topics_of_an_older_version_are_served_and_deleted(brokers: Cluste
     await topics.create_topic(*TOPIC, TopicRecord(StoredSettings(), 7, incarnation="old-1"))
     await topics.create_partition(*NAME, PartitionRecord(incarnation="old-1"))
     await (await owned(node.broker, NAME)).publish(batch(3))
-    await change_partition(topics, tuple(NAME), lambda record: begun(record, "run", 1))
+    await change_partition(
+        topics, (NAME.namespace, NAME.topic, NAME.partition), lambda record: begun(record, "run", 1)
+    )
     await node.broker.topics.delete(TOPIC)
     assert await node.broker.topics.names_in("public") == []

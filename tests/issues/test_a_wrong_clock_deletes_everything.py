@@ -26,7 +26,7 @@ from octavo.metadata.clock import ClockRecord, Written
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
 
 DAY_MS = 24 * 3600 * 1000
-QUICK = {"clock_beat_ms": 20, "clock_quarantine_ms": 100}
+QUICK: dict[str, Any] = {"clock_beat_ms": 20, "clock_quarantine_ms": 100}
 
 
 async def filled(brokers: Cluster, *ages_days: float) -> tuple[Broker, Partition]:

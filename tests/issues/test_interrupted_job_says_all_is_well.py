@@ -158,8 +158,8 @@ def test_waves_of_an_offload(monkeypatch: pytest.MonkeyPatch) -> None:
         self.done += Counter(copied=len(wave))
 
     async def plan(_: Any) -> Plan:
-        job = SimpleNamespace(link=SimpleNamespace(bytes=5))
-        return Plan([job] * 10, [], 0, 0, [])  # type: ignore[list-item]
+        job: Any = SimpleNamespace(link=SimpleNamespace(bytes=5))
+        return Plan((job,) * 10, (), 0, 0, ())
 
     monkeypatch.setattr(offloading._Offload, "_plan", plan)
     monkeypatch.setattr(offloading._Offload, "_copy", copy)

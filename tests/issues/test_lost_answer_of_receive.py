@@ -27,7 +27,7 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
-async def test_asked_again_it_gives_the_same(brokers: Cluster, kind: str) -> None:
+async def test_asked_again_it_gives_the_same(brokers: Cluster, kind: Any) -> None:
     broker = (await brokers.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     await partition.publish(batch(9))

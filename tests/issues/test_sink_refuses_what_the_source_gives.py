@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_every_column_of_the_source_may_come() -> None:
 
 @pytest.mark.parametrize(("topic", "name"), [("public/mixed", "mixed"), ("lab/a", "lab/a")])
 def test_a_message_comes_back_as_it_went(topic: str, name: str) -> None:
-    records = [(b"k", b"v", [("h", b"1")], 7, 0), (b"", None, [], 8, 1)]
+    records: list[Any] = [(b"k", b"v", [("h", b"1")], 7, 0), (b"", None, [], 8, 1)]
     data = build_batch(records)
     builder = ArrowBuilder(tuple(EVERY))
     builder.add(StoredBatch(topic, 2, 5, 0, 100, read_header(data), data), 100, 102)

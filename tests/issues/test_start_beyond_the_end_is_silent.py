@@ -18,8 +18,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs octavo[spark]")
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 
-from octavo.broker.types import TopicName
-from octavo.metadata.topics import TopicSettings
+from octavo.broker.types import TopicName, TopicSettings
 from octavo.pipeline.replay import ReplayOptions, replay
 from octavo.pipeline.runner import run_job
 from octavo.spark.columns import checked_schema, schema_of

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from octavo.metadata.topics import TopicRecord, TopicSettings, TopicStore
 from tests.support.cluster import Cluster, running_cluster
 
 TOPIC = "/v1/topics/public/wide"
-WIDE = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
+WIDE: dict[str, Any] = {"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2}
 
 
 @pytest.fixture

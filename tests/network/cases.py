@@ -169,7 +169,7 @@ CASES = (
         Case(
             f"loss-{percent}",
             f"every link loses {percent} % of its packets",
-            lambda r, share=percent / 100: lossy(r, share),  # type: ignore[misc]
+            lambda r, share=percent / 100: lossy(r, share),  # type: ignore[misc,arg-type]
             goes_on=percent <= 10,
         )
         for percent in (10, 30, 60)
@@ -192,7 +192,7 @@ DELAYS = (
         Case(
             f"late-{by.ms:.0f}",
             f"every link is {by.ms:.0f} ms late, {by.jitter_ms:.0f} more or less",
-            late=lambda r, by=by: dict.fromkeys(lossy(r, 1), by),  # type: ignore[misc]
+            late=lambda r, by=by: dict.fromkeys(lossy(r, 1), by),  # type: ignore[misc,arg-type]
         )
         for by in (Lateness(50, 20), Lateness(200, 50))
     ),

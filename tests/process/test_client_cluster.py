@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -55,8 +55,9 @@ def test_cluster(client: Client) -> None:
 
 def test_values_come_back_as_they_went(client: Client) -> None:
     client.create_topic("values")
-    values = [b"\x00\xff", "text é", {"a": [1, None, "x"]}, 17, None, b""]
-    first = client.publish("values", values[0], headers={"h": "1", "b": b"\xff"}, timestamp_ms=5)
+    values: list[Any] = [b"\x00\xff", "text é", {"a": [1, None, "x"]}, 17, None, b""]
+    headers: dict[str, Any] = {"h": "1", "b": b"\xff"}
+    first = client.publish("values", values[0], headers=headers, timestamp_ms=5)
     assert (first.partition, first.offset, first.duplicate) == (0, 0, False)
     assert first.id.count(":") == 2
     for value in values[1:]:

@@ -70,7 +70,7 @@ class SimBookie:
         self.rng = cluster.loop.stream(f"bookie {name}")
         self.disk = SimDisk(cluster.options.disk_bytes, name=name)
         self.disk.on_note = cluster.trace.fault
-        self.limits = cluster.options.bookie
+        self.limits: dict[str, Any] = cluster.options.bookie
         self.process: Process | None = None
         self.node: BookieNode | None = None
         self.serving = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import random
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -149,10 +149,10 @@ class CompactionLoad:
             for _ in range(_ASKED_IN_THE_END if self.options.lookups else 0):
                 await self._until_done(client, partial(self._ask, client, name))
 
-    async def _until_done(self, client: TopicClient, work: partial[object]) -> None:
+    async def _until_done(self, client: TopicClient, work: Callable[[], Awaitable[object]]) -> None:
         while True:
             with contextlib.suppress(*EXPECTED):
-                await work()  # type: ignore[misc]
+                await work()
                 return
             await client.pause(_PAUSE_S)
 
@@ -174,7 +174,12 @@ class CompactionLoad:
         rng, run = client.rng, f"run-{self._runs}"
         async with self._connected() as cluster:
             start = partial(begun, run=run, now_ms=self._now_ms())
-            record = await change_partition(cluster.topics, tuple(name), start, timeout_s=_CHANGE_S)
+            record = await change_partition(
+                cluster.topics,
+                (name.namespace, name.topic, name.partition),
+                start,
+                timeout_s=_CHANGE_S,
+            )
             view = with_compacted(
                 await cluster.view_of(str(name.topic_name), name.partition, record), record
             )
@@ -188,14 +193,22 @@ class CompactionLoad:
             ]
             if not whole and rng.random() < 0.1:
                 await change_partition(
-                    cluster.topics, tuple(name), partial(given_up, run=run), timeout_s=_CHANGE_S
+                    cluster.topics,
+                    (name.namespace, name.topic, name.partition),
+                    partial(given_up, run=run),
+                    timeout_s=_CHANGE_S,
                 )
                 return
             finish = partial(
                 published, run=run, horizon=horizon, ledgers=made, now_ms=self._now_ms()
             )
             try:
-                await change_partition(cluster.topics, tuple(name), finish, timeout_s=_CHANGE_S)
+                await change_partition(
+                    cluster.topics,
+                    (name.namespace, name.topic, name.partition),
+                    finish,
+                    timeout_s=_CHANGE_S,
+                )
             except CompactionLost:
                 self._probe("lost_to_another_run")
                 if whole:
@@ -275,7 +288,7 @@ class CompactionLoad:
             going = retired_before(record, until_ms)
             await change_partition(
                 cluster.topics,
-                tuple(name),
+                (name.namespace, name.topic, name.partition),
                 partial(collected, ledger_ids=going),
                 timeout_s=_CHANGE_S,
             )

@@ -25,7 +25,7 @@ from tests.sim.process import Process
 if TYPE_CHECKING:
     from tests.sim.cluster import SimBookie
 
-KEEPER = {
+KEEPER: dict[str, Any] = {
     "lost_bookie_ms": 400,
     "copies_open_ledger_ms": 200,
     "copies_retry_ms": 150,

@@ -192,7 +192,7 @@ async def _receive(call: _Call, only: PartitionName | None, sub: str) -> Reply:
 
     async def work(partition: Partition, ask: int, s: float, request: str) -> Any:
         return await _receive_here(
-            call,
+            call,  # type: ignore[arg-type]
             partition,
             sub,
             params["consumer"],

@@ -307,7 +307,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             process = context.get(PROCESS) or self.world
             handle = item = SimHandle((self.now, 0, call, context, process))
         else:  # tasks and futures, which do not look at what they get back
-            process = context.get(PROCESS) or self.world
+            process = context.get(PROCESS) or self.world  # type: ignore[arg-type]
             handle, item = None, (context, call)
         process.queue.append(item)
         if not process.listed:

@@ -80,7 +80,8 @@ class OffloadAudit:
         self, name: PartitionName, link: PartitionLedger, was: OffloadRecord | None, what: str
     ) -> None:
         now = link.offload
-        state, next_state = was and was.state, now and now.state
+        state = None if was is None else was.state
+        next_state = None if now is None else now.state
         told = f"{name} ledger {link.ledger_id}: {was} → {now}: {what}"
         if next_state not in _NEXT[state]:
             self._fail(f"X6 {state} → {next_state}: {told}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -154,7 +155,7 @@ class PublishedLoad:
             self._probe("other_rows")
 
     async def _publish(
-        self, client: TopicClient, batch: PublishedBatch, values: dict[PartitionName, list[str]]
+        self, client: TopicClient, batch: PublishedBatch, values: Mapping[PartitionName, list[str]]
     ) -> bool:
         """As the sink's driver does with what its tasks bring."""
         shares = producing.together(self._tasks(client, values))
@@ -171,7 +172,7 @@ class PublishedLoad:
         return await driver.publish(SERVICE, batch.query, batch.number, content, timeout_ms)
 
     def _tasks(
-        self, client: TopicClient, values: dict[PartitionName, list[str]]
+        self, client: TopicClient, values: Mapping[PartitionName, list[str]]
     ) -> list[dict[Target, Rows]]:
         """The rows, dealt out to tasks anew, in any order, with the time of now."""
         assert client.process is not None

@@ -121,8 +121,8 @@ class Topics:
         if recreates:
             config.update(recreate_load.limits(loop.stream("recreate options")))
         for number in range(1, self.options.brokers + 1):
-            name = f"k{number}"
-            self.brokers[name] = SimBroker(cluster, name, config, self.brokers)
+            broker_id = f"k{number}"
+            self.brokers[broker_id] = SimBroker(cluster, broker_id, config, self.brokers)
         self.load = TopicLoad(
             cluster, self.brokers, partitions, self.options, self.audit, compaction.key_of, times
         )

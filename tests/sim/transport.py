@@ -250,7 +250,7 @@ class SimTransport(asyncio.Transport):
         """Hand bytes to the protocol; how many it took."""
         protocol = self._protocol
         if isinstance(protocol, asyncio.BufferedProtocol):
-            buffer = protocol.get_buffer(-1)
+            buffer: Any = protocol.get_buffer(-1)
             taken = len(data)
             if len(buffer) < taken:
                 taken = len(buffer)

@@ -37,7 +37,9 @@ def test_volume_keys_and_sizes(spark: SparkSession, service: str, tmp_path: Path
 
     def run(overwrite: bool) -> Outcome:
         options = ReportOptions(selection_of("told"), tmp_path / "out", 3, overwrite)
-        return run_job("report", lambda run: report(run, options), service=service, say=lambda _: 0)
+        return run_job(
+            "report", lambda run: report(run, options), service=service, say=lambda _: None
+        )
 
     outcome = run(overwrite=False)
     assert (outcome.exit, outcome.summary["messages"]) == (Exit.OK, 60)

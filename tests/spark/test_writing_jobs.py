@@ -171,11 +171,12 @@ def test_a_range_is_replayed_once_and_in_order(
     assert [(row.partition, row.value) for row in rows_of("kept-places")] == [
         (row.partition, row.value) for row in source
     ]
-    for target, options, said in [
+    wrong: list[tuple[str, dict[str, Any], str]] = [
         ("played", {}, "into itself"),
         ("replayed", {"where": "nix > 1"}, "--where nix > 1: .*nix"),
         ("narrow", {"keep_partitions": True}, "has 2 partitions, public/narrow only 1"),
-    ]:
+    ]
+    for target, options, said in wrong:
         with pytest.raises(BadUsage, match=said):
             play(target, **options)
 

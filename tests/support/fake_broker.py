@@ -358,7 +358,7 @@ class FakePartition:
     def stats(self) -> PartitionStats:
         return PartitionStats(
             name=self.name,
-            broker_id=self.cluster.owners[self.name],
+            broker_id=self.cluster.owners[self.name] or "",
             epoch=1,
             earliest_offset=self.earliest_offset,
             next_offset=self.next_offset,
@@ -627,9 +627,9 @@ async def running(brokers: int = 1, **http: Any) -> AsyncIterator[Running]:
     for number in range(brokers):
         broker = FakeBroker(cluster, f"b{number}", BrokerConfig(port=0))
         server = BrokerServer(
-            broker,
+            broker,  # type: ignore[arg-type]
             store=cluster.store,
-            ledgers=None,
+            ledgers=None,  # type: ignore[arg-type]
             clock=lambda: NOW_MS,
             call_key=CALL_KEY,
             http=config,

@@ -58,7 +58,7 @@ def read(path: Path) -> bytearray:
     return bytearray(path.read_bytes())
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes | bytearray) -> None:
     path.write_bytes(data)
 
 

@@ -37,7 +37,9 @@ class Place:
 
 def local_places(count: int) -> list[Place]:
     """On this machine, on ports that are free."""
-    return [Place(f"zk-{n}", "127.0.0.1", *(free_port() for _ in range(3))) for n in range(count)]
+    return [
+        Place(f"zk-{n}", "127.0.0.1", free_port(), free_port(), free_port()) for n in range(count)
+    ]
 
 
 class Ensemble:

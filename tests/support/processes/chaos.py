@@ -225,8 +225,8 @@ async def run_round(
                     await asyncio.sleep(0.1)
                 for task in consuming:
                     task.cancel()
-        for group in (SUBSCRIPTION, Follower.NAME):
-            record.history.add_done("auditor", Call.DRAIN, group=group)
+        for name in (SUBSCRIPTION, Follower.NAME):
+            record.history.add_done("auditor", Call.DRAIN, group=name)
         note_read(record, "auditor", texts(found))
         wrong: list[str] = []
         if record.consumed != set(found):

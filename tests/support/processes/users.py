@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from crc32c import crc32c
@@ -185,7 +185,7 @@ class Consumer:
             (one.partition, one.offset) for one in kept if one.ack_id not in stale
         }
 
-    def _invoked(self, call: Call, values: dict[int, list[int] | None]) -> dict[int, Operation]:
+    def _invoked(self, call: Call, values: Mapping[int, list[int] | None]) -> dict[int, Operation]:
         """The call as operations, by partition."""
         invoke = self._record.history.invoke
         return {

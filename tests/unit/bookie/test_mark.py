@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -27,7 +28,7 @@ FOLDERS = ("/j", "/k")
 BASE = Mark((Position(3, 100), Position(5, 200)), 7, 70, 2, 20, FOLDERS)
 
 
-def at(*journals: tuple[int, int], **more: int) -> Mark:
+def at(*journals: tuple[int, int], **more: Any) -> Mark:
     return replace(BASE, journals=tuple(Position(*one) for one in journals), **more)
 
 

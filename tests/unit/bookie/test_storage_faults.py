@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,7 +172,7 @@ async def test_memory_is_bounded_when_the_disk_is_slow() -> None:
         flowing = asyncio.Event()
         flowing.set()
 
-        def pressure(paused: bool) -> None:
+        def pressure(paused: Any) -> None:
             events.append(paused)
             (flowing.clear if paused else flowing.set)()
 

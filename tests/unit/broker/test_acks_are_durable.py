@@ -116,7 +116,7 @@ class Owner:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.cursors = {"shared": Cursor(), "exclusive": Cursor()}
+        self.cursors: dict[Any, Cursor] = {"shared": Cursor(), "exclusive": Cursor()}
         self.served = Served(self._snapshot, state_ledger_entries_max=self.rng.choice((1, 4, 99)))
         self.served.ledgers = FlakyLedgers(self.rng)
         self.record = self.served.record = FlakyRecord(self.rng)

@@ -96,7 +96,7 @@ def test_senseless_subscriptions_are_refused(settings: dict[str, object]) -> Non
 @pytest.mark.parametrize("setting", ["port", "batch_bytes_max", "tail_cache_bytes_max"])
 def test_senseless_brokers_are_refused(setting: str) -> None:
     with pytest.raises(BrokerConfigError, match=setting):
-        BrokerConfig(**{setting: -1})
+        BrokerConfig(**{setting: -1})  # type: ignore[arg-type]
 
 
 def test_a_brokers_record() -> None:

@@ -49,7 +49,9 @@ def against_a_dict(tries: list[tuple[int, int, int, int]], at: int | None) -> No
     epochs: dict[int, int] = {}
     following: dict[int, int] = {}
     end = 0
-    for producer in () if at is None else (1, 2, 3):
+    for producer in (1, 2, 3):
+        if at is None:
+            break
         known = Remembered(at - 20, at - 1, end)
         table.restore(ProducerState(producer, 0, (known,)))
         stored.update({(producer, 0, at - 20 + i): end + i for i in range(20)})

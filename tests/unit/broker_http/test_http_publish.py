@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ async def topics(one: Running) -> None:
     assert (await one.api.put(FOUR, json={"partitions": 4})).status == 201
 
 
-async def messages(one: Running, path: str = ONE) -> list[dict]:
+async def messages(one: Running, path: str = ONE) -> list[dict[str, Any]]:
     found = await one.api.get(path + "/messages?limit=10000&max_bytes=8000000")
     return found.json()["messages"] if found.status == 200 else []
 

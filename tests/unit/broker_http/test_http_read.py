@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -344,7 +345,7 @@ async def test_unknown_subscription(two: Running) -> None:
         {"ack_timeout": 0}, {"ack_timeout": "2 weeks"}, {"ack_timeout": None}, {"type": 5},
     ],
 )  # fmt: skip
-async def test_subscription_settings_that_are_refused(two: Running, body: dict) -> None:
+async def test_subscription_settings_that_are_refused(two: Running, body: dict[str, Any]) -> None:
     answer = await two.api.put(ONE + "/subscriptions/s", json=body)
     assert answer.status == 422, answer
     assert (await two.api.get(ONE + "/subscriptions")).json() == {"subscriptions": []}

@@ -524,9 +524,9 @@ async def test_port_in_use() -> None:
     cluster = FakeCluster()
     servers = [
         BrokerServer(
-            FakeBroker(cluster, f"b{n}", BrokerConfig(port=port)),
+            FakeBroker(cluster, f"b{n}", BrokerConfig(port=port)),  # type: ignore[arg-type]
             store=cluster.store,
-            ledgers=None,
+            ledgers=None,  # type: ignore[arg-type]
             clock=lambda: 0,
             call_key=CALL_KEY,
         )
@@ -553,13 +553,21 @@ async def test_a_start_that_fails_leaves_the_port_free() -> None:
 
     good, broker.start = broker.start, start
     server = BrokerServer(
-        broker, store=cluster.store, ledgers=None, clock=lambda: 0, call_key=CALL_KEY
+        broker,  # type: ignore[arg-type]
+        store=cluster.store,
+        ledgers=None,  # type: ignore[arg-type]
+        clock=lambda: 0,
+        call_key=CALL_KEY,
     )
     with pytest.raises(MetadataUnavailable, match="zk://nowhere"):
         await server.start()
     broker.start = good
     server = BrokerServer(
-        broker, store=cluster.store, ledgers=None, clock=lambda: 0, call_key=CALL_KEY
+        broker,  # type: ignore[arg-type]
+        store=cluster.store,
+        ledgers=None,  # type: ignore[arg-type]
+        clock=lambda: 0,
+        call_key=CALL_KEY,
     )
     await server.start()
     assert server.url.endswith(f":{port}")

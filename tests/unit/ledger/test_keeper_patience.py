@@ -37,7 +37,8 @@ class World:
         options = KeeperOptions(lost_bookie_s=LOST_S, open_ledger_s=OPEN_S)
         self.client: Any = SimpleNamespace(bookies=SimpleNamespace(), recover=self.recover)
         self.publish()
-        self.keeper = CopyKeeper(self.client, own, options)
+        client: Any = self.client
+        self.keeper = CopyKeeper(client, own, options)
         loop: Any = SimpleNamespace(time=lambda: self.now)
         self.keeper._loop = loop
         self.keeper._bookies_changed()

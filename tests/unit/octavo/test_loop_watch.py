@@ -15,7 +15,9 @@ def block_until(happened: threading.Event) -> None:
     assert happened.wait(30)
 
 
-async def test_a_loop_that_stands_still_ends_the_process(capsys: pytest.CaptureFixture) -> None:
+async def test_a_loop_that_stands_still_ends_the_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ended = threading.Event()
     codes: list[int] = []
 

@@ -39,7 +39,7 @@ def spelt_out(answers: list[AnyAnswer]) -> list[tuple[int, int, int]]:
             out += [(0, answer.ledger_id, at) for at in range(answer.first, answer.last + 1)]
         else:
             assert isinstance(answer, AddRefused)
-            out.append(tuple(answer))
+            out.append((answer[0], answer[1], answer[2]))
     return out
 
 

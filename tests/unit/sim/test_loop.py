@@ -349,7 +349,7 @@ def test_an_error_that_nobody_foresees_counts_although_it_is_swallowed() -> None
 
     async def leaves_it_to_a_thread() -> None:
         with contextlib.suppress(Exception):
-            await asyncio.get_running_loop().run_in_executor(None, {}.__getitem__, "x")
+            await asyncio.get_running_loop().run_in_executor(None, {}.__getitem__, "x")  # type: ignore[arg-type]
 
     async def leaves_it_to_nobody() -> None:
         process.spawn(_mistaken(), "left")

@@ -38,7 +38,7 @@ class World:
         self.server = SimMetadata(self.loop, self.loop.trace)
         self.processes: dict[str, Process] = {}
 
-    def open(self, name: str, **limits: int) -> SimMetadataStore:
+    def open(self, name: str, **limits: Any) -> SimMetadataStore:
         process = self.processes[name] = Process(self.loop, name)
         store = self.server.store(process, session_timeout_ms=TIMEOUT_MS, **limits)
         self.run(name, store.start())

@@ -342,7 +342,7 @@ def test_a_call_runs_in_the_other_process() -> None:
     [("call_lost_p", False, 0), ("reply_lost_p", False, 1), ("duplicate_p", True, 2)],
 )
 def test_a_call_can_be_lost_half_lost_or_doubled(option: str, answered: bool, times: int) -> None:
-    pair = Pair(**{option: 1.0})
+    pair = Pair(**{option: 1.0})  # type: ignore[arg-type]
     ran: list[int] = []
 
     async def work() -> None:

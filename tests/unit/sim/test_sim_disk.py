@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,9 @@ def content(disk: SimDisk, path: str = "/d/x") -> bytes:
     return disk.open(path).pread(1 << 20, 0)
 
 
-def outcomes(make: Callable[[], SimDisk], look: Callable[[SimDisk], object]) -> set[object]:
+def outcomes(make: Callable[[], SimDisk], look: Callable[[SimDisk], Any]) -> set[Any]:
     """What is seen after crashes with many seeds."""
-    found: set[object] = set()
+    found: set[Any] = set()
     for seed in range(200):
         disk = make()
         disk.crash(random.Random(seed))

@@ -230,7 +230,7 @@ def judge(
 ) -> list[str]:
     trace = Trace()
     topics = TopicAudit(None, trace, failures.append)  # type: ignore[arg-type]
-    audit = ChainAudit(topics, ledgers or Ledgers(), trace, failures.append)
+    audit = ChainAudit(topics, ledgers or Ledgers(), trace, failures.append)  # type: ignore[arg-type]
     path = "/octavo/topics/public/t/partitions/0"
     for version, (store, value) in enumerate(changes):
         audit.changed(Change(0.0, version, path, encode_record(value), version, "k", store))
