@@ -24,11 +24,11 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName
 from octavo.metadata.transactions import ABSENT, TransactionRecord, TransactionStore
 from tests.cluster.test_broker_transactions import commit, private
-from tests.support.broker_cluster import (
-    BrokerCluster,
+from tests.support.cluster import (
+    Cluster,
     make_topic,
     owned,
-    running_brokers,
+    running_cluster,
     until,
     values,
 )
@@ -38,9 +38,9 @@ IDS = [f"t{number:02}" for number in range(30)]
 
 
 @pytest.fixture
-async def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BrokerCluster]:
+async def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     monkeypatch.setattr("octavo.broker.bulkload.driver._SWEEP_AFTER_MS", 50)
-    async with running_brokers(tmp_path) as cluster:
+    async with running_cluster(tmp_path) as cluster:
         yield cluster
 
 
@@ -49,7 +49,7 @@ async def none(*_: object) -> int | None:
 
 
 async def test_only_what_has_changed_is_read(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: Counter[str] = Counter()
     read = TransactionStore.read
@@ -94,7 +94,7 @@ async def test_what_changes_while_it_is_read_is_read_again() -> None:
 
 
 async def test_a_slow_partition_holds_up_no_other_transaction(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await brokers.start("A", trim_interval_ms=ROUND_MS)
     slow = await make_topic(running.broker, partitions=2)
@@ -121,7 +121,7 @@ async def test_a_slow_partition_holds_up_no_other_transaction(
 
 
 async def test_another_broker_finishes_what_one_that_died_had_committed(
-    brokers: BrokerCluster,
+    brokers: Cluster,
 ) -> None:
     """It learns of the batch by the watch alone: it knew the transaction, complete, before."""
     first = await brokers.start("A", trim_interval_ms=600_000)

@@ -17,11 +17,11 @@ from octavo.broker.partition.opening import Opened, PartitionOpener
 from octavo.broker.state.log import StateLog
 from octavo.broker.types import PartitionState
 from octavo.metadata.store import MetadataUnavailable
-from tests.support.broker_cluster import batch, make_topic, owned, running_brokers, until
+from tests.support.cluster import batch, make_topic, owned, running_cluster, until
 
 
 async def test_it_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_brokers(tmp_path) as brokers:
+    async with running_cluster(tmp_path) as brokers:
         running = await brokers.start("A")
         partition = await owned(running.broker, await make_topic(running.broker))
         await partition.publish(batch())
