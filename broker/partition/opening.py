@@ -191,7 +191,7 @@ class PartitionOpener:
             min(first.first_timestamp, last.first_timestamp),
             max(first.max_timestamp, last.max_timestamp),
             # Of the batches between nothing is known, and reading them all would take too long
-            # now: whoever needs to know reads them (log/measuring.py).
+            # now: whoever needs to know reads them (`LedgerTimes`).
             0 if recovered.last_entry == 0 else -1,
         )
 
