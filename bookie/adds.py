@@ -45,7 +45,7 @@ _PAYLOAD_AT = _FRAME_BYTES_MIN + LENGTH.size
 _ADD_FRONT = struct.Struct(f"{ADD_IDS.format}q")
 """Length, header, key, ledger id, entry id and LAC."""
 _PREFIX_BYTES = ADD_PREFIX_BYTES + 8
-"""Length, header, key and ledger id: what all frames of a run have in common but the length."""
+"""Length, header, key and ledger id: what all frames of a batch have in common but the length."""
 
 
 FALSE_LAC = "its LAC is not below its own id, as it was when the entry was written"
@@ -84,15 +84,15 @@ class Refused(NamedTuple):
 class Adds(NamedTuple):
     """What `split_adds` found."""
 
-    runs: list[tuple[int, AddBatch]]
-    """(flags, run) in the order of arrival."""
+    batches: list[tuple[int, AddBatch]]
+    """(flags, batch) in the order of arrival."""
     refused: list[Refused]
     end: int
     """Where the first byte stands that was not taken."""
 
 
-class _OpenRun:
-    """A run that the next frame may still lengthen."""
+class _OpenBatch:
+    """A batch that the next frame may still lengthen."""
 
     __slots__ = ("first", "head", "key", "ledger_id", "next_entry", "offsets", "start")
 
@@ -106,7 +106,7 @@ class _OpenRun:
         self.offsets: range | list[int] = range(0)
 
     def takes(self, head: int, key: bytes, ledger_id: int, entry_id: int) -> bool:
-        """Whether this entry is the next one of the run."""
+        """Whether this entry is the next one of the batch."""
         return (
             entry_id == self.next_entry
             and self.first >= 0
@@ -136,7 +136,7 @@ def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
     """
     adds: list[tuple[int, AddBatch]] = []
     refused: list[Refused] = []
-    run: _OpenRun | None = None
+    batch: _OpenBatch | None = None
     position = start
     end = len(data)
     while end - position >= _FRAME_BYTES_MIN:
@@ -148,21 +148,21 @@ def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
         if position + size > end:
             break
         if lac >= entry_id >= 0 and not head & _RECOVERY_ADD:
-            if run is not None:
-                _finish(run, data, position, adds, refused)
-                run = None
+            if batch is not None:
+                _finish(batch, data, position, adds, refused)
+                batch = None
             refused.append(Refused(ledger_id, entry_id, FALSE_LAC))
             position += size
             continue
         count = _count_alike(data, position, size, entry_id) if entry_id >= 0 else 1
-        if run is None or not run.takes(head, key, ledger_id, entry_id):
-            if run is not None:
-                _finish(run, data, position, adds, refused)
-            run = _OpenRun(position, head, key, ledger_id, entry_id)
-        run.extend(position, size, count)
+        if batch is None or not batch.takes(head, key, ledger_id, entry_id):
+            if batch is not None:
+                _finish(batch, data, position, adds, refused)
+            batch = _OpenBatch(position, head, key, ledger_id, entry_id)
+        batch.extend(position, size, count)
         position += size * count
-    if run is not None:
-        _finish(run, data, position, adds, refused)
+    if batch is not None:
+        _finish(batch, data, position, adds, refused)
     return Adds(adds, refused, position)
 
 
@@ -198,28 +198,30 @@ def _layout(size: int) -> struct.Struct:
 
 
 def _finish(
-    run: _OpenRun,
+    batch: _OpenBatch,
     data: memoryview,
     end: int,
     adds: list[tuple[int, AddBatch]],
     refused: list[Refused],
 ) -> None:
-    """Check a run and add it, without its damaged entries, to what was found."""
-    flags = run.head & _FLAGS_MASK
-    count = len(run.offsets)
-    if run.ledger_id < 0 or run.first < 0:
+    """Check a batch and add it, without its damaged entries, to what was found."""
+    flags = batch.head & _FLAGS_MASK
+    count = len(batch.offsets)
+    if batch.ledger_id < 0 or batch.first < 0:
         reason = "ledger and entry ids are not negative"
-        refused.extend(Refused(run.ledger_id, run.first + i, reason) for i in range(count))
+        refused.extend(Refused(batch.ledger_id, batch.first + i, reason) for i in range(count))
         return
-    frames = bytes(data[run.start : end])
-    damaged = _damaged(frames, run.offsets) if flags & _CRC32C else []
+    frames = bytes(data[batch.start : end])
+    damaged = _damaged(frames, batch.offsets) if flags & _CRC32C else []
     recovery = bool(flags & _RECOVERY_ADD)
-    whole = AddBatch(run.ledger_id, run.first, count, run.key, recovery, frames, run.offsets)
+    whole = AddBatch(
+        batch.ledger_id, batch.first, count, batch.key, recovery, frames, batch.offsets
+    )
     if not damaged:
         adds.append((flags, whole))
         return
     reason = "the entry does not match its CRC32C digest"
-    refused.extend(Refused(run.ledger_id, run.first + i, reason) for i in damaged)
+    refused.extend(Refused(batch.ledger_id, batch.first + i, reason) for i in damaged)
     edges = [-1, *damaged, count]
     for before, after in itertools.pairwise(edges):
         if after - before > 1:
@@ -246,16 +248,16 @@ def _damaged(frames: bytes, offsets: Sequence[int]) -> list[int]:
     return damaged
 
 
-def _part(run: AddBatch, start: int, stop: int) -> AddBatch:
-    """Entries `start … stop − 1` (counted within the run) as a run of their own."""
-    begin = run.offsets[start]
-    end = run.offsets[stop] if stop < run.count else len(run.frames)
+def _part(batch: AddBatch, start: int, stop: int) -> AddBatch:
+    """Entries `start … stop − 1` (counted within the batch) as a batch of their own."""
+    begin = batch.offsets[start]
+    end = batch.offsets[stop] if stop < batch.count else len(batch.frames)
     return AddBatch(
-        run.ledger_id,
-        run.first_entry + start,
+        batch.ledger_id,
+        batch.first_entry + start,
         stop - start,
-        run.key,
-        run.recovery,
-        run.frames[begin:end],
-        [offset - begin for offset in run.offsets[start:stop]],
+        batch.key,
+        batch.recovery,
+        batch.frames[begin:end],
+        [offset - begin for offset in batch.offsets[start:stop]],
     )

@@ -183,7 +183,7 @@ class Storage:
         self.control.journal_to(self._journals)
         self.repeats = Repeats(
             self.reads,
-            lambda run: self.control.admission(run, read_only=self.disk_full),
+            lambda batch: self.control.admission(batch, read_only=self.disk_full),
             self._journals,
             self._commit,
             self._update_pressure,
@@ -270,36 +270,36 @@ class Storage:
 
     # Adding
 
-    def add(self, runs: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
-        """Admit `runs` in order; `done` gets each with its code when the group is durable.
+    def add(self, batches: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
+        """Admit `batches` in order; `done` gets each with its code when the group is durable.
 
-        A run is taken or refused whole. `done` gets some of them at a time: those of a journal; at
-        once what is refused; alone what may be here (write/repeats.py). Lanes take turns at a
+        A batch is taken or refused whole. `done` gets some of them at a time: those of a journal;
+        at once what is refused; alone what may be here (write/repeats.py). Lanes take turns at a
         journal.
         """
         if (only := self._journals.only) is not None:
-            self._add_to(only, runs, done, lane)
+            self._add_to(only, batches, done, lane)
             return
-        for journal, part in self._journals.split(runs):
+        for journal, part in self._journals.split(batches):
             self._add_to(journal, part, done, lane)
 
     def _add_to(
-        self, journal: Journal, runs: Sequence[AddBatch], done: Done, lane: Hashable
+        self, journal: Journal, batches: Sequence[AddBatch], done: Done, lane: Hashable
     ) -> None:
         results: Results = []
         admit, read_only = self.control.admit, self.disk_full
-        for run in runs:
-            code = admit(run, read_only=read_only)
+        for batch in batches:
+            code = admit(batch, read_only=read_only)
             if code is None:
-                self.repeats.take(run, done, lane)
+                self.repeats.take(batch, done, lane)
             else:
-                results.append((run, code))
+                results.append((batch, code))
         if results:
             self._commit(journal, results, done, lane)
 
     def _commit(self, journal: Journal, results: Results, done: Done, lane: Hashable) -> None:
         """Make durable what is admitted; `done` gets all of `results` then, or at once."""
-        buffers = [run.frames for run, code in results if code is _OK]
+        buffers = [batch.frames for batch, code in results if code is _OK]
         if buffers:
             added = partial(self._added, journal, results, done)
             journal.append(buffers, sum(map(len, buffers)), added, lane)
@@ -310,13 +310,13 @@ class Storage:
     def _added(
         self, journal: Journal, results: Results, done: Done, error: BaseException | None
     ) -> None:
-        """The group that holds these runs is durable, or is not."""
+        """The group that holds these batches is durable, or is not."""
         flushing = self._flushing
         assert flushing is not None
         if error is None:
-            for run, code in results:
-                if code is _OK and self.control.stored(run):
-                    self._cache.active.put(run)
+            for batch, code in results:
+                if code is _OK and self.control.stored(batch):
+                    self._cache.active.put(batch)
             if journal.short_of_space:
                 flushing.note_full("the journal cannot reserve room ahead")
             if self._cache.is_full:
@@ -325,7 +325,7 @@ class Storage:
             if isinstance(error, DiskFull):
                 flushing.note_full(str(error))
             failed = Code.READ_ONLY if isinstance(error, DiskFull) else Code.IO
-            results = [(run, failed if code is _OK else code) for run, code in results]
+            results = [(batch, failed if code is _OK else code) for batch, code in results]
         if self.pressure.level or self._cache.is_full:
             self._update_pressure()
         done(results)

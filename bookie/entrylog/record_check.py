@@ -38,7 +38,7 @@ def frame_faults(record: Record, frames: bytes) -> list[Fault]:
         found = split_adds(memoryview(frames), 0, record.frames_bytes)
     except OctavoError:
         return [_whole(DamageKind.WRONG_RECORD, record)]
-    spans = [(run.ledger_id, run.first_entry, run.last_entry) for _, run in found.runs]
+    spans = [(run.ledger_id, run.first_entry, run.last_entry) for _, run in found.batches]
     refused = [(bad.ledger_id, bad.entry_id, bad.entry_id) for bad in found.refused]
     expected = record.first_entry
     in_order = found.end == len(frames) and spans == sorted(spans)

@@ -504,11 +504,11 @@ class Journals:
         self.of(ledger_id).append([], 0, reported)
         return future
 
-    def split(self, runs: Sequence[AddBatch]) -> Iterator[tuple[Journal, Sequence[AddBatch]]]:
-        """Each journal with those of `runs` that go there, in order."""
+    def split(self, batches: Sequence[AddBatch]) -> Iterator[tuple[Journal, Sequence[AddBatch]]]:
+        """Each journal with those of `batches` that go there, in order."""
         parts: dict[int, list[AddBatch]] = {}
-        for run in runs:
-            parts.setdefault(journal_of(run.ledger_id, len(self._all)), []).append(run)
+        for batch in batches:
+            parts.setdefault(journal_of(batch.ledger_id, len(self._all)), []).append(batch)
         for index, part in parts.items():
             yield self._all[index], part
 

@@ -51,7 +51,7 @@ _FIRST_FILE = 1
 _ADD = ADD_HEADER >> 16
 _RECOVERY = int(Flag.RECOVERY_ADD)
 _SAME_BYTES = ADD_IDS.size - 8
-"""What of an add's frame is the same in all of a run: all that stands before the entry id."""
+"""What of an add's frame is the same in all of a batch: all that stands before the entry id."""
 
 
 class JournalEnd(NamedTuple):
@@ -307,14 +307,14 @@ def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
     """The record at `start`, and where it ends. Raises `JournalDamaged`, `struct.error`."""
     length, head = PREFIX.unpack_from(body, start)
     if head >> 16 == _ADD:
-        return _next_run(body, start)
+        return _next_batch(body, start)
     if head >> 24 == META_VERSION:
         return decode_meta(body, start), start + LENGTH.size + length
     raise JournalDamaged(f"unknown record {head:#010x} in a block whose checksum is good")
 
 
-def _next_run(body: bytes, start: int) -> tuple[AddBatch, int]:
-    """The longest run of adds that belong together from `start`, and where it ends."""
+def _next_batch(body: bytes, start: int) -> tuple[AddBatch, int]:
+    """The longest batch of adds that belong together from `start`, and where it ends."""
     length, head, key, ledger_id, first = ADD_IDS.unpack_from(body, start)
     same_length, end = True, len(body)
     count = _alike(body, start, 4 + length)

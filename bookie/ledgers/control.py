@@ -71,47 +71,47 @@ class LedgerControl:
 
     # Adds
 
-    def admit(self, run: AddBatch, *, read_only: bool) -> Code | None:
-        """Whether a run may be journaled; knows the ledger from then on if so.
+    def admit(self, batch: AddBatch, *, read_only: bool) -> Code | None:
+        """Whether a batch may be journaled; knows the ledger from then on if so.
 
         None: yes, but for those of its entries that are here already (write/repeats.py).
         """
-        code = self.admission(run, read_only=read_only)
+        code = self.admission(batch, read_only=read_only)
         if code is not _OK:
             return code
-        first = run.first_entry
-        last = first + run.count - 1
-        state = self._states.get(run.ledger_id)
+        first = batch.first_entry
+        last = first + batch.count - 1
+        state = self._states.get(batch.ledger_id)
         if state is None:
-            if not self.newcomers.may_begin(run.ledger_id):
+            if not self.newcomers.may_begin(batch.ledger_id):
                 return Code.TOO_MANY_REQUESTS
-            state = self._states.create(run.ledger_id, run.key)
+            state = self._states.create(batch.ledger_id, batch.key)
         reached = state.reached
         if last > reached:
             state.reached = last
         return _OK if first > reached else None
 
-    def admission(self, run: AddBatch, *, read_only: bool) -> Code:
-        """Whether a run may be journaled, be it a repetition or not."""
-        state = self._states.get(run.ledger_id)
+    def admission(self, batch: AddBatch, *, read_only: bool) -> Code:
+        """Whether a batch may be journaled, be it a repetition or not."""
+        state = self._states.get(batch.ledger_id)
         limbo = self.limbo
-        unsure = run.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
-            run.ledger_id, known=state is not None
+        unsure = batch.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
+            batch.ledger_id, known=state is not None
         )
-        return ledger_rules.admission(state, run, read_only=read_only, unsure=unsure)
+        return ledger_rules.admission(state, batch, read_only=read_only, unsure=unsure)
 
-    def stored(self, run: AddBatch) -> bool:
-        """A run is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
-        ledger_id = run.ledger_id
+    def stored(self, batch: AddBatch) -> bool:
+        """A batch is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
+        ledger_id = batch.ledger_id
         state = self._states.get(ledger_id)
         if state is None or state.deleted:
             return False
-        last = run.first_entry + run.count - 1
+        last = batch.first_entry + batch.count - 1
         if last > state.last_entry:
             state.last_entry = last
             if last > state.reached:
                 state.reached = last
-        lac = _LAC.unpack_from(run.frames, run.offsets[-1] + _LAC_AT)[0]
+        lac = _LAC.unpack_from(batch.frames, batch.offsets[-1] + _LAC_AT)[0]
         if lac > state.lac and (lac := min(lac, last - 1)) > state.lac:  # see `Entry.known_lac`
             state.lac = lac
             self._watches.moved(ledger_id, state.last_add_confirmed)
@@ -119,7 +119,7 @@ class LedgerControl:
         return True
 
     def replay(self, record: AddBatch | Meta) -> bool:
-        """Repeat a journaled record; twice does no harm. True when it is a run to store."""
+        """Repeat a journaled record; twice does no harm. True when it is a batch to store."""
         state = self._states.get(record.ledger_id)
         if state is None:
             state = self._states.create(record.ledger_id, record.key)

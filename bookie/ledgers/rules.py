@@ -20,25 +20,25 @@ _HMAC_BYTES = 20
 
 
 def admission(
-    state: LedgerState | None, run: AddBatch, *, read_only: bool, unsure: bool = False
+    state: LedgerState | None, batch: AddBatch, *, read_only: bool, unsure: bool = False
 ) -> Code:
-    """Whether a run of adds may be journaled; `state` is None for a ledger never heard of.
+    """Whether a batch of adds may be journaled; `state` is None for a ledger never heard of.
 
     `unsure` says that this bookie may have lost something of the ledger (limbo.py): its fence, for
     one, so that only recovery may add to it.
     """
-    if run.ledger_id < 0 or run.first_entry < 0:
+    if batch.ledger_id < 0 or batch.first_entry < 0:
         return Code.BAD_REQUEST
     if state is not None:
-        if state.key != run.key:
+        if state.key != batch.key:
             return Code.UNAUTHORIZED
         if state.deleted:
-            return Code.NO_LEDGER if run.recovery else Code.FENCED
-        if state.fenced and not run.recovery:
+            return Code.NO_LEDGER if batch.recovery else Code.FENCED
+        if state.fenced and not batch.recovery:
             return Code.FENCED
-    if unsure and not run.recovery:
+    if unsure and not batch.recovery:
         return Code.UNKNOWN_STATE
-    if read_only and not run.recovery:
+    if read_only and not batch.recovery:
         return Code.READ_ONLY
     return Code.OK
 

@@ -41,9 +41,9 @@ class _Sought:
         base, offsets = (
             (source.first, source.offsets)
             if isinstance(source, CachedExtent)
-            else (source.run.first_entry, source.run.offsets)
+            else (source.batch.first_entry, source.batch.offsets)
         )
-        frames = source.frames if isinstance(source, CachedExtent) else source.run.frames
+        frames = source.frames if isinstance(source, CachedExtent) else source.batch.frames
         if isinstance(offsets, range):
             return self._take_alike(frames, offsets, base, last)
         for entry_id in range(self.next_entry, last + 1):

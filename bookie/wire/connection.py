@@ -9,8 +9,8 @@ behind, is not read for a while (back_pressure.py); what memory all clients toge
 the sum of the bounds in `BookieConfig`. One that breaks the protocol is closed, with a log line
 that says how.
 
-The answers to adds are gathered while a group commit reports, and encoded once. Runs that asked for
-it (`Flag.RANGE_ACK`) are acknowledged by one extension frame per unbroken range; the others get
+The answers to adds are gathered while a group commit reports, and encoded once. Batches that asked
+for it (`Flag.RANGE_ACK`) are acknowledged by one extension frame per unbroken range; the others get
 BookKeeper's 28 bytes per entry, filled column by column instead of packed one by one (60 ns instead
 of 200 per entry).
 """
@@ -272,8 +272,8 @@ class Connection(asyncio.BufferedProtocol):
                 adds = split_adds(data, position, frame_bytes_max)
                 if adds.refused:
                     self._refuse(adds.refused)
-                if adds.runs:
-                    self._add(adds.runs)
+                if adds.batches:
+                    self._add(adds.batches)
                 if adds.end > position:
                     position = adds.end
                     continue
@@ -320,68 +320,70 @@ class Connection(asyncio.BufferedProtocol):
 
     # Adds
 
-    def _add(self, runs: list[tuple[int, AddBatch]]) -> None:
-        self._add_bytes += sum([len(run.frames) for _, run in runs])
+    def _add(self, batches: list[tuple[int, AddBatch]]) -> None:
+        self._add_bytes += sum([len(batch.frames) for _, batch in batches])
         storage = self._storage
         if self._server.read_only:
-            runs = list(self._without_read_only(runs))
+            batches = list(self._without_read_only(batches))
         self._has_added = True
         if storage.pressure.level is Pressure.FULL:
-            runs = list(self._without_excess(runs))
-        for ranges, group in groupby(runs, key=_wants_ranges):
+            batches = list(self._without_excess(batches))
+        for ranges, group in groupby(batches, key=_wants_ranges):
             done = self._added_ranges if ranges else self._added
-            storage.add([run for _, run in group], done, self._lane)
+            storage.add([batch for _, batch in group], done, self._lane)
         if self._add_bytes > self._config.connection_add_bytes_max:
             self.flow.pause(Pause.ADDS)
 
-    def _without_excess(self, runs: list[tuple[int, AddBatch]]) -> Iterator[tuple[int, AddBatch]]:
+    def _without_excess(
+        self, batches: list[tuple[int, AddBatch]]
+    ) -> Iterator[tuple[int, AddBatch]]:
         """Answer what there is no room for; recovery's adds pass as long as anything does."""
-        for flags, run in runs:
+        for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
-                yield flags, run
+                yield flags, batch
             else:
-                self._metrics.throttled.labels("adds").inc(run.count)
-                self._added([(run, Code.TOO_MANY_REQUESTS)])
+                self._metrics.throttled.labels("adds").inc(batch.count)
+                self._added([(batch, Code.TOO_MANY_REQUESTS)])
 
     def _without_read_only(
-        self, runs: list[tuple[int, AddBatch]]
+        self, batches: list[tuple[int, AddBatch]]
     ) -> Iterator[tuple[int, AddBatch]]:
         """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
-        for flags, run in runs:
+        for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
-                yield flags, run
+                yield flags, batch
             else:
-                self._added([(run, Code.READ_ONLY)])
+                self._added([(batch, Code.READ_ONLY)])
 
     def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """Runs are durable, or refused; their sender understands `Op.ADDED`."""
+        """Batches are durable, or refused; their sender understands `Op.ADDED`."""
         refused: list[tuple[AddBatch, Code]] = []
         acked = size = 0
-        for run, code in results:
+        for batch, code in results:
             if code is Code.OK:
-                size += len(run.frames)
-                acked += run.count
-                self._answers.acked_range(run.ledger_id, run.first_entry, run.last_entry)
+                size += len(batch.frames)
+                acked += batch.count
+                self._answers.acked_range(batch.ledger_id, batch.first_entry, batch.last_entry)
             else:
-                refused.append((run, code))
+                refused.append((batch, code))
         self._acked(acked, size)
         if refused:
             self._added(refused, extended=True)
 
     def _added(self, results: Sequence[tuple[AddBatch, Code]], *, extended: bool = False) -> None:
-        """Runs are durable, or refused: one v2 answer for each entry.
+        """Batches are durable, or refused: one v2 answer for each entry.
 
         `extended` says that the peer is one of ours: others know no UNKNOWN_STATE.
         """
         acked = size = 0
-        for run, answer in results:
+        for batch, answer in results:
             code = answer if extended else v2_code(answer)
-            size += len(run.frames)
-            self._answers.append(add_answers(code, run.ledger_id, run.first_entry, run.count))
+            size += len(batch.frames)
+            self._answers.append(add_answers(code, batch.ledger_id, batch.first_entry, batch.count))
             if code is Code.OK:
-                acked += run.count
+                acked += batch.count
             else:
-                self._metrics.adds_refused.labels(code.name).inc(run.count)
+                self._metrics.adds_refused.labels(code.name).inc(batch.count)
         self._acked(acked, size)
 
     def _acked(self, entries: int, size: int) -> None:

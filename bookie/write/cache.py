@@ -20,7 +20,7 @@ from octavo.protocol.frames import ADD_PREFIX_BYTES
 
 _NEVER = 2**63
 _RUN_OVERHEAD_BYTES = 320
-"""What one run costs beside its frames: run, piece, list slots."""
+"""What one batch costs beside its frames: batch, piece, list slots."""
 _OFFSET_BYTES = {range: 0, array: 4, list: 36}
 """What one offset costs, by how they are kept."""
 _SMALL_BYTES = 1024
@@ -28,41 +28,41 @@ _JOIN_RUNS = 64
 
 
 class Piece(NamedTuple):
-    """Entries `first … last` of `run`, which may hold more."""
+    """Entries `first … last` of `batch`, which may hold more."""
 
     first: int
     last: int
-    run: AddBatch
+    batch: AddBatch
 
     def entry(self, entry_id: int) -> bytes:
         """The bytes of one entry."""
-        run = self.run
-        index = entry_id - run.first_entry
-        offsets = run.offsets
-        end = offsets[index + 1] if index + 1 < run.count else len(run.frames)
-        return run.frames[offsets[index] + ADD_PREFIX_BYTES : end]
+        batch = self.batch
+        index = entry_id - batch.first_entry
+        offsets = batch.offsets
+        end = offsets[index + 1] if index + 1 < batch.count else len(batch.frames)
+        return batch.frames[offsets[index] + ADD_PREFIX_BYTES : end]
 
     def frames(self) -> bytes:
         """The add frames of `first … last`."""
-        run = self.run
-        if self.first == run.first_entry and self.last == run.last_entry:
-            return run.frames
-        index = self.last + 1 - run.first_entry
-        end = run.offsets[index] if index < run.count else len(run.frames)
-        return run.frames[run.offsets[self.first - run.first_entry] : end]
+        batch = self.batch
+        if self.first == batch.first_entry and self.last == batch.last_entry:
+            return batch.frames
+        index = self.last + 1 - batch.first_entry
+        end = batch.offsets[index] if index < batch.count else len(batch.frames)
+        return batch.frames[batch.offsets[self.first - batch.first_entry] : end]
 
 
-def _cost(run: AddBatch) -> int:
-    """The memory that a run takes."""
-    listed = _OFFSET_BYTES.get(type(run.offsets), 36) * run.count
-    return len(run.frames) + _RUN_OVERHEAD_BYTES + listed
+def _cost(batch: AddBatch) -> int:
+    """The memory that a batch takes."""
+    listed = _OFFSET_BYTES.get(type(batch.offsets), 36) * batch.count
+    return len(batch.frames) + _RUN_OVERHEAD_BYTES + listed
 
 
 class IntervalMap:
     """The pieces of one ledger: ascending, never overlapping.
 
-    Small runs that follow one another are joined in dozens, so that a stream of single adds costs
-    neither memory nor the garbage collector an object an entry.
+    Small batches that follow one another are joined in dozens, so that a stream of single adds
+    costs neither memory nor the garbage collector an object an entry.
     """
 
     __slots__ = ("_firsts", "_small", "pieces")
@@ -70,49 +70,49 @@ class IntervalMap:
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._small = 0
-        """How many of the last pieces are whole small runs without a gap between them."""
+        """How many of the last pieces are whole small batches without a gap between them."""
         self.pieces: list[Piece] = []
 
-    def put(self, run: AddBatch) -> int:
-        """Insert `run`; it wins over what it overlaps. Returns the bytes that this costs."""
-        first, last = run.first_entry, run.first_entry + run.count - 1
+    def put(self, batch: AddBatch) -> int:
+        """Insert `batch`; it wins over what it overlaps. Returns the bytes that this costs."""
+        first, last = batch.first_entry, batch.first_entry + batch.count - 1
         pieces = self.pieces
         if pieces and first <= pieces[-1].last:
-            self._overlay(first, last, run)
-            return _cost(run)
+            self._overlay(first, last, batch)
+            return _cost(batch)
         follows = bool(pieces) and first == pieces[-1].last + 1
         self._firsts.append(first)
-        pieces.append(Piece(first, last, run))
-        if len(run.frames) > _SMALL_BYTES:
+        pieces.append(Piece(first, last, batch))
+        if len(batch.frames) > _SMALL_BYTES:
             self._small = 0
-            return _cost(run)
+            return _cost(batch)
         self._small = self._small + 1 if follows else 1
-        return _cost(run) + (self._join() if self._small == _JOIN_RUNS else 0)
+        return _cost(batch) + (self._join() if self._small == _JOIN_RUNS else 0)
 
     def _join(self) -> int:
-        """Make one run of the last small ones; returns what it costs more (less, that is)."""
-        runs = [piece.run for piece in self.pieces[-_JOIN_RUNS:]]
+        """Make one batch of the last small ones; returns what it costs more (less, that is)."""
+        batches = [piece.batch for piece in self.pieces[-_JOIN_RUNS:]]
         offsets = array("I")
         base = 0
-        for run in runs:
-            offsets.extend([base + offset for offset in run.offsets])
-            base += len(run.frames)
+        for batch in batches:
+            offsets.extend([base + offset for offset in batch.offsets])
+            base += len(batch.frames)
         joined = AddBatch(
-            runs[0].ledger_id,
-            runs[0].first_entry,
+            batches[0].ledger_id,
+            batches[0].first_entry,
             len(offsets),
-            runs[0].key,
-            runs[0].recovery,
-            b"".join([run.frames for run in runs]),
+            batches[0].key,
+            batches[0].recovery,
+            b"".join([batch.frames for batch in batches]),
             offsets,
         )
         self.pieces[-_JOIN_RUNS:] = [Piece(joined.first_entry, joined.last_entry, joined)]
         del self._firsts[1 - _JOIN_RUNS :]
         self._small = 0
-        return _cost(joined) - sum(map(_cost, runs))
+        return _cost(joined) - sum(map(_cost, batches))
 
-    def _overlay(self, first: int, last: int, run: AddBatch) -> None:
-        """Insert a run that does not come last."""
+    def _overlay(self, first: int, last: int, batch: AddBatch) -> None:
+        """Insert a batch that does not come last."""
         self._small = 0
         pieces = self.pieces
         start = bisect_right(self._firsts, first)
@@ -124,11 +124,11 @@ class IntervalMap:
         while end < len(pieces) and pieces[end].first <= last:
             old = pieces[end]
             if old.first < first:
-                new.append(Piece(old.first, first - 1, old.run))
+                new.append(Piece(old.first, first - 1, old.batch))
             if old.last > last:
-                after.append(Piece(last + 1, old.last, old.run))
+                after.append(Piece(last + 1, old.last, old.batch))
             end += 1
-        new.append(Piece(first, last, run))
+        new.append(Piece(first, last, batch))
         new += after
         pieces[start:end] = new
         self._firsts[start:end] = [piece.first for piece in new]
@@ -155,12 +155,12 @@ class Memtable:
         self.ledgers: dict[int, IntervalMap] = {}
         self.bytes = 0
 
-    def put(self, run: AddBatch) -> None:
-        """Insert a run."""
-        found = self.ledgers.get(run.ledger_id)
+    def put(self, batch: AddBatch) -> None:
+        """Insert a batch."""
+        found = self.ledgers.get(batch.ledger_id)
         if found is None:
-            found = self.ledgers[run.ledger_id] = IntervalMap()
-        self.bytes += found.put(run)
+            found = self.ledgers[batch.ledger_id] = IntervalMap()
+        self.bytes += found.put(batch)
 
     def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
         """Every (ledger id, piece), by ledger and entry."""
@@ -235,7 +235,7 @@ def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
     """All of `memtable` by ledger and entry, in extents of at most `extent_bytes_max` bytes.
 
     Neighbours are joined and long pieces are cut; only an entry that is longer by itself makes a
-    longer run.
+    longer extent.
     """
     ledger_id, first, count, length = -1, 0, 0, 0
     frames: list[bytes] = []
@@ -257,19 +257,19 @@ def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
 
 def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:
     """`piece` in parts of at most `bytes_max` bytes, at least one entry each."""
-    run = piece.run
-    if len(run.frames) <= bytes_max:
+    batch = piece.batch
+    if len(batch.frames) <= bytes_max:
         yield piece
         return
-    offsets = run.offsets
+    offsets = batch.offsets
     first = piece.first
     while first <= piece.last:
-        index = first - run.first_entry
+        index = first - batch.first_entry
         start = offsets[index]
         end_index = bisect_right(offsets, start + bytes_max, lo=index + 1)
-        if end_index == run.count and len(run.frames) - start <= bytes_max:
+        if end_index == batch.count and len(batch.frames) - start <= bytes_max:
             last = piece.last
         else:  # the frame that begins at the last offset within reach ends outside
-            last = min(piece.last, max(first, run.first_entry + end_index - 2))
-        yield Piece(first, last, run)
+            last = min(piece.last, max(first, batch.first_entry + end_index - 2))
+        yield Piece(first, last, batch)
         first = last + 1

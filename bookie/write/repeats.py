@@ -1,13 +1,13 @@
 """Adds of entries that a bookie may have already: it keeps what it has.
 
 The same entry once more is a success that costs nothing; another one under its id is refused, and
-all of the run that brings it: nobody who keeps to the protocol writes two. What cannot be read
+all of the batch that brings it: nobody who keeps to the protocol writes two. What cannot be read
 back, or does not match its own digest, is no obstacle: the add mends it (`ledger_rules.likeness`).
 
 That success, too, is told in the order of the journal, and no more once it has stopped: nobody
 is told of anything after a sync that failed.
 
-Only runs that begin at or below the highest entry that their ledger ever had come here
+Only batches that begin at or below the highest entry that their ledger ever had come here
 (`LedgerControl.admit`), so writing new entries costs one comparison. Those of one ledger are looked
 at one after another, each when all that was admitted before it is durable; whoever comes meanwhile
 comes here too, for the ledger has reached what waits here. A fence may come in between, so each is
@@ -58,7 +58,7 @@ class Held(Protocol):
 
 
 class _Repeat(NamedTuple):
-    run: AddBatch
+    batch: AddBatch
     done: Done
     lane: Hashable
 
@@ -87,24 +87,24 @@ class Repeats:
         self.bytes = 0
         """What waits here."""
         self.count = 0
-        """The same, in runs."""
+        """The same, in batches."""
 
-    def take(self, run: AddBatch, done: Done, lane: Hashable) -> None:
-        """Take `run`, or refuse it; `done` gets it with its code."""
+    def take(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
+        """Take `batch`, or refuse it; `done` gets it with its code."""
         self.count += 1
-        self.bytes += len(run.frames)
+        self.bytes += len(batch.frames)
         self._changed()
-        line = self._lines.get(run.ledger_id)
+        line = self._lines.get(batch.ledger_id)
         if line is not None:
-            line.append(_Repeat(run, done, lane))
+            line.append(_Repeat(batch, done, lane))
             return
-        line = self._lines[run.ledger_id] = deque([_Repeat(run, done, lane)])
-        task = self._loop.create_task(self._work_off(run.ledger_id, line))
+        line = self._lines[batch.ledger_id] = deque([_Repeat(batch, done, lane)])
+        task = self._loop.create_task(self._work_off(batch.ledger_id, line))
         self._tasks[task] = None
         task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
-    async def replace(self, run: AddBatch) -> None:
-        """Add `run` over whatever is here under its ids; durable on return.
+    async def replace(self, batch: AddBatch) -> None:
+        """Add `batch` over whatever is here under its ids; durable on return.
 
         For who has compared all copies (ledger/rereplication/comparing.py): no frame asks for it,
         so that nobody from outside overwrites anything. What was here stays on the disk until then.
@@ -116,11 +116,11 @@ class Repeats:
             if not ended.done():
                 ended.set_result(results[0][1])
 
-        await self._journals.settled(run.ledger_id)
-        admitted = run, self._admission(run)
-        self._commit(self._journals.of(run.ledger_id), [admitted], done, 0)
+        await self._journals.settled(batch.ledger_id)
+        admitted = batch, self._admission(batch)
+        self._commit(self._journals.of(batch.ledger_id), [admitted], done, 0)
         if (code := await ended) is not Code.OK:
-            raise error_for(code, f"another copy of ledger {run.ledger_id} {run.first_entry}")
+            raise error_for(code, f"another copy of ledger {batch.ledger_id} {batch.first_entry}")
 
     async def close(self) -> None:
         """Look no further. Nobody waits for an answer any more."""
@@ -136,40 +136,40 @@ class Repeats:
                 try:
                     await self._look(*repeat)
                 except Exception as error:
-                    first = repeat.run.first_entry
+                    first = repeat.batch.first_entry
                     if isinstance(error, BadRequest):
                         log.warning("add_refused", ledger=ledger_id, entry=first, reason=str(error))
-                    repeat.done([(repeat.run, code_of(error, "add", ledger_id, first))])
+                    repeat.done([(repeat.batch, code_of(error, "add", ledger_id, first))])
                 finally:
                     self.count -= 1
-                    self.bytes -= len(repeat.run.frames)
+                    self.bytes -= len(repeat.batch.frames)
                     self._changed()
         finally:
             del self._lines[ledger_id]
 
-    async def _look(self, run: AddBatch, done: Done, lane: Hashable) -> None:
-        await self._journals.settled(run.ledger_id)
-        is_here = await self._is_here(run)
-        code = self._admission(run)
-        journal = self._journals.of(run.ledger_id)
+    async def _look(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
+        await self._journals.settled(batch.ledger_id)
+        is_here = await self._is_here(batch)
+        code = self._admission(batch)
+        journal = self._journals.of(batch.ledger_id)
         if is_here and code is Code.OK:
-            journal.append([], 0, partial(_kept, journal, run, done), lane)
+            journal.append([], 0, partial(_kept, journal, batch, done), lane)
         else:
-            self._commit(journal, [(run, code)], done, lane)
+            self._commit(journal, [(batch, code)], done, lane)
 
-    async def _is_here(self, run: AddBatch) -> bool:
+    async def _is_here(self, batch: AddBatch) -> bool:
         """Whether all of it is here and well. Raises `BadRequest` if one is here as another."""
         held: list[tuple[int, int]] | None = None
-        entry_id, last = run.first_entry, run.last_entry
+        entry_id, last = batch.first_entry, batch.last_entry
         is_here = True
         while entry_id <= last:
             try:
                 here = await self._reading.read_many(
-                    run.ledger_id, entry_id, last - entry_id + 1, _READ_BYTES
+                    batch.ledger_id, entry_id, last - entry_id + 1, _READ_BYTES
                 )
             except (NoSuchEntry, UnknownState):
                 if held is None:
-                    held = await self._reading.held(run.ledger_id)
+                    held = await self._reading.held(batch.ledger_id)
                 is_here = False
                 entry_id = next((first for first, _ in held if first > entry_id), last + 1)
             except BookieIOError:  # not to be read: as good as not here
@@ -177,21 +177,20 @@ class Repeats:
                 entry_id += 1
             else:
                 for entry in here:
-                    found = likeness(entry, _entry(run, entry_id - run.first_entry))
+                    found = likeness(entry, _entry(batch, entry_id - batch.first_entry))
                     if found is Likeness.OTHER:
-                        raise BadRequest(
-                            f"another entry {entry_id} of ledger {run.ledger_id} is here, and stays"
-                        )
+                        what = f"another entry {entry_id} of ledger {batch.ledger_id}"
+                        raise BadRequest(f"{what} is here, and stays")
                     is_here = is_here and found is Likeness.SAME
                     entry_id += 1
         return is_here
 
 
-def _kept(journal: Journal, run: AddBatch, done: Done, _: BaseException | None) -> None:
+def _kept(journal: Journal, batch: AddBatch, done: Done, _: BaseException | None) -> None:
     # What else was written with it may have failed; this is durable since long ago.
-    done([(run, Code.IO if journal.is_stopped else Code.OK)])
+    done([(batch, Code.IO if journal.is_stopped else Code.OK)])
 
 
-def _entry(run: AddBatch, index: int) -> bytes:
-    end = run.offsets[index + 1] if index + 1 < run.count else len(run.frames)
-    return run.frames[run.offsets[index] + ADD_PREFIX_BYTES : end]
+def _entry(batch: AddBatch, index: int) -> bytes:
+    end = batch.offsets[index + 1] if index + 1 < batch.count else len(batch.frames)
+    return batch.frames[batch.offsets[index] + ADD_PREFIX_BYTES : end]

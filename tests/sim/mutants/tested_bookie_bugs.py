@@ -91,7 +91,7 @@ BUGS = (
         "unit/bookie/test_replay_records.py",
         (
             Edit(
-                "octavo.bookie.journal.reader:_next_run",
+                "octavo.bookie.journal.reader:_next_batch",
                 "same_length = same_length and its_length == length",
                 "same_length = its_length == length",
             ),

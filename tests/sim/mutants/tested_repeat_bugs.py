@@ -34,7 +34,7 @@ BUGS = (
         (
             Edit(
                 "octavo.bookie.write.repeats:Repeats._look",
-                "await self._journals.settled(run.ledger_id)",
+                "await self._journals.settled(batch.ledger_id)",
                 "pass",
             ),
         ),
@@ -48,7 +48,7 @@ BUGS = (
         (
             Edit(
                 "octavo.bookie.write.repeats:Repeats._look",
-                "code = self._admission(run)",
+                "code = self._admission(batch)",
                 "code = Code.OK",
             ),
         ),
@@ -78,8 +78,8 @@ BUGS = (
         (
             Edit(
                 "octavo.bookie.write.repeats:Repeats._look",
-                "journal.append([], 0, partial(_kept, journal, run, done), lane)",
-                "_kept(journal, run, done, None)",
+                "journal.append([], 0, partial(_kept, journal, batch, done), lane)",
+                "_kept(journal, batch, done, None)",
             ),
         ),
     ),

@@ -44,7 +44,7 @@ class Add(NamedTuple):
 def entries_of(adds: Adds) -> list[tuple[int, int, int, bytes, bool, bytes]]:
     """What was found, one entry at a time."""
     found = []
-    for flags, run in adds.runs:
+    for flags, run in adds.batches:
         ends = [*run.offsets[1:], len(run.frames)]
         for index, (start, end) in enumerate(zip(run.offsets, ends, strict=True)):
             entry_id = run.first_entry + index
@@ -112,7 +112,7 @@ def test_finds_what_one_at_a_time_finds(adds: list[Add], cut: int) -> None:
 def test_a_uniform_chunk_is_one_run_with_a_range_of_offsets() -> None:
     adds = [Add(9, i, KEYS[0], int(Flag.CRC32C), b"x" * 100, False) for i in range(65_500, 65_600)]
     found = split_adds(memoryview(b"".join(add.frame() for add in adds)), 0, FRAME_BYTES_MAX)
-    [(_, run)] = found.runs
+    [(_, run)] = found.batches
     assert (run.first_entry, run.count) == (65_500, 100)
     assert isinstance(run.offsets, range)
 
@@ -120,7 +120,7 @@ def test_a_uniform_chunk_is_one_run_with_a_range_of_offsets() -> None:
 def test_neighbours_of_a_damaged_entry_are_kept() -> None:
     adds = [Add(9, i, KEYS[0], int(Flag.CRC32C), b"x" * 100, i in (3, 4, 9)) for i in range(10)]
     found = split_adds(memoryview(b"".join(add.frame() for add in adds)), 0, FRAME_BYTES_MAX)
-    assert [(run.first_entry, run.count) for _, run in found.runs] == [(0, 3), (5, 4)]
+    assert [(run.first_entry, run.count) for _, run in found.batches] == [(0, 3), (5, 4)]
     assert [r.entry_id for r in found.refused] == [3, 4, 9]
 
 
@@ -131,7 +131,7 @@ def test_an_entry_too_short_for_its_digest_is_damaged() -> None:
     assert [r.entry_id for r in found.refused] == [0]
     # Under another digest type (DUMMY has none) the same bytes are an entry.
     bare = add_prefix(KEYS[0], len(entry), 0) + entry
-    assert split_adds(memoryview(bare), 0, FRAME_BYTES_MAX).runs[0][1].count == 1
+    assert split_adds(memoryview(bare), 0, FRAME_BYTES_MAX).batches[0][1].count == 1
 
 
 def test_stops_at_what_is_not_an_add() -> None:
@@ -166,4 +166,4 @@ def test_only_protocol_errors_leave_it(noise: bytes, adds: int, data: st.DataObj
     except ProtocolError:
         return
     assert 0 <= found.end <= len(stream)
-    assert sum(len(run.frames) for _, run in found.runs) <= found.end
+    assert sum(len(run.frames) for _, run in found.batches) <= found.end

@@ -115,7 +115,7 @@ def test_single_adds_are_joined_in_the_cache() -> None:
         piece = held.find(entry_id)
         assert piece is not None
         assert piece.entry(entry_id) == entry_bytes(1, entry_id, b"%d" % entry_id)
-    frames = sum(len(piece.run.frames) for piece in held.pieces)
+    frames = sum(len(piece.batch.frames) for piece in held.pieces)
     assert frames < half.bytes < frames + 41 * 360 + 15 * 320 + 4000
 
 
