@@ -21,9 +21,9 @@ from tests.support.cluster import Cluster, batch, make_topic, owned, values
 
 
 async def test_published_messages_have_dense_offsets_and_are_read_back(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    broker = (await brokers.start("A")).broker
+    broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     first = await partition.publish(batch(3, tag="a"))
     second = await partition.publish(batch(2, tag="b"))
@@ -38,9 +38,9 @@ async def test_published_messages_have_dense_offsets_and_are_read_back(
 
 
 async def test_publishes_that_arrive_together_are_confirmed_in_order(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    broker = (await brokers.start("A", inflight_bytes_max=10_000)).broker
+    broker = (await cluster.start("A", inflight_bytes_max=10_000)).broker
     partition = await owned(broker, await make_topic(broker))
     order: list[int] = []
 
@@ -54,8 +54,8 @@ async def test_publishes_that_arrive_together_are_confirmed_in_order(
     assert await values(partition) == [f"p{n}-{i}" for n in range(200) for i in range(2)]
 
 
-async def test_many_rollovers_leave_no_gap_and_stop_nobody(brokers: Cluster) -> None:
-    broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
+async def test_many_rollovers_leave_no_gap_and_stop_nobody(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", tail_cache_bytes_max=1)).broker
     partition = await owned(broker, await make_topic(broker, rollover_entries=7))
 
     async def publish(number: int) -> None:
@@ -71,8 +71,8 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(brokers: Cluster) -> 
         assert (await values(partition, offset))[0] == expected
 
 
-async def test_a_reader_at_the_end_is_woken(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_a_reader_at_the_end_is_woken(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     waiting = asyncio.create_task(partition.read(0, bytes_max=1000, count_max=10, wait_s=20.0))
     await asyncio.sleep(0)
@@ -82,8 +82,8 @@ async def test_a_reader_at_the_end_is_woken(brokers: Cluster) -> None:
     assert await partition.read(2, bytes_max=1000, count_max=10, wait_s=0.01) == []
 
 
-async def test_offsets_outside_the_log(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_offsets_outside_the_log(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker, rollover_entries=5, retention_bytes=0)
     partition = await owned(broker, name)
     with pytest.raises(OffsetBeyondEnd) as beyond:
@@ -102,20 +102,20 @@ async def test_offsets_outside_the_log(brokers: Cluster) -> None:
 
 
 async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    running = await brokers.start("A")
+    running = await cluster.start("A")
     name = await make_topic(running.broker, rollover_entries=5, retention_ms=60_000)
     partition = await owned(running.broker, name)
     for number in range(20):
-        await partition.publish(batch(1, tag=f"t{number}", time_ms=brokers.clock.now_ms))
+        await partition.publish(batch(1, tag=f"t{number}", time_ms=cluster.clock.now_ms))
         async with asyncio.timeout(20):
             while len(partition.stats().ledgers) < 1 + (number + 1) // 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
     before = [ledger for ledger, _ in partition.stats().ledgers]
     await partition.maintain()
     assert [ledger for ledger, _ in partition.stats().ledgers] == before
-    brokers.clock.now_ms += 70_000
+    cluster.clock.now_ms += 70_000
     info, _ = await running.broker.topics.create_subscription(
         name.topic_name, "s", SubscriptionSettings()
     )
@@ -135,8 +135,8 @@ async def test_retention_deletes_old_ledgers_but_not_what_is_unacked(
     assert set(after) <= set(left)
 
 
-async def test_by_time_and_by_message_id(brokers: Cluster) -> None:
-    broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
+async def test_by_time_and_by_message_id(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", tail_cache_bytes_max=1)).broker
     partition = await owned(broker, await make_topic(broker, rollover_entries=6))
     ids = []
     for number in range(30):
@@ -159,8 +159,8 @@ async def test_by_time_and_by_message_id(brokers: Cluster) -> None:
     assert await partition.resolve(at=ids[1]) == 5
 
 
-async def test_a_repeated_sequence_is_stored_once(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_a_repeated_sequence_is_stored_once(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     one = batch(3, tag="one", producer_id=7, producer_epoch=0, base_sequence=0)
     two = batch(2, tag="two", producer_id=7, producer_epoch=0, base_sequence=3)
@@ -176,8 +176,8 @@ async def test_a_repeated_sequence_is_stored_once(brokers: Cluster) -> None:
     assert await values(partition) == ["one-0", "one-1", "one-2", "two-0", "two-1", "new-0"]
 
 
-async def test_expected_offset_lets_one_writer_win(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_expected_offset_lets_one_writer_win(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     results = await asyncio.gather(
         *(partition.publish(batch(1), expected_offset=0) for _ in range(5)), return_exceptions=True
@@ -188,8 +188,8 @@ async def test_expected_offset_lets_one_writer_win(brokers: Cluster) -> None:
     assert (await partition.publish(batch(1), expected_offset=1)).first_offset == 1
 
 
-async def test_bad_batches_are_refused_and_change_nothing(brokers: Cluster) -> None:
-    broker = (await brokers.start("A", batch_bytes_max=5_000)).broker
+async def test_bad_batches_are_refused_and_change_nothing(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", batch_bytes_max=5_000)).broker
     partition = await owned(broker, await make_topic(broker))
     good = batch(2)
     with pytest.raises(InvalidBatch, match="checksum"):

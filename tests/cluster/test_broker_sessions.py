@@ -30,9 +30,9 @@ async def owner_among(name: PartitionName, *running: RunningBroker) -> Partition
 
 
 async def test_an_expired_session_ends_serving_at_once_and_the_broker_comes_back(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(2, tag="a"))
@@ -52,9 +52,9 @@ async def test_an_expired_session_ends_serving_at_once_and_the_broker_comes_back
 
 
 async def test_a_ledger_closed_by_somebody_else_moves_the_partition(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     ledger = (await partition.publish(batch(1, tag="a"))).ledger_id
@@ -70,9 +70,9 @@ async def test_a_ledger_closed_by_somebody_else_moves_the_partition(
 
 
 async def test_a_state_ledger_closed_by_somebody_else_moves_the_partition_too(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(4))
@@ -90,8 +90,8 @@ async def test_a_state_ledger_closed_by_somebody_else_moves_the_partition_too(
     assert (await again.subscription("s")).stats().committed_offset == 1
 
 
-async def test_whoever_waits_is_told_when_the_partition_goes(brokers: Cluster) -> None:
-    first = await brokers.start("A")
+async def test_whoever_waits_is_told_when_the_partition_goes(cluster: Cluster) -> None:
+    first = await cluster.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     info, _ = await first.broker.topics.create_subscription(
@@ -109,8 +109,8 @@ async def test_whoever_waits_is_told_when_the_partition_goes(brokers: Cluster) -
     assert [type(result) for result in results] == [NotOwner, NotOwner]
 
 
-async def test_a_record_changed_behind_the_owner_stops_it(brokers: Cluster) -> None:
-    first = await brokers.start("A")
+async def test_a_record_changed_behind_the_owner_stops_it(cluster: Cluster) -> None:
+    first = await cluster.start("A")
     name = await make_topic(first.broker, rollover_entries=3)
     partition = await owned(first.broker, name)
     records = TopicStore(first.store)
@@ -132,22 +132,22 @@ async def test_a_record_changed_behind_the_owner_stops_it(brokers: Cluster) -> N
 
 
 async def test_a_broker_that_crashed_and_came_back_at_once_serves_again(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first = await brokers.start("A")
+    first = await cluster.start("A")
     name = await make_topic(first.broker)
     await (await owned(first.broker, name)).publish(batch(2, tag="a"))
-    second = await brokers.start("B")
+    second = await cluster.start("B")
     # The old session ends only after its timeout; the same name is back before that.
-    again = await brokers.start("A")
+    again = await cluster.start("A")
     await first.vanish()
     partition = await owner_among(name, again, second)
     assert (await partition.publish(batch(1, tag="b"))).first_offset == 2
     await until(lambda: len(second.broker.registry.brokers()) == 2, "B sees the new A")
 
 
-async def test_everything_stops_and_comes_back(brokers: Cluster) -> None:
-    first = await brokers.start("A")
+async def test_everything_stops_and_comes_back(cluster: Cluster) -> None:
+    first = await cluster.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     info, _ = await first.broker.topics.create_subscription(
@@ -158,10 +158,10 @@ async def test_everything_stops_and_comes_back(brokers: Cluster) -> None:
     await (await partition.subscription("s")).acknowledge(up_to=2)
     await first.vanish()
     for bookie in ("b1", "b2", "b3"):
-        await brokers.stop_bookie(bookie)
+        await cluster.stop_bookie(bookie)
     for bookie in ("b1", "b2", "b3"):
-        await brokers.start_bookie(bookie)
-    partition = await owner_among(name, await brokers.start("C"))
+        await cluster.start_bookie(bookie)
+    partition = await owner_among(name, await cluster.start("C"))
     assert await values(partition) == [f"a-{n}" for n in range(5)]
     got = await (await partition.subscription("s")).receive("c", messages_max=9)
     assert [one.offset for one in got] == [3, 4]

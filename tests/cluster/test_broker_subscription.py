@@ -41,8 +41,8 @@ def ids(deliveries: list[Delivery], *wanted: int) -> list[str]:
     return [one.ack_id for one in deliveries if not wanted or one.offset in wanted]
 
 
-async def test_each_message_once_and_acks_survive_a_handover(brokers: Cluster) -> None:
-    first = await brokers.start("A")
+async def test_each_message_once_and_acks_survive_a_handover(cluster: Cluster) -> None:
+    first = await cluster.start("A")
     name = await make_topic(first.broker)
     partition, subscription = await subscribed(first.broker, name, type="shared")
     for number in range(10):
@@ -63,7 +63,7 @@ async def test_each_message_once_and_acks_survive_a_handover(brokers: Cluster) -
     assert (stats.backlog, stats.unacked_ranges, stats.leased) == (15, 15, 15)
     await first.close()
 
-    second = await brokers.start("B")
+    second = await cluster.start("B")
     partition = await owned(second.broker, name)
     subscription = await partition.subscription("s")
     assert subscription.stats().backlog == 15
@@ -76,8 +76,8 @@ async def test_each_message_once_and_acks_survive_a_handover(brokers: Cluster) -
     assert await subscription.acknowledge(ids(got, 1, 3)) == 0
 
 
-async def test_leases_end_and_count(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_leases_end_and_count(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared", ack_timeout_ms=150)
     await partition.publish(batch(4))
@@ -96,8 +96,8 @@ async def test_leases_end_and_count(brokers: Cluster) -> None:
     assert subscription.stats().backlog == 2, "the good ack of the same call took effect"
 
 
-async def test_extending_keeps_a_lease(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_extending_keeps_a_lease(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared", ack_timeout_ms=300)
     await partition.publish(batch(2))
@@ -110,8 +110,8 @@ async def test_extending_keeps_a_lease(brokers: Cluster) -> None:
     assert await subscription.acknowledge(ids(got, 0)) == 1
 
 
-async def test_an_exclusive_subscription_refuses_a_second_consumer(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_an_exclusive_subscription_refuses_a_second_consumer(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, ack_timeout_ms=200)
     await partition.publish(batch(3))
@@ -128,8 +128,8 @@ async def test_an_exclusive_subscription_refuses_a_second_consumer(brokers: Clus
     assert [(one.offset, one.delivery_count) for one in got] == [(0, 2), (1, 1), (2, 1)]
 
 
-async def test_cumulative_acks(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_cumulative_acks(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition, exclusive = await subscribed(broker, name)
     _, shared = await subscribed(broker, name, "t", type="shared")
@@ -142,8 +142,8 @@ async def test_cumulative_acks(brokers: Cluster) -> None:
         await shared.acknowledge(up_to=1)
 
 
-async def test_a_seek_goes_back_and_ends_leases(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_a_seek_goes_back_and_ends_leases(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name)
     await partition.publish(batch(10))
@@ -157,8 +157,8 @@ async def test_a_seek_goes_back_and_ends_leases(brokers: Cluster) -> None:
     assert await subscription.receive("c", messages_max=99) == []
 
 
-async def test_waiting_consumers_share_what_comes(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_waiting_consumers_share_what_comes(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared")
     waiting = [
@@ -172,8 +172,8 @@ async def test_waiting_consumers_share_what_comes(brokers: Cluster) -> None:
     assert min(len(share) for share in shares) >= 5
 
 
-async def test_a_consumer_that_goes_away_costs_nothing(brokers: Cluster) -> None:
-    broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
+async def test_a_consumer_that_goes_away_costs_nothing(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", tail_cache_bytes_max=1)).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name, type="shared")
     await partition.publish(batch(3))
@@ -186,8 +186,8 @@ async def test_a_consumer_that_goes_away_costs_nothing(brokers: Cluster) -> None
     assert [(one.offset, one.delivery_count) for one in got] == [(0, 1), (1, 1), (2, 1)]
 
 
-async def test_starts_names_and_bad_ids(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_starts_names_and_bad_ids(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition = await owned(broker, name)
     await partition.publish(batch(5))
@@ -202,7 +202,7 @@ async def test_starts_names_and_bad_ids(brokers: Cluster) -> None:
     # A namesake made later has a cursor of its own.
     await earliest.acknowledge(up_to=3)
     await broker.topics.delete_subscription(name.topic_name, "early")
-    brokers.clock.now_ms += 1
+    cluster.clock.now_ms += 1
     with pytest.raises(SubscriptionNotFound):
         await partition.subscription("early")
     _, again = await subscribed(broker, name, "early", start="earliest")
@@ -210,11 +210,11 @@ async def test_starts_names_and_bad_ids(brokers: Cluster) -> None:
 
 
 async def test_a_batch_that_cannot_be_opened_does_not_stop_a_subscription(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
     from crc32c import crc32c
 
-    broker = (await brokers.start("A")).broker
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     partition, subscription = await subscribed(broker, name)
     good = batch(2)
@@ -228,8 +228,8 @@ async def test_a_batch_that_cannot_be_opened_does_not_stop_a_subscription(
     assert [one.record.value for one in got[2:]] == [b"m-0", b"m-1"]
 
 
-async def test_redeliveries_that_lie_far_apart(brokers: Cluster) -> None:
-    broker = (await brokers.start("A", tail_cache_bytes_max=1)).broker
+async def test_redeliveries_that_lie_far_apart(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", tail_cache_bytes_max=1)).broker
     name = await make_topic(broker, rollover_entries=20)
     partition, subscription = await subscribed(broker, name, type="shared")
     for number in range(100):

@@ -23,9 +23,9 @@ from tests.support.cluster import TOPIC, Cluster, batch, make_topic, owned, unti
 
 
 async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     for number in range(20):
@@ -51,9 +51,9 @@ async def test_a_survivor_takes_over_at_once_and_nothing_acked_is_lost(
     assert (metadata.state, metadata.last_entry) == (LedgerState.CLOSED, 19)
 
 
-async def test_who_waits_for_another_owner_hears_of_it(brokers: Cluster) -> None:
+async def test_who_waits_for_another_owner_hears_of_it(cluster: Cluster) -> None:
     """Nobody polls: a request that met the dead owner goes on as soon as there is a new one."""
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     await owned(first.broker, name)
     assert (await second.broker.ownership.owner_of(name)).broker_id == "A"
@@ -68,9 +68,9 @@ async def test_who_waits_for_another_owner_hears_of_it(brokers: Cluster) -> None
 
 
 async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     old = await owned(first.broker, name)
     stop = False
@@ -113,9 +113,9 @@ async def test_the_old_owner_is_fenced_and_two_owners_never_both_ack(
     assert all(offset > last_of_a for value, offset in acked if value[0] == "B")
 
 
-async def test_an_idempotent_publish_survives_a_take_over(brokers: Cluster) -> None:
-    first = await brokers.start("A", producer_checkpoint_bytes=500)
-    second = await brokers.start("B")
+async def test_an_idempotent_publish_survives_a_take_over(cluster: Cluster) -> None:
+    first = await cluster.start("A", producer_checkpoint_bytes=500)
+    second = await cluster.start("B")
     name = await make_topic(first.broker, rollover_entries=10)
     partition = await owned(first.broker, name)
     sent = [
@@ -138,9 +138,9 @@ async def test_an_idempotent_publish_survives_a_take_over(brokers: Cluster) -> N
     assert await values(survivor) == [f"m{n}-{i}" for n in range(33) for i in range(2)] + ["new-0"]
 
 
-async def test_cursors_survive_a_crash(brokers: Cluster) -> None:
-    first = await brokers.start("A", state_ledger_entries_max=5)
-    second = await brokers.start("B")
+async def test_cursors_survive_a_crash(cluster: Cluster) -> None:
+    first = await cluster.start("A", state_ledger_entries_max=5)
+    second = await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     info, _ = await first.broker.topics.create_subscription(
@@ -162,8 +162,8 @@ async def test_cursors_survive_a_crash(brokers: Cluster) -> None:
         await subscription.acknowledge([got[0].ack_id])
 
 
-async def test_a_graceful_stop_hands_over_quickly(brokers: Cluster) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+async def test_a_graceful_stop_hands_over_quickly(cluster: Cluster) -> None:
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(5))
@@ -181,8 +181,8 @@ async def test_a_graceful_stop_hands_over_quickly(brokers: Cluster) -> None:
         await partition.publish(batch(1))
 
 
-async def test_publishing_goes_on_through_handovers_without_loss(brokers: Cluster) -> None:
-    running = {who: await brokers.start(who) for who in "AB"}
+async def test_publishing_goes_on_through_handovers_without_loss(cluster: Cluster) -> None:
+    running = {who: await cluster.start(who) for who in "AB"}
     name = await make_topic(running["A"].broker, rollover_entries=30)
     await owned(running["A"].broker, name)
     stop = False
@@ -212,7 +212,7 @@ async def test_publishing_goes_on_through_handovers_without_loss(brokers: Cluste
         for goes, comes in (("A", "C"), ("B", "D"), ("C", "E")):
             goal = len(acked) + 40
             await until(lambda goal=goal: len(acked) > goal, f"publishing before {goes} goes")
-            running[comes] = await brokers.start(comes)
+            running[comes] = await cluster.start(comes)
             gone = running.pop(goes)
             await (gone.vanish() if goes == "B" else gone.close())
         goal = len(acked) + 40
@@ -230,21 +230,21 @@ async def test_publishing_goes_on_through_handovers_without_loss(brokers: Cluste
     raise AssertionError("nobody serves the partition")
 
 
-async def test_too_few_bookies_then_enough_again(brokers: Cluster) -> None:
-    broker = (await brokers.start("A", publish_timeout_ms=20_000)).broker
+async def test_too_few_bookies_then_enough_again(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", publish_timeout_ms=20_000)).broker
     name = await make_topic(broker)
     partition = await owned(broker, name)
     await partition.publish(batch(1, tag="before"))
-    await brokers.stop_bookie("b2")
-    await brokers.stop_bookie("b3")
+    await cluster.stop_bookie("b2")
+    await cluster.stop_bookie("b3")
     with pytest.raises((PublishOutcomeUnknown, PartitionUnavailable)) as unknown:
         await partition.publish(batch(1, tag="lost"))
     assert "bookies needed" in str(unknown.value) or "b1" in str(unknown.value)
     with pytest.raises(PartitionUnavailable):
         await partition.publish(batch(1, tag="refused"))
     assert (await values(partition))[0] == "before-0", "reads go on"
-    await brokers.start_bookie("b2")
-    await brokers.start_bookie("b3")
+    await cluster.start_bookie("b2")
+    await cluster.start_bookie("b3")
 
     published = None
     async with asyncio.timeout(30):
@@ -258,8 +258,8 @@ async def test_too_few_bookies_then_enough_again(brokers: Cluster) -> None:
     assert stored[0] == "before-0"
 
 
-async def test_a_broker_that_does_not_own_says_who_does(brokers: Cluster) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+async def test_a_broker_that_does_not_own_says_who_does(cluster: Cluster) -> None:
+    first, second = await cluster.start("A"), await cluster.start("B")
     await make_topic(first.broker, partitions=16)
     await until(lambda: len(second.broker.registry.brokers()) == 2, "B sees both")
     await until(lambda: len(first.broker.registry.brokers()) == 2, "A sees both")
@@ -280,9 +280,9 @@ async def test_a_broker_that_does_not_own_says_who_does(brokers: Cluster) -> Non
 
 
 async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(1))
@@ -300,8 +300,8 @@ async def test_a_deleted_topic_is_served_no_more_and_leaves_no_ledgers(
     assert again.next_offset == 0
 
 
-async def test_a_state_ledger_that_is_long_in_bytes_is_replaced(brokers: Cluster) -> None:
-    first = await brokers.start("A", state_ledger_bytes_max=300)
+async def test_a_state_ledger_that_is_long_in_bytes_is_replaced(cluster: Cluster) -> None:
+    first = await cluster.start("A", state_ledger_bytes_max=300)
     partition = await owned(first.broker, await make_topic(first.broker))
     info, _ = await first.broker.topics.create_subscription(
         TOPIC, "s", SubscriptionSettings(type="shared")

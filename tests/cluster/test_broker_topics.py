@@ -23,8 +23,8 @@ from tests.support.cluster import Cluster, batch, owned, until
 NAME = TopicName("public", "flights")
 
 
-async def test_namespaces(brokers: Cluster) -> None:
-    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+async def test_namespaces(cluster: Cluster) -> None:
+    a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
     assert await a.topics.list_namespaces() == ["public"]
     assert await a.topics.create_namespace("air")
     assert not await b.topics.create_namespace("air")
@@ -42,8 +42,8 @@ async def test_namespaces(brokers: Cluster) -> None:
         await a.topics.create_namespace("../x")
 
 
-async def test_creating_twice(brokers: Cluster) -> None:
-    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+async def test_creating_twice(cluster: Cluster) -> None:
+    a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
     info, new = await a.topics.create(NAME, TopicSettings(partitions=2))
     assert (new, info.settings.partitions) == (True, 2)
     assert await b.topics.create(NAME, TopicSettings(partitions=2)) == (info, False)
@@ -55,8 +55,8 @@ async def test_creating_twice(brokers: Cluster) -> None:
         await a.topics.get(TopicName("public", "none"))
 
 
-async def test_partitions_grow_and_settings_reach_the_owner(brokers: Cluster) -> None:
-    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+async def test_partitions_grow_and_settings_reach_the_owner(cluster: Cluster) -> None:
+    a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
     await a.topics.create(NAME, TopicSettings())
     partition = await owned(a, NAME.partition(0))
     with pytest.raises(PartitionNotFound, match="partitions 0 to 0, not 1"):
@@ -74,8 +74,8 @@ async def test_partitions_grow_and_settings_reach_the_owner(brokers: Cluster) ->
     assert (await owned(a, NAME.partition(2))).next_offset == 0
 
 
-async def test_a_deletion_is_seen_everywhere(brokers: Cluster) -> None:
-    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+async def test_a_deletion_is_seen_everywhere(cluster: Cluster) -> None:
+    a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
     await a.topics.create(NAME, TopicSettings())
     await b.topics.get(NAME)
     await a.topics.delete(NAME)
@@ -95,8 +95,8 @@ async def get_until_it_fails(broker: Broker) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_subscriptions(brokers: Cluster) -> None:
-    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+async def test_subscriptions(cluster: Cluster) -> None:
+    a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
     await a.topics.create(NAME, TopicSettings(partitions=2))
     shared = SubscriptionSettings(type="shared", ack_timeout_ms=500)
     info, new = await a.topics.create_subscription(NAME, "s", shared)
@@ -116,8 +116,8 @@ async def test_subscriptions(brokers: Cluster) -> None:
         await b.topics.delete_subscription(NAME, "s")
 
 
-async def test_a_partition_added_later_is_read_from_its_beginning(brokers: Cluster) -> None:
-    a = (await brokers.start("A")).broker
+async def test_a_partition_added_later_is_read_from_its_beginning(cluster: Cluster) -> None:
+    a = (await cluster.start("A")).broker
     await a.topics.create(NAME, TopicSettings())
     await a.topics.create_subscription(NAME, "s", SubscriptionSettings(start="latest"))
     await a.topics.update(NAME, TopicSettings(partitions=2))
@@ -129,13 +129,13 @@ async def test_a_partition_added_later_is_read_from_its_beginning(brokers: Clust
         assert backlog == (0 if number == 0 else 4)
 
 
-async def test_a_namesake_made_at_once_is_another_topic(brokers: Cluster) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+async def test_a_namesake_made_at_once_is_another_topic(cluster: Cluster) -> None:
+    first, second = await cluster.start("A"), await cluster.start("B")
     await first.broker.topics.create(NAME, TopicSettings())
     old = await owned(first.broker, NAME.partition(0))
     await old.publish(batch(3))
     await second.broker.topics.delete(NAME)
-    brokers.clock.now_ms += 1
+    cluster.clock.now_ms += 1
     await second.broker.topics.create(NAME, TopicSettings())
     await until(lambda: old.state is PartitionState.CLOSED, "A has dropped the old topic's")
     new = await owned(first.broker, NAME.partition(0))

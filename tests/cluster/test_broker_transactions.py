@@ -60,12 +60,12 @@ async def private(
 
 
 def local_splice(
-    *brokers: RunningBroker,
+    *cluster: RunningBroker,
 ) -> Callable[[PartitionName, str, int], Awaitable[int | None]]:
     """Asks whichever of these brokers serves the partition, as the HTTP layer does."""
 
     async def splice(name: PartitionName, transaction: str, number: int) -> int | None:
-        for running in brokers:
+        for running in cluster:
             if running.gone:
                 continue
             try:
@@ -73,7 +73,7 @@ def local_splice(
             except OctavoError:
                 continue
             return await partition.splice(transaction, number)
-        partition = await owned(next(one for one in brokers if not one.gone).broker, name)
+        partition = await owned(next(one for one in cluster if not one.gone).broker, name)
         return await partition.splice(transaction, number)
 
     return splice
@@ -88,9 +88,9 @@ async def commit(
 
 
 async def test_a_batch_joins_several_partitions_between_what_is_published(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    running = await brokers.start("A")
+    running = await cluster.start("A")
     zero = await make_topic(running.broker, partitions=2)
     one = TOPIC.partition(1)
     first, second = await owned(running.broker, zero), await owned(running.broker, one)
@@ -125,9 +125,9 @@ async def test_a_batch_joins_several_partitions_between_what_is_published(
 
 
 async def test_a_repeat_does_nothing_and_another_attempt_is_given_up(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    running = await brokers.start("A")
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     ledger = await private(running, name, "q", 4, [3])
@@ -146,8 +146,8 @@ async def test_a_repeat_does_nothing_and_another_attempt_is_given_up(
     assert await values(partition) == ["s0-0", "s0-1", "s0-2"]
 
 
-async def test_what_was_given_up_is_never_committed(brokers: Cluster) -> None:
-    running = await brokers.start("A")
+async def test_what_was_given_up_is_never_committed(cluster: Cluster) -> None:
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     ledger = await private(running, name, "q", 0, [3])
@@ -179,9 +179,9 @@ async def test_what_was_given_up_is_never_committed(brokers: Cluster) -> None:
 
 
 async def test_what_does_not_fit_is_refused_before_anything_is_committed(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    running = await brokers.start("A")
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     good = await private(running, name, "q", 0, [3])
@@ -214,8 +214,8 @@ async def test_what_does_not_fit_is_refused_before_anything_is_committed(
     assert partition.next_offset == 0
 
 
-async def test_publishers_go_on_while_batches_are_spliced(brokers: Cluster) -> None:
-    running = await brokers.start("A")
+async def test_publishers_go_on_while_batches_are_spliced(cluster: Cluster) -> None:
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     stop = False
@@ -245,9 +245,9 @@ async def test_publishers_go_on_while_batches_are_spliced(brokers: Cluster) -> N
 
 
 async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    running = await brokers.start("A")
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     info, _ = await running.broker.topics.create_subscription(
@@ -282,9 +282,9 @@ async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
 
 
 async def test_producers_are_still_known_after_a_splice_and_a_take_over(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     numbered = batch(2, tag="n", producer_id=9, producer_epoch=0, base_sequence=0)
@@ -306,10 +306,10 @@ STEPS = ("begun", "new ledger made", "old one closed", "record written")
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, step: str
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The owner stops for ever at one step; another one takes over, and the commit is repeated."""
-    first, second = await brokers.start("A"), await brokers.start("B")
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     await partition.publish(batch(2, tag="p"))
@@ -363,10 +363,10 @@ async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
     await asyncio.gather(committing, unanswered, return_exceptions=True)
 
 
-async def forgotten(brokers: Cluster, running: RunningBroker, transaction: str) -> None:
+async def forgotten(cluster: Cluster, running: RunningBroker, transaction: str) -> None:
     """Its record goes a week later: by a clock that somebody vouches for, and not before."""
     transactions = running.broker.transactions
-    brokers.clock.now_ms += 8 * 24 * 3600 * 1000
+    cluster.clock.now_ms += 8 * 24 * 3600 * 1000
     await transactions.sweep(transaction, running.broker._served_here)
     assert (await transactions.newest(transaction)).batch >= 0, "by a clock that was set"
     await running.broker.confirm_clock()
@@ -376,10 +376,10 @@ async def forgotten(brokers: Cluster, running: RunningBroker, transaction: str) 
 
 
 async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.broker.bulkload.driver._SWEEP_AFTER_MS", 50)
-    running = await brokers.start("A", trim_interval_ms=50)
+    running = await cluster.start("A", trim_interval_ms=50)
     zero = await make_topic(running.broker, partitions=2)
     one = TOPIC.partition(1)
     first, second = await owned(running.broker, zero), await owned(running.broker, one)
@@ -395,7 +395,7 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
         await transactions.commit("q", 0, offers, half)
     assert (first.next_offset, second.next_offset) == (2, 0)
     assert not (await transactions.newest("q")).complete
-    brokers.clock.now_ms -= 3_600_000  # set back: nobody may wait until it has caught up
+    cluster.clock.now_ms -= 3_600_000  # set back: nobody may wait until it has caught up
     async with asyncio.timeout(60):
         while not (await transactions.newest("q")).complete:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -404,11 +404,11 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
     time = running.broker.deletion_time()
     assert time is not None
     assert time.doubt, "what is half done waited for no clock"
-    await forgotten(brokers, running, "q")
+    await forgotten(cluster, running, "q")
 
 
-async def test_the_next_batch_waits_until_the_one_before_is_whole(brokers: Cluster) -> None:
-    running = await brokers.start("A")
+async def test_the_next_batch_waits_until_the_one_before_is_whole(cluster: Cluster) -> None:
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     ledgers = [await private(running, name, "q", n, [2], f"t{n}-") for n in range(2)]
@@ -427,9 +427,9 @@ async def test_the_next_batch_waits_until_the_one_before_is_whole(brokers: Clust
 
 @pytest.mark.parametrize("later_ms", [0, 5], ids=["in the same millisecond", "later"])
 async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
-    brokers: Cluster, later_ms: int
+    cluster: Cluster, later_ms: int
 ) -> None:
-    running = await brokers.start("A")
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     await owned(running.broker, name)
     ledger = await private(running, name, "q", 0, [2])
@@ -440,7 +440,7 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
     with pytest.raises(SpliceUnfinished):
         await running.broker.transactions.commit("q", 0, [Offer(name, (ledger,))], none)
     await running.broker.topics.delete(TOPIC)
-    brokers.clock.now_ms += later_ms
+    cluster.clock.now_ms += later_ms
     await make_topic(running.broker)
     namesake = await owned(running.broker, name)
     assert (await commit(running, "q", 0, [])).repeated
@@ -452,10 +452,10 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
 
 
 async def test_who_does_not_find_a_topic_that_is_there_was_only_behind(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
     """A broker whose metadata lags says that the topic is missing: its part must not be lost."""
-    running = await brokers.start("A")
+    running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     ledger = await private(running, name, "q", 0, [2])
@@ -469,8 +469,8 @@ async def test_who_does_not_find_a_topic_that_is_there_was_only_behind(
     assert await values(partition) == ["s0-0", "s0-1"]
 
 
-async def test_two_drivers_of_one_batch_commit_it_once(brokers: Cluster) -> None:
-    first, second = await brokers.start("A"), await brokers.start("B")
+async def test_two_drivers_of_one_batch_commit_it_once(cluster: Cluster) -> None:
+    first, second = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     ledgers = [await private(one, name, "q", 0, [2], tag) for one, tag in
@@ -484,18 +484,18 @@ async def test_two_drivers_of_one_batch_commit_it_once(brokers: Cluster) -> None
 
 
 async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
     """Its old batches must not be taken for these in the partitions that had them, or half a batch
     would be missing; and what a partition has is neither added again nor given up."""
-    running = await brokers.start("A", trim_interval_ms=50)
+    running = await cluster.start("A", trim_interval_ms=50)
     zero = await make_topic(running.broker, partitions=2)
     one = TOPIC.partition(1)
     first, second = await owned(running.broker, zero), await owned(running.broker, one)
     old = await private(running, zero, "q", 4, [2], "old")
     await commit(running, "q", 4, [Offer(zero, (old,))])
     transactions = running.broker.transactions
-    await forgotten(brokers, running, "q")
+    await forgotten(cluster, running, "q")
     with pytest.raises(InvalidTransaction, match="the batch was committed"):
         await commit(running, "q", 4, [Offer(zero, (old,))])
     assert await transactions.abort("q", 4, [old.ledger_id]) == []

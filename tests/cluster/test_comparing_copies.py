@@ -6,9 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +20,7 @@ from octavo.protocol.batch import with_base_offset
 from octavo.protocol.codes import BadRequest
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from octavo.protocol.extension import Op
-from tests.support.cluster import Cluster, add_many, batch, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, batch, payload_of
 from tests.support.processes.standalone import octavo
 from tests.support.raw_bookie import until
 
@@ -32,12 +30,6 @@ pytestmark = pytest.mark.usefixtures("no_pause")
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.ledger.rereplication.comparing._PAUSE_S", 0.0)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as running:
-        yield running
 
 
 async def comparer_of(cluster: Cluster, name: str) -> CopyComparer:

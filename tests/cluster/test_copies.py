@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +20,8 @@ from octavo.process.copies import NodeCopies, kept_copies
 from octavo.protocol.codes import BadRequest, BookieIOError, Code
 from octavo.protocol.extension import Op
 from tests.cluster.test_wiped_bookie import wipe
-from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of
 from tests.support.raw_bookie import KEY, RawClient, add_of, until
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as running:
-        yield running
 
 
 async def keeper_of(cluster: Cluster, name: str, **how: Any) -> CopyKeeper:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import add_prefix
 from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import TroubledDisk, until
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 async def test_16_a_hung_bookie_is_replaced_after_the_add_timeout(tmp_path: Path) -> None:

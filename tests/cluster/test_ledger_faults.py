@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,12 +31,6 @@ from octavo.protocol.entry import master_key
 from octavo.protocol.frames import Flag, add_prefix
 from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import TroubledDisk, tell_read_only, until
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 class Writes:

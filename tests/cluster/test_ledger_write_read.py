@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +21,7 @@ from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import Unauthorized
 from octavo.protocol.entry import DigestType
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
-from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
+from tests.support.cluster import Cluster, add_many, payload_of
 
 
 async def test_written_closed_and_read_back(cluster: Cluster) -> None:
@@ -197,6 +189,7 @@ async def test_many_open_with_recovery_at_once_and_agree(cluster: Cluster) -> No
     """Reference 22 (testManyOpenParallel)."""
     writer = await (await cluster.client()).create()
     await add_many(writer, 50)
-    clients = [await cluster.client(seed) for seed in range(2, 8)]
+    patient = {"read_timeout_s": 60.0, "add_timeout_s": 60.0, "stall_timeout_s": 60.0}
+    clients = [await cluster.client(seed, **patient) for seed in range(2, 8)]
     closed = await asyncio.gather(*(c.recover(writer.ledger_id) for c in clients))
     assert {(m.last_entry, m.length, m.state) for m in closed} == {(49, 5000, LedgerState.CLOSED)}

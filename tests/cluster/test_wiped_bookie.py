@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,10 @@ from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Code, OctavoError
 from octavo.protocol.extension import Op
 from octavo.protocol.frames import Flag
-from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of
 from tests.support.raw_bookie import RawClient, add_of, config_in, until
 
 FENCE = int(Flag.FENCE | Flag.HIGH_PRIORITY | Flag.UNKNOWN_STATE)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as running:
-        yield running
 
 
 def new_life(

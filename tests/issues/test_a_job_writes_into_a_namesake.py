@@ -7,9 +7,7 @@ stopped meanwhile and spoke first. The record is written only while its topic st
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,21 +19,15 @@ from octavo.metadata.offloads import change_partition
 from octavo.metadata.store import RecordNotFound
 from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 from octavo.metadata.topics import TopicSettings as StoredSettings
-from tests.support.cluster import Cluster, batch, owned, running_cluster, values
+from tests.support.cluster import Cluster, batch, owned, values
 
 TOPIC = TopicName("public", "t")
 NAME = TOPIC.partition(0)
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as brokers:
-        yield brokers
-
-
-async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
-    topics = TopicStore((await brokers.start("B")).store)
+async def test_a_topic_made_anew_between_its_read_and_its_write(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
+    topics = TopicStore((await cluster.start("B")).store)
     versions = []
 
     async def make() -> None:
@@ -51,7 +43,7 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: Cluster
             return await super().write_partition(*args, **kwargs)
 
     await make()
-    slow = Slow((await brokers.start("C")).store)
+    slow = Slow((await cluster.start("C")).store)
     with pytest.raises(RecordNotFound):
         await change_partition(
             slow,
@@ -62,7 +54,7 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: Cluster
     record, _ = await topics.read_partition(*NAME)
     assert record.incarnation == (await broker.topics.get(TOPIC)).incarnation
     assert record.compaction is None
-    await (await brokers.start("D")).broker.topics.get(TOPIC)
+    await (await cluster.start("D")).broker.topics.get(TOPIC)
     assert await values(await owned(broker, NAME)) == [f"new-{number}" for number in range(3)]
     await change_partition(
         topics, (NAME.namespace, NAME.topic, NAME.partition), lambda record: begun(record, "run", 1)
@@ -70,9 +62,9 @@ async def test_a_topic_made_anew_between_its_read_and_its_write(brokers: Cluster
     assert (await topics.read_partition(*NAME))[0].compaction is not None
 
 
-async def test_an_owner_that_was_stopped_meanwhile(brokers: Cluster) -> None:
-    broker = (await brokers.start("A")).broker
-    topics = TopicStore((await brokers.start("B")).store)
+async def test_an_owner_that_was_stopped_meanwhile(cluster: Cluster) -> None:
+    broker = (await cluster.start("A")).broker
+    topics = TopicStore((await cluster.start("B")).store)
     first, _ = await broker.topics.create(TOPIC, TopicSettings())
     stopped = PartitionRecordKeeper(topics, NAME, 5000, first.incarnation)
     await stopped.read()
@@ -85,8 +77,8 @@ async def test_an_owner_that_was_stopped_meanwhile(brokers: Cluster) -> None:
     assert (record.incarnation, record.epoch, version) == (second.incarnation, 0, 0)
 
 
-async def test_nothing_is_left_of_a_topic(brokers: Cluster) -> None:
-    node = await brokers.start("A")
+async def test_nothing_is_left_of_a_topic(cluster: Cluster) -> None:
+    node = await cluster.start("A")
     for _ in range(3):
         await node.broker.topics.create(TOPIC, TopicSettings(partitions=2))
         assert len(await node.store.children("/octavo/incarnations")) == 1
@@ -94,8 +86,8 @@ async def test_nothing_is_left_of_a_topic(brokers: Cluster) -> None:
         assert await node.store.children("/octavo/incarnations") == []
 
 
-async def test_topics_of_an_older_version_are_served_and_deleted(brokers: Cluster) -> None:
-    node = await brokers.start("A")
+async def test_topics_of_an_older_version_are_served_and_deleted(cluster: Cluster) -> None:
+    node = await cluster.start("A")
     topics = TopicStore(node.store)
     await topics.create_topic(*TOPIC, TopicRecord(StoredSettings(), 7, incarnation="old-1"))
     await topics.create_partition(*NAME, PartitionRecord(incarnation="old-1"))

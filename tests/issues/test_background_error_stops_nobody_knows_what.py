@@ -8,8 +8,6 @@ tried again. Found by reading; the errors are planted here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +16,7 @@ from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.opening import PartitionOpener
 from octavo.broker.types import PartitionState
 from octavo.ledger.errors import NotEnoughBookies
-from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
+from tests.support.cluster import Cluster, batch, make_topic, owned, until
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
@@ -38,8 +30,8 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None
     monkeypatch.setattr(owner, method, wrong)
 
 
-async def test_an_opening_is_tried_again(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = (await brokers.start("A")).broker
+async def test_an_opening_is_tried_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     fail_once(monkeypatch, PartitionOpener, "take_over")
 
@@ -55,9 +47,9 @@ async def test_an_opening_is_tried_again(brokers: Cluster, monkeypatch: pytest.M
 
 
 async def test_a_roll_over_that_fails_ends_the_pipeline_and_another_begins(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = (await brokers.start("A")).broker
+    broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker, rollover_entries=1))
     right = PartitionRecordKeeper.change
     fail_once(monkeypatch, PartitionRecordKeeper, "change")
@@ -73,9 +65,9 @@ async def test_a_roll_over_that_fails_ends_the_pipeline_and_another_begins(
 
 
 async def test_a_reopening_is_tried_again(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = (await brokers.start("A")).broker
+    broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     await partition.publish(batch())
     fail_once(monkeypatch, PartitionOpener, "reopen")

@@ -7,22 +7,13 @@ less.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from octavo.ledger.bookies.bookies import RequestClass
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import BookieUnavailable, LedgerClosed, NotEnoughBookies, TooFewBookies
 from octavo.metadata.bookies import BookieRegistry
-from tests.support.cluster import Cluster, add_many, running_cluster, until
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
+from tests.support.cluster import Cluster, add_many, until
 
 
 def _kept(client: LedgerClient) -> set[str]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -32,7 +31,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
 from octavo.metadata.topics import SubscriptionRecord, TopicStore
 from octavo.protocol.codes import OctavoError
-from tests.support.cluster import Cluster, batch, owned, running_cluster, until, values
+from tests.support.cluster import Cluster, batch, owned, until, values
 
 T = TypeVar("T")
 TOPIC = TopicName("public", "flights")
@@ -40,15 +39,9 @@ NAME = TOPIC.partition(0)
 ROUNDS = int(os.environ.get("OCTAVO_ROUNDS", "12"))
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as brokers:
-        yield brokers
-
-
-async def test_an_owner_that_hears_nothing_acks_nothing_more(brokers: Cluster) -> None:
-    owner = (await brokers.start("A", deaf=True)).broker
-    other = (await brokers.start("B", deaf=True)).broker
+async def test_an_owner_that_hears_nothing_acks_nothing_more(cluster: Cluster) -> None:
+    owner = (await cluster.start("A", deaf=True)).broker
+    other = (await cluster.start("B", deaf=True)).broker
     first, _ = await owner.topics.create(TOPIC, TopicSettings())
     assert (await other.topics.get(TOPIC)).incarnation == first.incarnation
     old = await owned(owner, NAME)
@@ -67,9 +60,9 @@ async def test_an_owner_that_hears_nothing_acks_nothing_more(brokers: Cluster) -
     assert fresh.incarnation == second.incarnation
 
 
-async def test_who_cannot_be_told_is_fenced_and_waited_for(brokers: Cluster) -> None:
-    owner = (await brokers.start("A", deaf=True)).broker
-    other = (await brokers.start("B", deletion_wait_ms=700)).broker
+async def test_who_cannot_be_told_is_fenced_and_waited_for(cluster: Cluster) -> None:
+    owner = (await cluster.start("A", deaf=True)).broker
+    other = (await cluster.start("B", deletion_wait_ms=700)).broker
     await owner.topics.create(TOPIC, TopicSettings())
     old = await owned(owner, NAME)
     await old.publish(batch(3))
@@ -85,9 +78,9 @@ async def test_who_cannot_be_told_is_fenced_and_waited_for(brokers: Cluster) -> 
     assert new
 
 
-async def test_a_session_that_ends_is_as_good_as_a_release(brokers: Cluster) -> None:
-    owner = await brokers.start("A", deaf=True)
-    other = (await brokers.start("B")).broker
+async def test_a_session_that_ends_is_as_good_as_a_release(cluster: Cluster) -> None:
+    owner = await cluster.start("A", deaf=True)
+    other = (await cluster.start("B")).broker
     await owner.broker.topics.create(TOPIC, TopicSettings())
     old = await owned(owner.broker, NAME)
     await old.publish(batch(3))
@@ -99,14 +92,14 @@ async def test_a_session_that_ends_is_as_good_as_a_release(brokers: Cluster) -> 
 
 @pytest.mark.parametrize("consumers", [False, True])
 async def test_a_session_that_ends_leaves_no_repeat_acked_either(
-    brokers: Cluster, consumers: bool
+    cluster: Cluster, consumers: bool
 ) -> None:
     """A repeat adds nothing, so no bookie told its owner that it was fenced: seed 1400575.
 
     A loader that makes its topic anew and begins again at sequence 0 was told that it is stored.
     """
-    owner = await brokers.start("A", deaf=True)
-    other = (await brokers.start("B")).broker
+    owner = await cluster.start("A", deaf=True)
+    other = (await cluster.start("B")).broker
     await owner.broker.topics.create(TOPIC, TopicSettings())
     old = await owned(owner.broker, NAME)
     if consumers:
@@ -122,8 +115,8 @@ async def test_a_session_that_ends_leaves_no_repeat_acked_either(
         await old.publish(numbered)
 
 
-async def test_a_half_finished_deletion_ends_by_itself(brokers: Cluster) -> None:
-    first = await brokers.start("A", sweep_interval_ms=50)
+async def test_a_half_finished_deletion_ends_by_itself(cluster: Cluster) -> None:
+    first = await cluster.start("A", sweep_interval_ms=50)
     records = TopicStore(first.store)
     for finish in ("create", "delete", "sweep"):
         await first.broker.topics.create(TOPIC, TopicSettings())
@@ -145,9 +138,9 @@ async def test_a_half_finished_deletion_ends_by_itself(brokers: Cluster) -> None
         assert await first.ledgers.list() == [], "nothing is left of it"
 
 
-async def test_two_delete_at_once_and_one_makes_it_anew(brokers: Cluster) -> None:
+async def test_two_delete_at_once_and_one_makes_it_anew(cluster: Cluster) -> None:
     """The slower one must not take the new topic for the old one."""
-    a, b = (await brokers.start("A")).broker, (await brokers.start("B")).broker
+    a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
     for _ in range(5):
         await a.topics.create(TOPIC, TopicSettings(partitions=3))
         await owned(a, NAME)
@@ -173,8 +166,8 @@ async def test_two_delete_at_once_and_one_makes_it_anew(brokers: Cluster) -> Non
         await a.topics.delete(TOPIC)
 
 
-async def test_a_call_says_which_topic_it_means(brokers: Cluster) -> None:
-    owner = (await brokers.start("A")).broker
+async def test_a_call_says_which_topic_it_means(cluster: Cluster) -> None:
+    owner = (await cluster.start("A")).broker
     first, _ = await owner.topics.create(TOPIC, TopicSettings())
     await owned(owner, NAME)
     await owner.topics.delete(TOPIC)
@@ -186,17 +179,17 @@ async def test_a_call_says_which_topic_it_means(brokers: Cluster) -> None:
     assert (await owner.ownership.owner_of(NAME, incarnation=second.incarnation)).local
 
 
-async def test_a_topic_that_grew_is_known_to_whoever_is_asked(brokers: Cluster) -> None:
-    a = (await brokers.start("A")).broker
-    b = (await brokers.start("B", deaf=True)).broker
+async def test_a_topic_that_grew_is_known_to_whoever_is_asked(cluster: Cluster) -> None:
+    a = (await cluster.start("A")).broker
+    b = (await cluster.start("B", deaf=True)).broker
     await a.topics.create(TOPIC, TopicSettings())
     await b.topics.get(TOPIC)
     await a.topics.update(TOPIC, TopicSettings(partitions=2))
     assert (await owned(b, TOPIC.partition(1))).next_offset == 0
 
 
-async def test_what_consumers_and_producers_hold_is_of_one_topic(brokers: Cluster) -> None:
-    a = (await brokers.start("A")).broker
+async def test_what_consumers_and_producers_hold_is_of_one_topic(cluster: Cluster) -> None:
+    a = (await cluster.start("A")).broker
     shared = SubscriptionSettings(type="shared")
     ids = []
     for _ in range(2):
@@ -215,8 +208,8 @@ async def test_what_consumers_and_producers_hold_is_of_one_topic(brokers: Cluste
     await (await partition.subscription("s")).acknowledge([ids[1]])
 
 
-async def test_a_subscription_made_too_late_is_nobodys(brokers: Cluster) -> None:
-    a = await brokers.start("A")
+async def test_a_subscription_made_too_late_is_nobodys(cluster: Cluster) -> None:
+    a = await cluster.start("A")
     await a.broker.topics.create(TOPIC, TopicSettings())
     late = SubscriptionRecord(incarnation="of an earlier topic", created_ms=5)
     await TopicStore(a.store).create_subscription(*TOPIC, "s", late)
@@ -227,10 +220,10 @@ async def test_a_subscription_made_too_late_is_nobodys(brokers: Cluster) -> None
 
 
 async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
-    brokers: Cluster,
+    cluster: Cluster,
 ) -> None:
     """Publishers at three brokers, all of them deaf, that never stop; readers beside them."""
-    nodes = [(await brokers.start(name, deaf=True)).broker for name in "ABC"]
+    nodes = [(await cluster.start(name, deaf=True)).broker for name in "ABC"]
     over = False
     acked: dict[str, list[str]] = {}
 
@@ -246,7 +239,7 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
                 return partition.incarnation, f"{tag}-0"
 
             try:
-                incarnation, value = await brokers.at_owner(node, NAME, work)
+                incarnation, value = await cluster.at_owner(node, NAME, work)
             except OctavoError:  # on a busy machine a session may end, too
                 await asyncio.sleep(0.002)
             else:
@@ -264,7 +257,7 @@ async def test_round_after_round_nothing_is_lost_and_nothing_old_is_seen(
             )
             before = list(acked[info.incarnation])
             reader = nodes[(turn + 1) % 3]
-            found = await insisting(lambda at=reader: brokers.at_owner(at, NAME, values))
+            found = await insisting(lambda at=reader: cluster.at_owner(at, NAME, values))
             assert not {one for one in found if not one.startswith(info.incarnation)}
             assert not set(before) - set(found), "what was acked is there"
             await insisting(

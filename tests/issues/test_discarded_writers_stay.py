@@ -8,8 +8,7 @@ every tick. Every case here counts all that is registered before and after.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,17 +26,10 @@ from tests.support.cluster import (
     batch,
     make_topic,
     owned,
-    running_cluster,
     until,
 )
 
 TIMES = 6
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 def registered(running: RunningBroker) -> dict[str, int]:
@@ -104,8 +96,8 @@ async def settled(running: RunningBroker, name: PartitionName) -> dict[str, int]
     return seen[-1]
 
 
-async def test_after_losses_of_ownership(brokers: Cluster) -> None:
-    one = await brokers.start("A")
+async def test_after_losses_of_ownership(cluster: Cluster) -> None:
+    one = await cluster.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
     for _ in range(TIMES):
@@ -118,8 +110,8 @@ async def nobody_to_ask(incarnation: str) -> None:
     """The heir does not answer."""
 
 
-async def test_after_hand_overs(brokers: Cluster) -> None:
-    one = await brokers.start("A")
+async def test_after_hand_overs(cluster: Cluster) -> None:
+    one = await cluster.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
     owners: Any = one.broker.ownership  # type: ignore[attr-defined]
@@ -132,9 +124,9 @@ async def test_after_hand_overs(brokers: Cluster) -> None:
 
 @pytest.mark.parametrize("fails", ["create", "change"])
 async def test_after_failed_openings(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    one = await brokers.start("A")
+    one = await cluster.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
     failed = 0
@@ -168,8 +160,8 @@ async def test_after_failed_openings(
     await as_before(one, before)
 
 
-async def test_after_roll_overs_of_both_ledgers(brokers: Cluster) -> None:
-    one = await brokers.start("A", state_ledger_entries_max=2)
+async def test_after_roll_overs_of_both_ledgers(cluster: Cluster) -> None:
+    one = await cluster.start("A", state_ledger_entries_max=2)
     name = await make_topic(one.broker, rollover_entries=1)
     before = await settled(one, name)
     for _ in range(TIMES):
@@ -177,8 +169,8 @@ async def test_after_roll_overs_of_both_ledgers(brokers: Cluster) -> None:
     await as_before(one, before)
 
 
-async def test_after_failed_roll_overs(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = await brokers.start("A", publish_timeout_ms=2_000)
+async def test_after_failed_roll_overs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await cluster.start("A", publish_timeout_ms=2_000)
     name = await make_topic(one.broker, rollover_entries=1)
     before = await settled(one, name)
     change = PartitionRecordKeeper.change
@@ -212,9 +204,9 @@ async def test_after_failed_roll_overs(brokers: Cluster, monkeypatch: pytest.Mon
 
 
 async def test_after_failed_replacements_of_the_state_ledger(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = await brokers.start("A", state_ledger_entries_max=1)
+    one = await cluster.start("A", state_ledger_entries_max=1)
     name = await make_topic(one.broker)
     before = await settled(one, name)
     create: Callable[..., Any] = one.ledgers.create
@@ -240,8 +232,8 @@ async def test_after_failed_replacements_of_the_state_ledger(
     await as_before(one, before)
 
 
-async def test_after_deletions_of_topics(brokers: Cluster) -> None:
-    one = await brokers.start("A")
+async def test_after_deletions_of_topics(cluster: Cluster) -> None:
+    one = await cluster.start("A")
     before = await settled(one, await make_topic(one.broker))
     for number in range(TIMES):
         name = await make_topic(one.broker, TopicName("public", f"gone{number}"))

@@ -9,8 +9,6 @@ three were killed, and the broker reached the third for a tenth of a second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,17 +23,10 @@ from tests.support.cluster import (
     batch,
     make_topic,
     owned,
-    running_cluster,
     until,
 )
 
 READS = ("get", "children", "sync")
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 def alarm(store: MetadataStore) -> None:
@@ -61,9 +52,9 @@ def take_away(patch: pytest.MonkeyPatch, running: RunningBroker, *, silent: bool
 
 @pytest.mark.parametrize("silent", [True, False])
 async def test_what_needs_no_change_goes_on(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, silent: bool
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
-    one, two = await brokers.start("A"), await brokers.start("B")
+    one, two = await cluster.start("A"), await cluster.start("B")
     name = await make_topic(one.broker)
     await one.broker.topics.create_subscription(TOPIC, "readers", SubscriptionSettings())
     partition = await owned(one.broker, name)
@@ -93,10 +84,10 @@ async def test_what_needs_no_change_goes_on(
 
 
 async def test_what_changed_meanwhile_is_seen_afterwards(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when no other alarm comes: the store was slow, the session lived."""
-    one, two = await brokers.start("A"), await brokers.start("B")
+    one, two = await cluster.start("A"), await cluster.start("B")
     await make_topic(one.broker)
     gone = TopicName("public", "gone")
     await make_topic(one.broker, gone)

@@ -8,8 +8,6 @@ of topics, was a 404 for whoever asked, and no deletion found anything to delete
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -22,20 +20,14 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
-from tests.support.cluster import Cluster, batch, owned, running_cluster, values
+from tests.support.cluster import Cluster, batch, owned, values
 
 TOPIC = TopicName("public", "flights")
 NAME = TOPIC.partition(0)
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as brokers:
-        yield brokers
-
-
-async def test_nothing_is_left_of_a_deleted_topic(brokers: Cluster) -> None:
-    a = await brokers.start("A")
+async def test_nothing_is_left_of_a_deleted_topic(cluster: Cluster) -> None:
+    a = await cluster.start("A")
     before = await paths(a.store)
     await a.broker.topics.create(TOPIC, TopicSettings(partitions=2))
     await (await owned(a.broker, NAME)).publish(batch())
@@ -45,9 +37,9 @@ async def test_nothing_is_left_of_a_deleted_topic(brokers: Cluster) -> None:
     assert not {path for path in left if "flights" in path}, left
 
 
-async def test_what_came_too_late_is_removed(brokers: Cluster) -> None:
+async def test_what_came_too_late_is_removed(cluster: Cluster) -> None:
     """A subscription, a partition's record with its ledger, and an owner's folder."""
-    a = await brokers.start("A", sweep_interval_ms=50)
+    a = await cluster.start("A", sweep_interval_ms=50)
     records = TopicStore(a.store)
     writer = await a.ledgers.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
     dead = "of an earlier topic"
@@ -60,10 +52,10 @@ async def test_what_came_too_late_is_removed(brokers: Cluster) -> None:
     assert await a.ledgers.list() == []
 
 
-async def test_a_topic_that_is_made_meanwhile_is_whole(brokers: Cluster) -> None:
+async def test_a_topic_that_is_made_meanwhile_is_whole(cluster: Cluster) -> None:
     """Sweeps of two brokers beside one who makes it: never a path that it uses."""
-    a = await brokers.start("A", sweep_interval_ms=10)
-    b = await brokers.start("B", sweep_interval_ms=10)
+    a = await cluster.start("A", sweep_interval_ms=10)
+    b = await cluster.start("B", sweep_interval_ms=10)
     records = TopicStore(a.store)
     for turn in range(10):
         late = SubscriptionRecord(incarnation="of an earlier topic")
@@ -95,8 +87,8 @@ async def paths(store: MetadataStore, below: str = "/octavo") -> set[str]:
     return found
 
 
-async def test_every_path_is_seen(brokers: Cluster) -> None:
-    a = await brokers.start("A")
+async def test_every_path_is_seen(cluster: Cluster) -> None:
+    a = await cluster.start("A")
     await a.store.create("/octavo/x/y", b"")
     assert {"/octavo/x", "/octavo/x/y"} <= await paths(a.store)
     with pytest.raises(RecordNotFound):

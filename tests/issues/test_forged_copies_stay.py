@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,27 +16,21 @@ import pytest
 from octavo.process.copies import NodeCopies, kept_copies
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from tests.issues.test_forged_entries_skip_offsets import EXPECTED, FORGERIES, filled
-from tests.support.cluster import Cluster, running_cluster, values
+from tests.support.cluster import Cluster, values
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
 ENTRY = 4
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
-
-
 @pytest.mark.parametrize("what", FORGERIES)
 async def test_one_bad_copy_is_repaired_from_the_others(
-    brokers: Cluster, what: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.process.copies._START_S", 0.0)
-    _, partition, ledger_id = await filled(brokers)
-    client = await brokers.client(8)
+    _, partition, ledger_id = await filled(cluster)
+    client = await cluster.client(8)
     metadata = await client.metadata(ledger_id)
-    node = brokers.nodes["b1"]
+    node = cluster.nodes["b1"]
     right = await node.storage.reads.read(ledger_id, ENTRY)
     entry = unpack_entry(CRC32C, ledger_id, ENTRY, right)
     payload = FORGERIES[what](bytes(entry.payload))
@@ -46,8 +38,8 @@ async def test_one_bad_copy_is_repaired_from_the_others(
     await NodeCopies(node).replace(master_key(metadata.password), wrong)
     assert await node.storage.reads.read(ledger_id, ENTRY) == wrong
     async with AsyncExitStack() as stack:
-        for one in brokers.nodes.values():
-            keeping = kept_copies(one, brokers.store, rng=random.Random(5))
+        for one in cluster.nodes.values():
+            keeping = kept_copies(one, cluster.store, rng=random.Random(5))
             keeper = await stack.enter_async_context(keeping)
             assert keeper is not None
             async with asyncio.timeout(30):
@@ -63,6 +55,6 @@ async def test_one_bad_copy_is_repaired_from_the_others(
                 await asyncio.sleep(0.01)
     assert unpack_entry(CRC32C, ledger_id, ENTRY, found).payload == entry.payload
     for name in ("b2", "b3"):
-        await brokers.stop_bookie(name)
+        await cluster.stop_bookie(name)
     entries = await (await client.open(ledger_id)).read(0, 9)
     assert bytes(entries[ENTRY].payload) == entry.payload

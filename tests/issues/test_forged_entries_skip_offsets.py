@@ -6,8 +6,7 @@ the one before it had ended: what a batch said of its offset was believed. Found
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,15 +21,9 @@ from octavo.ledger.read.continuity import Continuity
 from octavo.protocol.batch import with_base_offset
 from octavo.protocol.entry import DigestType, Entry, digest_for, pack_entry, unpack_entry
 from octavo.protocol.records import read_records
-from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, values
+from tests.support.cluster import Cluster, batch, make_topic, owned, values
 
 CRC32C = digest_for(DigestType.CRC32C, b"")
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
 
 
 Forge = Callable[[bytes], bytes]
@@ -79,16 +72,16 @@ FORGERIES = {
 }
 
 
-async def filled(brokers: Cluster) -> tuple[Broker, Partition, int]:
+async def filled(cluster: Cluster) -> tuple[Broker, Partition, int]:
     """A partition of ten batches of three messages each, opened anew; the ledger of them."""
-    first = await brokers.start("A")
+    first = await cluster.start("A")
     name = await make_topic(first.broker)
     partition = await owned(first.broker, name)
     for number in range(10):
         await partition.publish(batch(count=3, tag=f"m{number}"))
     (ledger_id, _) = partition.stats().ledgers[0]
     await first.close()
-    second = await brokers.start("B")
+    second = await cluster.start("B")
     return second.broker, await owned(second.broker, name), ledger_id
 
 
@@ -96,19 +89,19 @@ EXPECTED = [f"m{number}-{i}" for number in range(10) for i in range(3)]
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-async def test_one_bad_copy_is_read_around(brokers: Cluster, what: str) -> None:
-    _, partition, ledger_id = await filled(brokers)
-    forged(brokers.nodes["b1"], ledger_id, 4, FORGERIES[what])
+async def test_one_bad_copy_is_read_around(cluster: Cluster, what: str) -> None:
+    _, partition, ledger_id = await filled(cluster)
+    forged(cluster.nodes["b1"], ledger_id, 4, FORGERIES[what])
     for start in range(0, 30, 7):
         assert await values(partition, start) == EXPECTED[start:]
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-async def test_nothing_is_passed_over_where_all_copies_are_bad(brokers: Cluster, what: str) -> None:
-    broker, partition, ledger_id = await filled(brokers)
+async def test_nothing_is_passed_over_where_all_copies_are_bad(cluster: Cluster, what: str) -> None:
+    broker, partition, ledger_id = await filled(cluster)
     other = await owned(broker, await make_topic(broker, TopicName("public", "other")))
     await other.publish(batch(tag="fine"))
-    for node in brokers.nodes.values():
+    for node in cluster.nodes.values():
         forged(node, ledger_id, 4, FORGERIES[what])
     with pytest.raises(PartitionDamaged) as told:
         await values(partition)
@@ -131,9 +124,9 @@ async def test_nothing_is_passed_over_where_all_copies_are_bad(brokers: Cluster,
     )
 
 
-async def test_message_ids_do_not_pass_it_over(brokers: Cluster) -> None:
-    _, partition, ledger_id = await filled(brokers)
-    for node in brokers.nodes.values():
+async def test_message_ids_do_not_pass_it_over(cluster: Cluster) -> None:
+    _, partition, ledger_id = await filled(cluster)
+    for node in cluster.nodes.values():
         forged(node, ledger_id, 4, moved_to(13))
     with pytest.raises(PartitionDamaged, match=r"entry 4 starts offset 13; expected is 12"):
         await partition.position(MessageId(ledger_id, 4, 0))
@@ -157,11 +150,11 @@ def test_what_follows_follows() -> None:
             Continuity(7, base_offset=100, expected=expected, count=9, last_entry=2).follow(wrong)
 
 
-async def test_a_subscription_does_not_pass_it_over(brokers: Cluster) -> None:
-    _, partition, ledger_id = await filled(brokers)
+async def test_a_subscription_does_not_pass_it_over(cluster: Cluster) -> None:
+    _, partition, ledger_id = await filled(cluster)
     settings = SubscriptionSettings(start="earliest")
     subscription = await partition.subscribe(SubscriptionInfo("s", settings, 1))
-    for node in brokers.nodes.values():
+    for node in cluster.nodes.values():
         forged(node, ledger_id, 4, moved_to(13))
     for number in range(3):
         got = await subscription.receive("c", messages_max=3)

@@ -10,31 +10,23 @@ is given nothing for a while.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.broker.cluster.balance import Patience
 from tests.issues.test_partitions_pile_up import QUICK
-from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
+from tests.support.cluster import Cluster, batch, make_topic, owned, until
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
-
-
-async def test_an_heir_whose_watches_are_silent_takes_it(brokers: Cluster) -> None:
+async def test_an_heir_whose_watches_are_silent_takes_it(cluster: Cluster) -> None:
     """It was asked for the partition before, so it remembers another owner, and watches already."""
-    one = await brokers.start("A", **QUICK)
+    one = await cluster.start("A", **QUICK)
     name = await make_topic(one.broker, partitions=2)
     for number in range(2):
         partition = await owned(one.broker, name._replace(partition=number))
         await partition.publish(batch(1))
-    two = await brokers.start("B", deaf=True, **QUICK)
+    two = await cluster.start("B", deaf=True, **QUICK)
     for number in range(2):
         found = await two.broker.ownership.owner_of(name._replace(partition=number))
         assert found.broker_id == "A"
@@ -43,10 +35,10 @@ async def test_an_heir_whose_watches_are_silent_takes_it(brokers: Cluster) -> No
     await until(lambda: one.broker.balance.moved == 1, "A has heard that B serves it")
 
 
-async def test_an_heir_of_a_topic_made_again_takes_it(brokers: Cluster) -> None:
+async def test_an_heir_of_a_topic_made_again_takes_it(cluster: Cluster) -> None:
     """With the topic went its watches, and nobody has asked for the new one's partitions yet."""
-    one = await brokers.start("A", **QUICK)
-    two = await brokers.start("B", **QUICK)
+    one = await cluster.start("A", **QUICK)
+    two = await cluster.start("B", **QUICK)
     await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
     for _ in range(2):
         name = await make_topic(one.broker, partitions=2)
@@ -57,10 +49,10 @@ async def test_an_heir_of_a_topic_made_again_takes_it(brokers: Cluster) -> None:
 
 
 async def test_an_heir_that_refuses_is_left_alone_for_longer_and_longer(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.broker.cluster.balance._TAKEN_WITHIN_S", 0.05)
-    one = await brokers.start("A", **{**QUICK, "balance_after_ms": 20})
+    one = await cluster.start("A", **{**QUICK, "balance_after_ms": 20})
     name = await make_topic(one.broker, partitions=8)
     for number in range(8):
         await owned(one.broker, name._replace(partition=number))
@@ -78,7 +70,7 @@ async def test_an_heir_that_refuses_is_left_alone_for_longer_and_longer(
 
     one.broker.ask_peer = refuses
     monkeypatch.setattr(one.broker.balance._patience, "took_nothing", noted)
-    two = await brokers.start("B", deaf=True, **QUICK)
+    two = await cluster.start("B", deaf=True, **QUICK)
     monkeypatch.setattr(two.broker.ownership, "reconcile", lambda: None)
     await until(lambda: len(pauses) == 4, "it was tried four times")
     assert pauses == [0.04, 0.08, 0.16, 0.32]

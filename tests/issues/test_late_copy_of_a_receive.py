@@ -10,25 +10,15 @@ with a lower number than one that has come already is late: nobody hears its ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import SubscriptionSettings
-from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
+from tests.support.cluster import Cluster, batch, make_topic, owned
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
-
-
-async def subscribed(brokers: Cluster, kind: str) -> tuple[Partition, Subscription]:
-    broker = (await brokers.start("A")).broker
+async def subscribed(cluster: Cluster, kind: str) -> tuple[Partition, Subscription]:
+    broker = (await cluster.start("A")).broker
     partition = await owned(broker, await make_topic(broker))
     settings = SubscriptionSettings(type=kind)  # type: ignore[arg-type]
     await broker.topics.create_subscription(partition.name.topic_name, "s", settings)
@@ -40,8 +30,8 @@ async def offsets(subscription: Subscription, request: str, wait_s: float = 0) -
     return [one.offset for one in found]
 
 
-async def test_it_gets_nothing(brokers: Cluster) -> None:
-    partition, subscription = await subscribed(brokers, "exclusive")
+async def test_it_gets_nothing(cluster: Cluster) -> None:
+    partition, subscription = await subscribed(cluster, "exclusive")
     await partition.publish(batch(9))
     assert await offsets(subscription, "n-1") == [0, 1, 2]
     await subscription.acknowledge(up_to=2)
@@ -52,17 +42,17 @@ async def test_it_gets_nothing(brokers: Cluster) -> None:
     assert await offsets(subscription, "n-10") == [6, 7, 8], "numbers, not texts, are compared"
 
 
-async def test_it_gets_nothing_after_a_call_that_got_nothing(brokers: Cluster) -> None:
-    partition, subscription = await subscribed(brokers, "exclusive")
+async def test_it_gets_nothing_after_a_call_that_got_nothing(cluster: Cluster) -> None:
+    partition, subscription = await subscribed(cluster, "exclusive")
     assert await offsets(subscription, "n-2") == []
     await partition.publish(batch(3))
     assert await offsets(subscription, "n-1") == []
     assert await offsets(subscription, "n-3") == [0, 1, 2]
 
 
-async def test_a_copy_of_the_newest_call_gets_nothing_new(brokers: Cluster) -> None:
+async def test_a_copy_of_the_newest_call_gets_nothing_new(cluster: Cluster) -> None:
     """What it was given is acked: its answer has come. What is not acked comes again."""
-    partition, subscription = await subscribed(brokers, "exclusive")
+    partition, subscription = await subscribed(cluster, "exclusive")
     assert await offsets(subscription, "n-1") == []
     await partition.publish(batch(9))
     assert await offsets(subscription, "n-1", wait_s=5) == [], "answered already, with nothing"
@@ -74,8 +64,8 @@ async def test_a_copy_of_the_newest_call_gets_nothing_new(brokers: Cluster) -> N
     assert await offsets(subscription, "n-3") == [3, 4, 5]
 
 
-async def test_a_repeated_call_that_waits_goes_on_waiting(brokers: Cluster) -> None:
-    partition, subscription = await subscribed(brokers, "exclusive")
+async def test_a_repeated_call_that_waits_goes_on_waiting(cluster: Cluster) -> None:
+    partition, subscription = await subscribed(cluster, "exclusive")
     first = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
     await asyncio.sleep(0)
     again = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
@@ -84,8 +74,8 @@ async def test_a_repeated_call_that_waits_goes_on_waiting(brokers: Cluster) -> N
     assert await first == await again == [0, 1, 2]
 
 
-async def test_one_that_waits_already_gives_up(brokers: Cluster) -> None:
-    partition, subscription = await subscribed(brokers, "exclusive")
+async def test_one_that_waits_already_gives_up(cluster: Cluster) -> None:
+    partition, subscription = await subscribed(cluster, "exclusive")
     waiting = asyncio.create_task(offsets(subscription, "n-1", wait_s=60))
     await asyncio.sleep(0)
     following = asyncio.create_task(offsets(subscription, "n-2", wait_s=60))
@@ -95,16 +85,16 @@ async def test_one_that_waits_already_gives_up(brokers: Cluster) -> None:
     assert await waiting == []
 
 
-async def test_who_begins_anew_or_shares_is_not_late(brokers: Cluster) -> None:
-    partition, subscription = await subscribed(brokers, "exclusive")
+async def test_who_begins_anew_or_shares_is_not_late(cluster: Cluster) -> None:
+    partition, subscription = await subscribed(cluster, "exclusive")
     await partition.publish(batch(9))
     assert await offsets(subscription, "n-5") == [0, 1, 2]
     assert await offsets(subscription, "m-1") == [3, 4, 5], "another life of the consumer"
     assert await offsets(subscription, "text") == [6, 7, 8]
 
 
-async def test_consumers_that_share_ack_each_message(brokers: Cluster) -> None:
-    partition, subscription = await subscribed(brokers, "shared")
+async def test_consumers_that_share_ack_each_message(cluster: Cluster) -> None:
+    partition, subscription = await subscribed(cluster, "shared")
     await partition.publish(batch(6))
     assert await offsets(subscription, "n-2") == [0, 1, 2]
     assert await offsets(subscription, "n-1") == [3, 4, 5], "calls side by side may overtake"

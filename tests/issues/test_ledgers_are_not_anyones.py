@@ -33,7 +33,7 @@ from octavo.protocol.entry import (
     unpack_entry,
 )
 from octavo.protocol.frames import Flag, read_request
-from tests.support.cluster import Cluster, add_many, payload_of, running_cluster
+from tests.support.cluster import Cluster, add_many, payload_of
 from tests.support.raw_bookie import (
     CRC32C,
     KEY,
@@ -47,12 +47,6 @@ from tests.support.raw_bookie import (
 
 STRANGER = master_key(b"")
 RECOVERY = OURS | int(Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as running:
-        yield running
 
 
 @contextlib.asynccontextmanager

@@ -7,8 +7,6 @@ Each case counts all ledgers and finds those that records name, and no others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +27,6 @@ from tests.support.cluster import (
     batch,
     make_topic,
     owned,
-    running_cluster,
     until,
     values,
 )
@@ -37,12 +34,6 @@ from tests.support.memory_state_ledgers import Served
 
 TIMES = 4
 SWEEPING: dict[str, Any] = {"sweep_interval_ms": 50, "leftover_grace_ms": 150}
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 async def named(running: RunningBroker) -> set[int]:
@@ -117,8 +108,8 @@ async def make_leftovers(
             await unsuccessfully(running, name)
 
 
-async def test_after_failed_openings(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = await brokers.start("A", **SWEEPING)
+async def test_after_failed_openings(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await cluster.start("A", **SWEEPING)
     name = await make_topic(one.broker)
     await make_leftovers(one, name, monkeypatch)
     assert len(await left_over(one)) >= TIMES
@@ -129,8 +120,8 @@ async def test_after_failed_openings(brokers: Cluster, monkeypatch: pytest.Monke
     assert await values(partition) == ["m-0", "m-1"]
 
 
-async def test_after_failed_roll_overs(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = await brokers.start("A", publish_timeout_ms=2_000, **SWEEPING)
+async def test_after_failed_roll_overs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await cluster.start("A", publish_timeout_ms=2_000, **SWEEPING)
     name = await make_topic(one.broker, rollover_entries=1)
     partition = await open_again(one, name)
     for _ in range(TIMES):
@@ -153,12 +144,12 @@ async def test_after_failed_roll_overs(brokers: Cluster, monkeypatch: pytest.Mon
 
 
 async def test_after_deletions_and_crashes_of_owners(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What died owners have left is found by another broker, of topics that are gone, too."""
     name = PartitionName(*TOPIC, 0)
     for number in range(TIMES):
-        owner = await brokers.start(f"A{number}")
+        owner = await cluster.start(f"A{number}")
         gone = await make_topic(owner.broker, TopicName("public", f"gone{number}"))
         await make_leftovers(owner, gone, monkeypatch)
         await (await open_again(owner, gone)).publish(batch())
@@ -172,7 +163,7 @@ async def test_after_deletions_and_crashes_of_owners(
                 await owner.vanish()
                 await asyncio.gather(*publishing, return_exceptions=True)
                 await owner.bury()
-    last = await brokers.start("B", **SWEEPING)
+    last = await cluster.start("B", **SWEEPING)
     partition = await open_again(last, name)
     await until(lambda: len(last.broker.registry.brokers()) == 1, "the others' sessions are over")
     assert last.broker.duties().leftovers_removed + len(await left_over(last)) > TIMES * TIMES
@@ -180,9 +171,9 @@ async def test_after_deletions_and_crashes_of_owners(
     assert len(await values(partition)) == partition.next_offset
 
 
-async def test_others_ledgers_stay(brokers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_ledgers_stay(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of this very epoch, for its owner may name them; and all without our label."""
-    one = await brokers.start("A", **SWEEPING)
+    one = await cluster.start("A", **SWEEPING)
     name = await make_topic(one.broker)
     partition = await open_again(one, name)
     record = partition._record.value

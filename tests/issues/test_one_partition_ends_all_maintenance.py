@@ -8,8 +8,7 @@ bug.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from pathlib import Path
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -20,20 +19,14 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicName
 from octavo.ledger.write.ensemble_writer import EnsembleWriter
 from octavo.protocol.codes import OctavoError
-from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
+from tests.support.cluster import Cluster, batch, make_topic, owned, until
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 async def test_a_bug_in_one_partition_leaves_the_others_maintained(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch, how: str
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    one = await brokers.start("A", trim_interval_ms=20)
+    one = await cluster.start("A", trim_interval_ms=20)
     partitions = []
     for number in range(3):
         name = await make_topic(
@@ -101,9 +94,9 @@ async def test_what_goes_on_failing_is_tried_ever_less_often_and_seldom_logged(
 
 
 async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = await brokers.start("A")
+    one = await cluster.start("A")
     ill, well = [
         await one.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2) for _ in range(2)
     ]
@@ -120,7 +113,7 @@ async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
 
     monkeypatch.setattr(EnsembleWriter, "tick", broken)
     for bookie in ("b2", "b3"):
-        await brokers.stop_bookie(bookie)  # so that nothing is answered
+        await cluster.stop_bookie(bookie)  # so that nothing is answered
     asked = [asyncio.create_task(writer.append(b"x")) for writer in (ill, well)]
     with pytest.raises(OctavoError, match="a bug"):
         await asked[0]
@@ -130,9 +123,9 @@ async def test_a_bug_in_a_ledgers_clock_ends_that_writer_alone(
 
 
 async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = await brokers.start("A")
+    one = await cluster.start("A")
     registry: Any = one.broker.registry  # type: ignore[attr-defined]
     reload, failed = registry._reload, asyncio.Event()
 
@@ -143,15 +136,15 @@ async def test_a_bug_while_brokers_are_read_does_not_deafen_a_broker(
         await reload()
 
     monkeypatch.setattr(registry, "_reload", broken)
-    await brokers.start("B")
+    await cluster.start("B")
     await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
     assert failed.is_set()
 
 
 async def test_a_bug_while_a_bookie_is_connected_to_does_not_end_the_trying(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = await brokers.start("A")
+    one = await cluster.start("A")
     writer = await one.ledgers.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
     await writer.append(b"x")
     bookie: Any = one.ledgers.bookies.get("b1")

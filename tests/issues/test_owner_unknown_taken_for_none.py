@@ -7,29 +7,19 @@ partition that another broker served, or sent its request to the wrong one. Foun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
-
-from tests.support.cluster import TOPIC, Cluster, make_topic, owned, running_cluster
+from tests.support.cluster import TOPIC, Cluster, make_topic, owned
 
 _PARTITIONS = 6
 """Enough that the second broker is preferred for some."""
 
 
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as found:
-        yield found
-
-
-async def test_callers_at_the_same_time_learn_the_same_owner(brokers: Cluster) -> None:
-    first = (await brokers.start("A")).broker
+async def test_callers_at_the_same_time_learn_the_same_owner(cluster: Cluster) -> None:
+    first = (await cluster.start("A")).broker
     await make_topic(first, partitions=_PARTITIONS)
     for number in range(_PARTITIONS):
         await owned(first, TOPIC.partition(number))
-    second = (await brokers.start("B")).broker
+    second = (await cluster.start("B")).broker
     asked = [TOPIC.partition(number) for number in range(_PARTITIONS) for _ in range(3)]
     found = await asyncio.gather(
         *(second.ownership.owner_of(name, forwarded=True) for name in asked)

@@ -10,8 +10,6 @@ evenly (broker/cluster/preference.py), and what another should have is handed on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from tests.support.cluster import (
     RunningBroker,
     batch,
     make_topic,
-    running_cluster,
     until,
     values,
 )
@@ -36,12 +33,6 @@ QUICK: dict[str, Any] = {
     "balance_interval_ms": 50,
     "balance_pause_ms": 1,
 }
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 async def serve(running: list[RunningBroker], name: PartitionName) -> RunningBroker:
@@ -62,14 +53,14 @@ def share(broker: Broker) -> int:
     return len(broker.ownership.open_partitions())
 
 
-async def test_a_broker_that_joins_is_given_its_share(brokers: Cluster) -> None:
-    one = await brokers.start("A", **QUICK)
+async def test_a_broker_that_joins_is_given_its_share(cluster: Cluster) -> None:
+    one = await cluster.start("A", **QUICK)
     name = await make_topic(one.broker, partitions=8)
     for number in range(8):
         await serve([one], TOPIC.partition(number))
     partition = await one.broker.ownership.partition(name)
     await partition.publish(batch(3))
-    two = await brokers.start("B", **QUICK)
+    two = await cluster.start("B", **QUICK)
     await until(lambda: (share(one.broker), share(two.broker)) == (4, 4), "four and four")
     owner = await serve([one, two], name)
     assert await values(await owner.broker.ownership.partition(name)) == ["m-0", "m-1", "m-2"]
@@ -77,8 +68,8 @@ async def test_a_broker_that_joins_is_given_its_share(brokers: Cluster) -> None:
     assert not two.broker.balance.to_move()
 
 
-async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: Cluster) -> None:
-    running = {name: await brokers.start(name, **QUICK) for name in "AB"}
+async def test_a_rolling_restart_ends_even_while_a_publisher_runs(cluster: Cluster) -> None:
+    running = {name: await cluster.start(name, **QUICK) for name in "AB"}
     await make_topic(running["A"].broker, partitions=8)
     over = False
     stored: dict[int, list[str]] = {number: [] for number in range(8)}
@@ -107,7 +98,7 @@ async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: Clust
             30,
         )
         await running[name].close()
-        running[name] = await brokers.start(name, **QUICK)
+        running[name] = await cluster.start(name, **QUICK)
     await until(
         lambda: [share(one.broker) for one in running.values()] == [4, 4], "four and four", 30
     )
@@ -119,14 +110,14 @@ async def test_a_rolling_restart_ends_even_while_a_publisher_runs(brokers: Clust
         assert found == stored[number]
 
 
-async def test_a_broker_that_comes_and_goes_moves_nothing(brokers: Cluster) -> None:
-    one = await brokers.start("A", **QUICK)
+async def test_a_broker_that_comes_and_goes_moves_nothing(cluster: Cluster) -> None:
+    one = await cluster.start("A", **QUICK)
     await make_topic(one.broker, partitions=8)
     for number in range(8):
         await serve([one], TOPIC.partition(number))
     epochs = {p.name: p.epoch for p in one.broker.ownership.open_partitions()}
     for _ in range(3):
-        two = await brokers.start("B", **{**QUICK, "balance_after_ms": 600_000})
+        two = await cluster.start("B", **{**QUICK, "balance_after_ms": 600_000})
         await until(lambda: len(one.broker.registry.brokers()) == 2, "A sees B")
         assert not one.broker.balance.to_move(), "B has only just come"
         await two.close()
@@ -135,14 +126,14 @@ async def test_a_broker_that_comes_and_goes_moves_nothing(brokers: Cluster) -> N
 
 
 async def test_what_nobody_takes_is_taken_back(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("octavo.broker.cluster.balance._TAKEN_WITHIN_S", 0.2)
-    one = await brokers.start("A", **QUICK)
+    one = await cluster.start("A", **QUICK)
     await make_topic(one.broker, partitions=2)
     for number in range(2):
         await serve([one], TOPIC.partition(number))
-    two = await brokers.start("B", **QUICK)
+    two = await cluster.start("B", **QUICK)
     monkeypatch.setattr(two.broker.ownership, "reconcile", lambda: None)  # it is deaf
     one.broker.ask_peer = None  # and nobody speaks to it
     mine = {p.name: p.epoch for p in one.broker.ownership.open_partitions()}

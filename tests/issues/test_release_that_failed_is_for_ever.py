@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -20,13 +18,7 @@ from octavo.broker.types import PartitionName
 from octavo.metadata.election import Ownership
 from octavo.metadata.store import MetadataUnavailable, RecordNotFound
 from octavo.metadata.topics import owner_path
-from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until, values
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
+from tests.support.cluster import Cluster, batch, make_topic, owned, until, values
 
 
 async def lost_and_not_released(
@@ -49,16 +41,16 @@ async def lost_and_not_released(
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
-    alone: bool, brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    alone: bool, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when it is not preferred: whoever is sees that it is owned, and sends all to it."""
-    one = await brokers.start("A")
+    one = await cluster.start("A")
     name = await make_topic(one.broker)
     partition = await owned(one.broker, name)
     await partition.publish(batch(2, tag="a"))
     if not alone:
         registry = one.broker.registry
-        await brokers.start("B")
+        await cluster.start("B")
         await until(lambda: len(registry.live) == 2, "A knows of B")
         monkeypatch.setattr(registry, "preferred", lambda *_: (registry.live["B"],))
     await lost_and_not_released(one.broker, name, monkeypatch)
@@ -74,10 +66,10 @@ async def test_the_broker_of_a_claim_that_could_not_be_released_serves_again(
 
 
 async def test_a_topic_is_deleted_though_a_claim_of_it_could_not_be_released(
-    brokers: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever deletes waits until nobody holds a claim; this one is released when it is told."""
-    one = await brokers.start("A")
+    one = await cluster.start("A")
     name = await make_topic(one.broker)
     await owned(one.broker, name)
     await lost_and_not_released(one.broker, name, monkeypatch)

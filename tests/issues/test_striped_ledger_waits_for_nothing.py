@@ -8,24 +8,14 @@ at the next tick, the bookie was replaced and its connection dropped. Found by r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import WriterState
-from tests.support.cluster import Cluster, running_cluster
+from tests.support.cluster import Cluster
 from tests.support.ledger_world import new_ledger
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running_cluster(tmp_path) as cluster:
-        yield cluster
 
 
 async def test_drain_ends_when_every_holder_has_acked(cluster: Cluster) -> None:

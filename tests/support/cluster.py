@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import aiohttp
+import pytest
 
 from octavo.bookie.disk.files import Disk
 from octavo.bookie.node import BookieNode
@@ -313,6 +314,13 @@ async def running_cluster(
             yield cluster
         finally:
             await cluster.close()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three bookies, no broker yet: for a folder whose conftest.py imports this."""
+    async with running_cluster(tmp_path) as running:
+        yield running
 
 
 # -- ledgers

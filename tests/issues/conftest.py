@@ -1,0 +1,1 @@
+from tests.support.cluster import cluster as cluster
