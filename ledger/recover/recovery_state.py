@@ -65,6 +65,18 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
+NEXT_STATES: Mapping[State, frozenset[State]] = {
+    State.START: frozenset({State.MARKING, State.FENCING, State.DONE}),
+    State.MARKING: frozenset({State.FENCING, State.DONE}),
+    State.FENCING: frozenset({State.READING, State.FAILED}),
+    State.READING: frozenset({State.FENCING, State.CLOSING, State.FAILED}),
+    State.CLOSING: frozenset({State.MARKING, State.FENCING, State.DONE}),
+    State.DONE: frozenset(),
+    State.FAILED: frozenset(),
+}
+"""A compare-and-set that lost starts over: from MARKING and CLOSING."""
+
+
 @dataclass(slots=True)
 class Found:
     """One entry as a replica gave it: its whole bytes and its cumulative length."""
@@ -134,11 +146,11 @@ class RecoveryState:
         self._metadata, self._version = metadata, version
         self._quorum = quorum_of(metadata)
         if metadata.state is LedgerState.CLOSED:
-            self.state = State.DONE
+            self._enter(State.DONE)
             return [Done(metadata, version, adopted=True)]
         if metadata.state is LedgerState.IN_RECOVERY:
             return self._fence()
-        self.state = State.MARKING
+        self._enter(State.MARKING)
         return [WriteMetadata(replace(metadata, state=LedgerState.IN_RECOVERY), version)]
 
     def written(self, version: int) -> list[RecoveryAction]:
@@ -148,7 +160,7 @@ class RecoveryState:
             self._version = version
             return self._fence()
         assert self.state is State.CLOSING
-        self.state = State.DONE
+        self._enter(State.DONE)
         return [Done(self._closed_record(), version, adopted=False)]
 
     def conflict(self, current: LedgerMetadata, version: int) -> list[RecoveryAction]:
@@ -166,7 +178,7 @@ class RecoveryState:
     # ------------------------------------------------------------------ step 3
 
     def _fence(self) -> list[RecoveryAction]:
-        self.state = State.FENCING
+        self._enter(State.FENCING)
         ensemble = self._metadata.fragments[-1].bookies
         self._fences.update(dict.fromkeys(self._squatted, -1))
         return [Fence(bookie) for bookie in ensemble]
@@ -260,7 +272,7 @@ class RecoveryState:
     # ------------------------------------------------------------------ steps 4 and 5
 
     def _start_reading(self, start: int) -> list[RecoveryAction]:
-        self.state = State.READING
+        self._enter(State.READING)
         self._start = self._decided = start
         self._writing = WriterState(
             self._metadata, self._version, last_add_confirmed=start, publish=False
@@ -426,7 +438,7 @@ class RecoveryState:
         complete = self.state is State.READING and self._end == self._writing.lac
         if not complete or self._writing.state is not writer_state.State.OPEN or self._polls:
             return []
-        self.state = State.CLOSING
+        self._enter(State.CLOSING)
         return [WriteMetadata(self._closed_record(), self._version)]
 
     def _closed_record(self) -> LedgerMetadata:
@@ -445,5 +457,11 @@ class RecoveryState:
         )
 
     def _fail(self, error: OctavoError) -> list[RecoveryAction]:
-        self.state = State.FAILED
+        self._enter(State.FAILED)
         return [Failed(error)]
+
+    def _enter(self, state: State) -> None:
+        if state is self.state:
+            return
+        assert state in NEXT_STATES[self.state], (self.state, state)
+        self.state = state
