@@ -335,7 +335,6 @@ class PartitionStats:
 class PartitionState(enum.Enum):
     """Of a partition that is owned here: see the first lines of broker/partition/partition.py."""
 
-    OPENING = "opening"
     OPEN = "open"
     REOPENING = "reopening"
     CLOSED = "closed"

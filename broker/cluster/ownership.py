@@ -32,7 +32,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.partition import Partition
+from octavo.broker.partition.partition import Partition, PartitionOpening
 from octavo.broker.types import (
     BrokerInfo,
     Owner,
@@ -171,11 +171,12 @@ class Lookups:
 class _Local:
     """A partition that is ours, or is about to be."""
 
-    __slots__ = ("error", "opened", "partition", "settings", "since_s", "task")
+    __slots__ = ("error", "opened", "opening", "partition", "since_s", "task")
 
-    def __init__(self, partition: Partition, settings: Callable[[], TopicSettings]) -> None:
-        self.partition = partition
-        self.settings = settings
+    def __init__(self, opening: PartitionOpening) -> None:
+        self.opening = opening
+        self.partition: Partition | None = None
+        """Once it is open."""
         self.since_s = 0.0
         """When it was opened."""
         self.opened = asyncio.Event()
@@ -226,16 +227,18 @@ class OwnershipManager:
     def open_partitions(self) -> list[Partition]:
         """All that are served here."""
         return [
-            local.partition for local in self._local.values() if local.partition.state in _SERVING
+            local.partition
+            for local in self._local.values()
+            if local.partition is not None and local.partition.state in _SERVING
         ]
 
     def served_since(self, upto_s: float) -> list[tuple[PartitionName, int]]:
         """What is open here since `upto_s` or longer; with how many partitions its topic has."""
         return [
-            (name, local.settings().partitions)
+            (name, local.opening.settings().partitions)
             for name, local in self._local.items()
-            if local.partition.state is PartitionState.OPEN
-            and local.opened.is_set()
+            if local.partition is not None
+            and local.partition.state is PartitionState.OPEN
             and local.since_s <= upto_s
         ]
 
@@ -252,10 +255,10 @@ class OwnershipManager:
         """
         info = await self._check_exists(name, incarnation)
         local = self._local.get(name)
-        if local is not None and local.partition.incarnation != info.incarnation:
+        if local is not None and local.opening.incarnation != info.incarnation:
             info = await self._topics.newest(name.topic_name)
-            if local.partition.incarnation != info.incarnation:
-                local.partition.abandon("its topic was deleted")
+            if local.opening.incarnation != info.incarnation:
+                self._abandon(local, "its topic was deleted")
             raise PartitionMoving(f"{name} is of another topic than it was; ask again")
         if local is None:
             owner = await self._lookups.of(name).owner.value()
@@ -289,7 +292,7 @@ class OwnershipManager:
     async def partition(self, name: PartitionName) -> Partition:
         """The local, open one. Raises `NotOwner`."""
         local = self._local.get(name)
-        if local is None or not local.opened.is_set() or local.error is not None:
+        if local is None or local.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
         return local.partition
 
@@ -303,19 +306,20 @@ class OwnershipManager:
     def topic_deleted(self, topic: TopicName) -> None:
         """Its partitions are served no more, nor looked up."""
         for name in [name for name in self._local if name.topic_name == topic]:
-            self._local[name].partition.abandon("its topic was deleted")
+            self._abandon(self._local[name], "its topic was deleted")
         self._lookups.forget(topic)
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
         """Serve this incarnation no more; the partitions that were served here until now."""
         held = [
-            (name, local.partition)
+            local
             for name, local in self._local.items()
-            if name.topic_name == topic and local.partition.incarnation == incarnation
+            if name.topic_name == topic and local.opening.incarnation == incarnation
         ]
-        served = [name.partition for name, partition in held if partition.state in _SERVING]
-        for _, partition in held:
-            partition.abandon("its topic was deleted")
+        open_here = [local.partition for local in held if local.partition is not None]
+        served = [one.name.partition for one in open_here if one.state in _SERVING]
+        for local in held:
+            self._abandon(local, "its topic was deleted")
         # A release that failed, or a claim that nobody waited for, has left a record of ours.
         for name in [name for name in self._outstanding if name.topic_name == topic]:
             if name not in self._local and name not in self._releasing:
@@ -331,7 +335,7 @@ class OwnershipManager:
         except TimeoutError:
             _log.warning("handover_incomplete", partitions=[str(name) for name in self._local])
             for local in list(self._local.values()):
-                local.partition.abandon("this broker is stopping")
+                self._abandon(local, "this broker is stopping")
         self._lookups.forget()
 
     async def hand_on(
@@ -352,10 +356,10 @@ class OwnershipManager:
             _log.warning("handover_incomplete", partitions=[str(name)])
         with contextlib.suppress(TimeoutError, OctavoError):
             async with asyncio.timeout(timeout_s):
-                owner = await lookup.until_owned(lambda: ask(local.partition.incarnation))
+                owner = await lookup.until_owned(lambda: ask(local.opening.incarnation))
                 return owner if owner.broker_id != self._registry.own.broker_id else None
         if not self._stopping:
-            self._claim(name, local.partition.incarnation, local.settings())
+            self._claim(name, local.opening.incarnation, local.opening.settings())
         return None
 
     # Claims
@@ -368,8 +372,10 @@ class OwnershipManager:
             def newest() -> TopicSettings:
                 return self._topics.settings_of(name.topic_name, settings)
 
-            partition = Partition(name, incarnation, self._context, newest, self._partition_lost)
-            local = self._local[name] = _Local(partition, newest)
+            opening = PartitionOpening(
+                name, incarnation, self._context, newest, self._partition_lost
+            )
+            local = self._local[name] = _Local(opening)
             self._names[owner_path(*name)] = name
             self._outstanding[name] = None
             local.task = asyncio.create_task(self._run(name, local), name=f"claim {name}")
@@ -387,8 +393,8 @@ class OwnershipManager:
                     self._lookups.note(name, decode_broker(claim.owner))
                     return
                 async with self._openings:
-                    await local.partition.open()
-                self._opened(name, local)
+                    partition = await local.opening.open()
+                self._opened(name, local, partition)
                 return
             except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
                 self._topics.forget(name.topic_name)  # we may not have heard of its deletion
@@ -405,10 +411,11 @@ class OwnershipManager:
                 )
             await asyncio.sleep(pauses.next_s())
 
-    def _opened(self, name: PartitionName, local: _Local) -> None:
+    def _opened(self, name: PartitionName, local: _Local, partition: Partition) -> None:
         if self._local.get(name) is not local:
-            local.partition.abandon("its claim was lost while it was being opened")
+            partition.abandon("its claim was lost while it was being opened")
             return
+        local.partition = partition
         local.error = None
         local.since_s = asyncio.get_running_loop().time()
         local.opened.set()
@@ -425,12 +432,14 @@ class OwnershipManager:
         if local.error is not None:
             raise local.error
         own = self._registry.own
-        return Owner(own.broker_id, own.url, True, local.partition.incarnation)
+        return Owner(own.broker_id, own.url, True, local.opening.incarnation)
 
     def _forget(self, name: PartitionName, local: _Local, error: NotOwner) -> None:
         if self._local.get(name) is local:
             del self._local[name]
             del self._names[owner_path(*name)]
+            if local.partition is None:
+                self._spawn(local.opening.close())
         local.error = error
         local.opened.set()
 
@@ -438,15 +447,27 @@ class OwnershipManager:
         """Our session is over: others may own the partition any moment. Stop acking now."""
         local = self._local.get(self._names.get(path, _NOWHERE))
         if local is not None:
-            local.partition.abandon("this broker's session has ended")
+            self._abandon(local, "this broker's session has ended")
+
+    def _abandon(self, local: _Local, why: str) -> None:
+        """It is somebody else's, or may be any moment: serve it no more, or cease opening it."""
+        if local.partition is not None:
+            local.partition.abandon(why)
+        else:
+            _log.warning("partition_lost", partition=str(local.opening.name), reason=why)
+            self._lost(local)
 
     def _partition_lost(self, partition: Partition) -> None:
         local = self._local.get(partition.name)
         if local is not None and local.partition is partition:
-            self._forget(partition.name, local, NotOwner(f"{partition.name} was lost"))
-            if local.task is not None:
-                local.task.cancel()
-            self._spawn(self._release_quietly(partition.name))
+            self._lost(local)
+
+    def _lost(self, local: _Local) -> None:
+        name = local.opening.name
+        self._forget(name, local, NotOwner(f"{name} was lost"))
+        if local.task is not None:
+            local.task.cancel()
+        self._spawn(self._release_quietly(name))
 
     def _release_quietly(
         self, name: PartitionName, *, claim: bool = False
@@ -480,7 +501,8 @@ class OwnershipManager:
             local.task.cancel()
             await asyncio.gather(local.task, return_exceptions=True)
         try:
-            await local.partition.close(graceful=True)
+            if local.partition is not None:
+                await local.partition.close(graceful=True)
         finally:
             self._forget(name, local, NotOwner(f"{name} was handed over"))
             released = self._spawn(self._release_quietly(name))
@@ -530,11 +552,11 @@ class OwnershipManager:
     async def _verify_own(self, name: PartitionName) -> None:
         """Somebody touched the record of a partition that is served here: is it still ours?"""
         local = self._local.get(name)
-        if local is None or not local.opened.is_set() or local.error is not None:
+        if local is None or local.partition is None:
             return
         owner = await self._ownership.owner(owner_path(*name))
         if owner != self._value and self._local.get(name) is local:
-            local.partition.abandon("its ownership record is gone")
+            self._abandon(local, "its ownership record is gone")
 
     async def _reconcile(self) -> None:
         pauses = self._context.reopen_pauses()

@@ -5,8 +5,9 @@ have no gaps; a repeated producer sequence is stored once. Relies on fencing: af
 old owner's ledger takes no more adds. On a crash the next owner recovers the last ledger and
 replays the state ledger; nothing here is needed.
 
+`PartitionOpening.open` makes it; there is none that is not open yet.
+
     state       means                                            leaves by
-    OPENING     what its last owner left is being recovered      open, lost, close
     OPEN        it is served                                     its ledger failed, lost, close
     REOPENING   its ledger failed (too few bookies): another     opened anew, lost, close
                 one is being begun
@@ -26,7 +27,6 @@ import structlog
 from octavo.broker.errors import (
     BatchTooLong,
     NotOwner,
-    PartitionMoving,
     PartitionUnavailable,
     TopicNotFound,
 )
@@ -67,15 +67,17 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 
 NEXT_STATES: Mapping[PartitionState, frozenset[PartitionState]] = {
-    PartitionState.OPENING: frozenset({PartitionState.OPEN, PartitionState.CLOSED}),
     PartitionState.OPEN: frozenset({PartitionState.REOPENING, PartitionState.CLOSED}),
     PartitionState.REOPENING: frozenset({PartitionState.OPEN, PartitionState.CLOSED}),
     PartitionState.CLOSED: frozenset(),
 }
 
 
-class Partition:
-    """One partition that this broker owns and has open."""
+class PartitionOpening:
+    """A partition that this broker is about to serve: attempts to open it, until one succeeds.
+
+    One that took too long gives the next more time.
+    """
 
     def __init__(
         self,
@@ -88,38 +90,70 @@ class Partition:
         self.name = name
         self.incarnation = incarnation
         """Of the topic: all that is served here is of that one and no other of its name."""
-        self.state = PartitionState.OPENING
-        self._context = context
-        self._config = context.config
-        self._settings = settings
-        self._on_lost = on_lost
-        self._loop = asyncio.get_running_loop()
+        self.context = context
+        self.settings = settings
+        self.on_lost = on_lost
         timeout_ms = context.config.open_timeout_ms
-        self._record = PartitionRecordKeeper(context.topics, name, timeout_ms, incarnation)
-        self._log = PartitionLog(
-            name, context.ledgers, self._record, context.tail_cache, context.read_ahead,
+        self.record = PartitionRecordKeeper(context.topics, name, timeout_ms, incarnation)
+        self.log = PartitionLog(
+            name, context.ledgers, self.record, context.tail_cache, context.read_ahead,
             context.open_batches.opening,
         )  # fmt: skip
+        self.opener = PartitionOpener(
+            name, context.config, context.ledgers, self.record, self.log.reader, settings,
+            context.clock, context.spawn,
+        )  # fmt: skip
+
+    async def open(self) -> Partition:
+        """Take the partition over. Raises what its ledgers and the metadata store raise."""
+        started_s = asyncio.get_running_loop().time()
+        opened = await self.opener.take_over()
+        partition = Partition(self, opened)
+        partition.tell_opened("partition_taken_over", opened, started_s)
+        return partition
+
+    async def close(self) -> None:
+        """Nobody opens it here any more."""
+        await self.log.close(NotOwner(f"{self.name} is not opened here"))
+
+
+class Partition:
+    """One partition that this broker owns and has open."""
+
+    def __init__(self, opening: PartitionOpening, opened: Opened) -> None:
+        name, context = opening.name, opening.context
+        self.name = name
+        self.incarnation = opening.incarnation
+        """Of the topic: all that is served here is of that one and no other of its name."""
+        self.state = PartitionState.OPEN
+        self._context = context
+        self._config = context.config
+        self._settings = opening.settings
+        self._on_lost = opening.on_lost
+        self._loop = asyncio.get_running_loop()
+        self._record = opening.record
+        self._log = opening.log
+        self._opener = opening.opener
+        self._reopening: asyncio.Task[None] | None = None
+        self._gone: NotOwner | None = None
         self._compacted = CompactedLog(
             name, context.ledgers, self._record, self._log, context.open_batches.opening
         )
-        self._opener = PartitionOpener(
-            name, context.config, context.ledgers, self._record, self._log.reader, settings,
-            context.clock, context.spawn,
-        )  # fmt: skip
         self._subscriptions = SubscriptionSet(
             self, context.config, lambda sub: context.subscription_info(name, sub), self.persist
         )
-        self._publisher: Publisher | None = None
-        self._rollover: Rollover | None = None
-        self._state_log: StateLog | None = None
-        self._reopening: asyncio.Task[None] | None = None
+        self._subscriptions.restore(opened.state.cursors)
         self._maintenance = Maintenance(
-            name, context, self._record, settings, self._log, self._subscriptions, self.persist,
-            self._lost,
+            name, context, self._record, self._settings, self._log, self._subscriptions,
+            self.persist, self._lost,
         )  # fmt: skip
         self._splicer = Splicer(name, context, self._record)
-        self._gone: NotOwner | None = None
+        self._state_log = StateLog(
+            context.ledgers, self._record, name, context.config, self._settings, self._snapshot,
+            self._lost, opened.state_writer,
+        )  # fmt: skip
+        self._publisher, self._rollover = self._pipeline(opened)
+        self._log.follow(self._publisher)
 
     # Figures
 
@@ -150,23 +184,21 @@ class Partition:
 
     def stats(self) -> PartitionStats:
         """Live figures; costs nothing."""
-        publisher = self._publisher
-        segment = None if publisher is None else publisher.segment
-        open_bytes = 0 if segment is None else segment.contents.payload_bytes
+        publisher, segment = self._publisher, self._publisher.segment
         return PartitionStats(
             name=self.name,
             broker_id=self._context.broker_id(),
             epoch=self.epoch,
             earliest_offset=self.earliest_offset,
             next_offset=self.next_offset,
-            stored_bytes=self._record.ledgers.closed_bytes + open_bytes,
-            pending_bytes=0 if publisher is None else publisher.inflight_bytes,
+            stored_bytes=self._record.ledgers.closed_bytes + segment.contents.payload_bytes,
+            pending_bytes=publisher.inflight_bytes,
             ledgers=tuple(
                 (segment.ledger_id, segment.base_offset)
                 for segment in self._record.ledgers.segments
             ),
-            last_add_confirmed=-1 if segment is None else segment.last_entry,
-            producers=0 if publisher is None else len(publisher.stored_producers),
+            last_add_confirmed=segment.last_entry,
+            producers=len(publisher.stored_producers),
             subscriptions=self._subscriptions.stats(),
         )
 
@@ -197,11 +229,9 @@ class Partition:
         if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
             raise InvalidBatch("transactional and control batches are not supported")
         self._check_open()
-        assert self._publisher is not None
         published = await self._publisher.publish(batch, header, expected_offset)
         if published.duplicate:
             # An add finds out that we were fenced; a repeat adds nothing.
-            assert self._state_log is not None
             await self._state_log.prove()
             if published.first_offset >= self.earliest_offset:
                 first = await self.read(published.first_offset, bytes_max=1, count_max=1)
@@ -215,7 +245,6 @@ class Partition:
         when the batch is not committed, and `PartitionUnavailable`: then ask again.
         """
         self._check_open()
-        assert self._rollover is not None
         return await self._splicer.splice(self._rollover, transaction, batch)
 
     async def read(
@@ -282,22 +311,9 @@ class Partition:
     async def persist(self, op: Op) -> None:
         """Return when a change of cursors is durable. For subscriptions."""
         self._check_open()
-        assert self._state_log is not None
         await self._state_log.append(op)
 
     # Opening and closing
-
-    async def open(self) -> None:
-        """Take the partition over. Raises what its ledgers and the metadata store raise."""
-        started_s = self._loop.time()
-        opened = await self._opener.take_over()
-        self._subscriptions.restore(opened.state.cursors)
-        self._state_log = StateLog(
-            self._context.ledgers, self._record, self.name, self._config, self._settings,
-            self._snapshot, self._lost, opened.state_writer,
-        )  # fmt: skip
-        self._begin(opened)
-        self._tell("partition_taken_over", opened, started_s)
 
     async def close(self, *, graceful: bool) -> None:
         """Stop serving. `graceful`: finish what is under way and close the ledgers."""
@@ -306,16 +322,13 @@ class Partition:
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
         try:
             if graceful:
-                state_log = self._state_log
-                closing = () if state_log is None else (state_log.close(drain=True),)
-                await asyncio.gather(self._close_log(), *closing)
+                await asyncio.gather(self._close_log(), self._state_log.close(drain=True))
         finally:
             await self._release()
 
     async def _close_log(self) -> None:
         publisher = self._publisher
-        if publisher is not None and publisher.failed is None:
-            assert self._rollover is not None
+        if publisher.failed is None:
             await self._rollover.close()
             with contextlib.suppress(OctavoError):
                 await publisher.confirmed_up_to(publisher.next_offset)
@@ -325,23 +338,23 @@ class Partition:
         """Stop serving this instant: the partition is somebody else's, or may be any moment."""
         self._lost(NotOwner(f"{self.name}: {why}"))
 
-    def _begin(self, opened: Opened) -> None:
+    def _pipeline(self, opened: Opened) -> tuple[Publisher, Rollover]:
+        """What writes the newest ledger, and what replaces that one."""
         last = self._record.ledgers.last
         assert last is not None
         segment = OpenSegment(opened.writer, last.base_offset, self._context.clock(), released=True)
-        self._publisher = Publisher(
+        publisher = Publisher(
             self.name, self._config, segment, opened.producers, self._log.renew_tail(),
             self._log.index, self._confirmed, self._publisher_failed,
         )  # fmt: skip
-        self._rollover = Rollover(
-            self.name, self._publisher, self._record, self._context.ledgers, self._settings,
+        rollover = Rollover(
+            self.name, publisher, self._record, self._context.ledgers, self._settings,
             self._context.clock, self._context.spawn, self._log.renew_tail,
         )  # fmt: skip
-        self._enter(PartitionState.OPEN)
-        self._log.follow(self._publisher)
-        self._subscriptions.wake()
+        return publisher, rollover
 
-    def _tell(self, event: str, opened: Opened, started_s: float) -> None:
+    def tell_opened(self, event: str, opened: Opened, started_s: float) -> None:
+        """Log that it was opened by an attempt that began then, by the loop's clock."""
         recovered = opened.recovered
         _log.info(
             event, partition=str(self.name), broker=self._context.broker_id(), epoch=self.epoch,
@@ -354,22 +367,17 @@ class Partition:
     def _check_open(self) -> None:
         if self._gone is not None:
             raise self._gone
-        if self._publisher is None:
-            raise PartitionMoving(f"{self.name} is being opened here")
 
     # What happens to it
 
     def _confirmed(self, payload_bytes: int, entries: int) -> None:
         self._log.grown()
         self._subscriptions.wake()
-        assert self._rollover is not None
         self._rollover.look()
-        assert self._publisher is not None
         self._maintenance.confirmed(self._publisher, payload_bytes, entries)
 
     def _snapshot(self) -> Iterator[bytes]:
         publisher = self._publisher
-        assert publisher is not None
         publisher.stored_producers.take_changed()
         return snapshot(
             self._subscriptions.cursors(),
@@ -388,8 +396,6 @@ class Partition:
     async def _reopen(self) -> None:
         """Our ledger failed: close it by recovery and begin another as soon as bookies allow."""
         failed, started_s = self._publisher, self._loop.time()
-        assert failed is not None
-        assert self._rollover is not None
         await self._rollover.cancel()
         failed.let_go()
         pauses = self._context.reopen_pauses()
@@ -410,8 +416,11 @@ class Partition:
                 )
                 await asyncio.sleep(pauses.next_s())
             else:
-                self._begin(opened)
-                self._tell("partition_reopened", opened, started_s)
+                self._publisher, self._rollover = self._pipeline(opened)
+                self._enter(PartitionState.OPEN)
+                self._log.follow(self._publisher)
+                self._subscriptions.wake()
+                self.tell_opened("partition_reopened", opened, started_s)
                 return
 
     def _lost(self, error: OctavoError) -> None:
@@ -437,22 +446,16 @@ class Partition:
     async def _release(self) -> None:
         """Let go of tasks, memory and ledgers."""
         assert self._gone is not None
-        if self._publisher is not None:
-            self._publisher.fail(self._gone)
+        self._publisher.fail(self._gone)
         self._maintenance.close()
-        if self._rollover is not None:
-            await self._rollover.cancel()
-        if self._state_log is not None:
-            await self._state_log.close(drain=False)
+        await self._rollover.cancel()
+        await self._state_log.close(drain=False)
         await self._log.close(self._gone)
         await self._compacted.close(self._gone)
-        if self._publisher is not None:
-            await self._publisher.abandon()
+        await self._publisher.abandon()
 
     async def maintain(self) -> None:
         """Roll over by age, trim by retention; called now and then."""
         if self.state is PartitionState.OPEN:
-            assert self._rollover is not None
-            assert self._publisher is not None
             self._rollover.look()
             await self._maintenance.trim(self._publisher)

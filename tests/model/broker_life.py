@@ -22,7 +22,7 @@ from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.partition import Partition
+from octavo.broker.partition.partition import PartitionOpening
 from octavo.broker.types import PartitionName, Published, TopicSettings
 from octavo.ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
 from octavo.metadata.store import MetadataUnavailable, VersionConflict
@@ -133,11 +133,11 @@ class Life:
     # What it does
 
     async def _live(self) -> None:
-        partition = Partition(
+        opening = PartitionOpening(
             NAME, INCARNATION, self._partition_context(), self._settings, lambda partition: None
         )
         try:
-            await partition.open()
+            partition = await opening.open()
             for number in range(self.messages):
                 text = f"{self.name}{number}"
                 published: Published = await partition.publish(Batch.of(text).data)

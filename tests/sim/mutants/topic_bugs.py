@@ -110,7 +110,7 @@ MUTANTS = (
             Edit(
                 "octavo.broker.cluster.ownership:OwnershipManager._claim_lost",
                 "if local is not None:\n"
-                '        local.partition.abandon("this broker\'s session has ended")',
+                '        self._abandon(local, "this broker\'s session has ended")',
                 "del local",
             ),
             Edit(
