@@ -32,7 +32,7 @@ from octavo.bookie.read.cache import CachedExtent, ReadCache
 from octavo.bookie.read.read_ahead import ReadAhead
 from octavo.bookie.stats import ReadStats
 from octavo.protocol.codes import BookieIOError, TooManyRequests
-from octavo.protocol.fair_line import FairLine
+from octavo.protocol.fair_queue import FairQueue
 
 _READS_PER_TURN = 64
 _BYTES_PER_TURN = 1024 * 1024
@@ -218,7 +218,7 @@ class ColdReads:
         self._stats = stats
         self._ahead = ReadAhead(config.read_ahead_bytes_max, cache.bytes_max)
         self._loop = asyncio.get_running_loop()
-        self._line: FairLine[int, _Wanted] = FairLine()
+        self._queue: FairQueue[int, _Wanted] = FairQueue()
         """By ledger."""
         self._flights: list[_Flight] = []
         self._epoch = 0
@@ -236,21 +236,21 @@ class ColdReads:
         to one another. Raises `BookieIOError`, and `TooManyRequests` when too many wait already or
         its turn does not come in time.
         """
-        if len(self._line) >= self._waiting_max:
-            raise TooManyRequests(f"{len(self._line)} reads wait for the disk, that is the limit")
+        if len(self._queue) >= self._waiting_max:
+            raise TooManyRequests(f"{len(self._queue)} reads wait for the disk, that is the limit")
         wanted = _Wanted(entry_id, bytes_wanted, self._loop)
         for flight in self._flights:
             if flight.ledger_id == ledger_id and flight.may_bring(entry_id, self._epoch):
                 flight.wanted.append(wanted)
                 return await wanted.future
-        self._line.push(ledger_id, wanted)
+        self._queue.push(ledger_id, wanted)
         self._start()
         return await wanted.future
 
     def _start(self) -> None:
         """Give the free threads to those whose turn it is."""
-        while self._line and len(self._flights) < self._threads:
-            ledger_id, wanted = self._line.pop()
+        while self._queue and len(self._flights) < self._threads:
+            ledger_id, wanted = self._queue.pop()
             if wanted.future.done():
                 continue
             waited_s = self._loop.time() - wanted.since
@@ -271,7 +271,7 @@ class ColdReads:
             ledger_id, wanted.entry_id, wanted.entry_id + entries - 1, ahead, self._epoch
         )
         flight.wanted.append(wanted)
-        flight.wanted += self._line.take(
+        flight.wanted += self._queue.take(
             ledger_id, lambda other: flight.may_bring(other.entry_id, self._epoch)
         )
         self._flights.append(flight)
@@ -306,7 +306,7 @@ class ColdReads:
                 self._stats.lookups["joined"] += number > 0
                 wanted.future.set_result(brought[0])
             elif wanted.entry_id != flight.first:
-                self._line.push(flight.ledger_id, wanted)
+                self._queue.push(flight.ledger_id, wanted)
             elif error is not None:
                 wanted.future.set_exception(error)
             else:

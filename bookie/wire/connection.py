@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_scheduled = False
         self._add_bytes = 0
         self._has_added = False
-        self._under_way = InFlight(server.requests, server.reads, self._answer, self._answered)
+        self._in_flight = InFlight(server.requests, server.reads, self._answer, self._answered)
         self._closing = False
 
     # What the transport calls
@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._transport = None
         self.flow.release()
-        self._under_way.cancel()
+        self._in_flight.cancel()
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer sends no more. It gets the answers that are on their way, and no others."""
         self._closing = True
-        self._under_way.end_waits()
+        self._in_flight.end_waits()
         self.flow.pauses |= Pause.STOPPING
         return self.busy  # what is under way closes the transport when it is done
 
@@ -214,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def busy(self) -> bool:
         """Whether something is under way for this client."""
-        return bool(self._add_bytes) or self._write_scheduled or not self._under_way.is_empty
+        return bool(self._add_bytes) or self._write_scheduled or not self._in_flight.is_empty
 
     def is_too_much(self, level: Pressure) -> bool:
         """Whether the adds of this client should stop at this level of pressure."""
@@ -225,9 +225,9 @@ class Connection(asyncio.BufferedProtocol):
     def _hold(self, hold: bool) -> None:
         """The peer does not take its answers, or has taken them."""
         if hold:
-            self._under_way.hold()
+            self._in_flight.hold()
         else:
-            self._under_way.go_on()
+            self._in_flight.go_on()
 
     def finish(self) -> None:
         """Read no more; end the connection once all that was read is answered."""
@@ -288,17 +288,17 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch(self, head: int, frame: memoryview) -> None:
         kind = head >> 16
         if kind == _READ:
-            self._under_way.read(parse_read(frame))
+            self._in_flight.read(parse_read(frame))
         elif kind == _BATCH_READ:
-            self._under_way.read(parse_batch_read(frame))
+            self._in_flight.read(parse_batch_read(frame))
         elif head >> 24 == extension.VERSION:
-            self._under_way.extension(extension.decode_request(frame))
+            self._in_flight.extension(extension.decode_request(frame))
         elif kind == _AUTH:
             parse_auth(frame)
             self._answer(_AUTH_ANSWER)
         else:
             self._refuse_unknown(head, frame)
-        if self._under_way.count > self._config.connection_reads_max:
+        if self._in_flight.count > self._config.connection_reads_max:
             self.flow.pause(Pause.READS)
 
     def _refuse_unknown(self, head: int, frame: memoryview) -> None:
@@ -421,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             log.error("connection_failed", peer=self.flow.peer, error=repr(error), exc_info=error)
             self.abort()
-        if self._under_way.count <= self._config.connection_reads_max // 2:
+        if self._in_flight.count <= self._config.connection_reads_max // 2:
             self.flow.resume(Pause.READS)
         self._close_if_finished()
 

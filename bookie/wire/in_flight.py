@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.protocol.codes import ProtocolError
 from octavo.protocol.extension import Op, Request
-from octavo.protocol.fair_line import FairLine
+from octavo.protocol.fair_queue import FairQueue
 from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ class InFlight:
     def __init__(
         self,
         requests: Requests,
-        line: ReadScheduler,
+        scheduler: ReadScheduler,
         answer: Callable[[bytes], None],
         on_done: Callable[[BaseException | None], None],
     ) -> None:
         self._requests = requests
-        self._line = line
+        self._scheduler = scheduler
         self._answer = answer
         self._on_done = on_done
         self._loop = asyncio.get_running_loop()
-        self._lined_up: FairLine[int, tuple[_Request, float]] = FairLine()
+        self._waiting: FairQueue[int, tuple[_Request, float]] = FairQueue()
         self._running = 0
-        """Tasks that came out of the line."""
+        """Tasks that had their turn."""
         self._stuck = False
         """As many run as may, and the next one would have to."""
         self._held = False
@@ -58,12 +58,12 @@ class InFlight:
     @property
     def count(self) -> int:
         """Requests not answered yet, long-polls apart."""
-        return len(self._tasks) - len(self._waits) + len(self._lined_up)
+        return len(self._tasks) - len(self._waits) + len(self._waiting)
 
     @property
     def is_empty(self) -> bool:
         """Whether everything has been answered."""
-        return not self._tasks and not self._lined_up
+        return not self._tasks and not self._waiting
 
     def read(self, request: ReadRequest | BatchReadRequest) -> None:
         """Answer a read, in line or, with a flag that says so, at once."""
@@ -82,26 +82,26 @@ class InFlight:
 
     def _take(self, request: _Request, ledger_id: int, *, at_once: bool) -> None:
         running = len(self._tasks) - len(self._waits) - self._running
-        if at_once and running < _AT_ONCE_MAX and self._line.has_task:
+        if at_once and running < _AT_ONCE_MAX and self._scheduler.has_task:
             self._run(request, self._ran)
-        elif self._line.is_full(urgent=at_once):
+        elif self._scheduler.is_full(urgent=at_once):
             self._answer(self._requests.refusal(request, "reads"))
         else:
-            self._lined_up.push(ledger_id, (request, self._loop.time()))
-            self._line.waiting += 1
+            self._waiting.push(ledger_id, (request, self._loop.time()))
+            self._scheduler.waiting += 1
             if self.wants_turn:
-                self._line.join(self)
+                self._scheduler.join(self)
 
     def hold(self) -> None:
         """The peer does not take its answers: begin no further plain read."""
         self._held = True
-        self._line.leave(self)
+        self._scheduler.leave(self)
 
     def go_on(self) -> None:
         """It takes them again."""
         self._held = False
         if self.wants_turn:
-            self._line.join(self)
+            self._scheduler.join(self)
 
     def end_waits(self) -> None:
         """Nobody waits for the long-polls any more."""
@@ -110,42 +110,42 @@ class InFlight:
 
     def cancel(self) -> None:
         """Nobody waits for anything any more."""
-        self._line.leave(self)
-        self._line.waiting -= len(self._lined_up.clear())
+        self._scheduler.leave(self)
+        self._scheduler.waiting -= len(self._waiting.clear())
         for task in self._tasks:
             task.cancel()
 
-    # What the line calls
+    # What the scheduler calls
 
     @property
     def wants_turn(self) -> bool:
         """See `Member`."""
-        return bool(self._lined_up) and not self._held and not self._stuck
+        return bool(self._waiting) and not self._held and not self._stuck
 
     def serve(self) -> int | None:
         """See `Member`."""
-        if not self._lined_up:
+        if not self._waiting:
             return 0
-        ledger_id, (request, since) = self._lined_up.pop()
+        ledger_id, (request, since) = self._waiting.pop()
         frame = self._requests.now(request, since)
         if frame is not None:
-            self._line.waiting -= 1
+            self._scheduler.waiting -= 1
             self._answer(frame)
             self._on_done(None)
             return len(frame)
         self._stuck = self._running >= _RUNNING_MAX
-        if self._stuck or not self._line.has_task:
-            self._lined_up.push_back(ledger_id, (request, since))
+        if self._stuck or not self._scheduler.has_task:
+            self._waiting.push_back(ledger_id, (request, since))
             return 0 if self._stuck else None
-        self._line.waiting -= 1
+        self._scheduler.waiting -= 1
         self._running += 1
-        self._run(request, self._ran_from_line, since)
+        self._run(request, self._ran_in_turn, since)
         return 0
 
     def refuse_waiting(self) -> None:
         """See `Member`."""
-        for request, _ in self._lined_up.clear():
-            self._line.waiting -= 1
+        for request, _ in self._waiting.clear():
+            self._scheduler.waiting -= 1
             self._answer(self._requests.refusal(request, "reads_waited"))
         self._on_done(None)
 
@@ -167,7 +167,7 @@ class InFlight:
         ran: Callable[[asyncio.Task[None]], None],
         since: float | None = None,
     ) -> None:
-        self._line.tasks += 1
+        self._scheduler.tasks += 1
         self._spawn(self._answer_with(request, since)).add_done_callback(ran)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -175,15 +175,15 @@ class InFlight:
         self._tasks.add(task)
         return task
 
-    def _ran_from_line(self, task: asyncio.Task[None]) -> None:
+    def _ran_in_turn(self, task: asyncio.Task[None]) -> None:
         self._running -= 1
         self._stuck = False
         self._ran(task)
         if self.wants_turn:
-            self._line.join(self)
+            self._scheduler.join(self)
 
     def _ran(self, task: asyncio.Task[None]) -> None:
-        self._line.task_ended()
+        self._scheduler.task_ended()
         self._done(task)
 
     def _waited(self, task: asyncio.Task[None]) -> None:

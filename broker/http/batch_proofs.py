@@ -20,7 +20,7 @@ from octavo.broker.errors import Overloaded
 from octavo.ledger.read.open_batch import unpacked, unpacked_if_small, walked
 from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, BatchHeader
 from octavo.protocol.compression import Compression, compression_of
-from octavo.protocol.fair_line import FairLine
+from octavo.protocol.fair_queue import FairQueue
 from octavo.protocol.limits import RECORDS_BYTES_MAX
 from octavo.protocol.windows import STEP_RECORDS, BatchWindows
 
@@ -35,7 +35,7 @@ class _Line:
 
     def __init__(self) -> None:
         self._taken = False
-        self._waiting: FairLine[str, asyncio.Future[None]] = FairLine()
+        self._waiting: FairQueue[str, asyncio.Future[None]] = FairQueue()
 
     async def enter(self, peer: str) -> None:
         """Return when it is one's turn, until `leave`. Raises `Overloaded`."""

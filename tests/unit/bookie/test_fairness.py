@@ -21,7 +21,7 @@ from octavo.bookie.read.scheduler import ColdReads, ReadScheduler
 from octavo.bookie.stats import ReadStats
 from octavo.bookie.write.cache import WriteCache
 from octavo.protocol.codes import Code, TooManyRequests
-from octavo.protocol.fair_line import FairLine
+from octavo.protocol.fair_queue import FairQueue
 from octavo.protocol.frames import Flag
 from tests.support.raw_bookie import (
     RawClient,
@@ -45,7 +45,7 @@ PUSHES = st.lists(st.one_of(st.integers(0, 3), st.none()), max_size=60)
 @given(PUSHES)
 def test_nobody_has_two_turns_while_another_waits(steps: list[int | None]) -> None:
     """A number pushes an item of that ledger, None pops one."""
-    line: FairLine[int, int] = FairLine()
+    line: FairQueue[int, int] = FairQueue()
     waiting: dict[int, list[int]] = {}
     passed_over: dict[int, set[int]] = {}
     for number, step in enumerate([*steps, *[None] * len(steps)]):
@@ -66,7 +66,7 @@ def test_nobody_has_two_turns_while_another_waits(steps: list[int | None]) -> No
 
 
 def test_a_line_served_by_arrival_would_be_noticed() -> None:
-    line: FairLine[str, int] = FairLine()
+    line: FairQueue[str, int] = FairQueue()
     for number in range(100):
         line.push("greedy", number)
     line.push("modest", 0)
@@ -75,7 +75,7 @@ def test_a_line_served_by_arrival_would_be_noticed() -> None:
 
 
 def test_what_is_taken_out_or_put_back_keeps_its_order() -> None:
-    line: FairLine[str, int] = FairLine()
+    line: FairQueue[str, int] = FairQueue()
     for number in range(6):
         line.push("a", number)
     assert list(line.take("a", lambda item: item % 2 == 0)) == [0, 2, 4]

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class FairLine(Generic[K, T]):
+class FairQueue(Generic[K, T]):
     """Items by key. Of one key the first that came goes first; the keys go in turn."""
 
     __slots__ = ("_lanes", "_length")
