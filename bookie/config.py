@@ -75,7 +75,7 @@ class BookieConfig:
 
     # Caches, entry logs, index
     write_cache_bytes_max: int = 32 * MIB
-    """Of one of two memtables: a full one is flushed while the other fills."""
+    """One of two memtables: a full one is flushed while the other fills."""
     read_cache_bytes_max: int = 16 * MIB
     read_ahead_bytes_max: int = 1 * MIB
     """Read from the entry log at a cache miss, beyond the entry asked for."""

@@ -25,7 +25,7 @@ _RUNNING_MAX = 32
 """Reads of one connection that wait for the disk at once."""
 _AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
 _AT_ONCE_MAX = 64
-"""Requests that may run beside the line; the next ones stand in it like others."""
+"""Requests that may run out of turn; the next ones wait for theirs like others."""
 
 _Request = ReadRequest | BatchReadRequest | Request
 
@@ -66,7 +66,7 @@ class InFlight:
         return not self._tasks and not self._waiting
 
     def read(self, request: ReadRequest | BatchReadRequest) -> None:
-        """Answer a read, in line or, with a flag that says so, at once."""
+        """Answer a read, in its turn or, with a flag that says so, at once."""
         self._take(request, request.ledger_id, at_once=bool(request.flags & _AT_ONCE))
 
     def extension(self, request: Request) -> None:
