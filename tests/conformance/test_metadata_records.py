@@ -31,6 +31,7 @@ from octavo.metadata.topics import (
     TopicStore,
     owner_path,
 )
+from tests.support.metadata_trees import Eventually, Tree
 
 NEW = LedgerMetadata(-1, 3, 3, 2, (Fragment(0, ("a:1", "b:1", "c:1")),))
 
@@ -42,7 +43,7 @@ def ledger_store(store, seed: int = 1) -> LedgerStore:
 # -- ledgers
 
 
-async def test_many_processes_initialize_one_cluster(tree):
+async def test_many_processes_initialize_one_cluster(tree: Tree) -> None:
     stores = [await tree.open() for _ in range(3)]
     ids = await asyncio.gather(
         *(ledger_store(store, seed).initialize() for seed, store in enumerate(stores * 3))
@@ -54,7 +55,7 @@ async def test_many_processes_initialize_one_cluster(tree):
     assert await stores[0].children("/ledgers/available") == ["readonly"]
 
 
-async def test_a_foreign_layout_is_refused(tree):
+async def test_a_foreign_layout_is_refused(tree: Tree) -> None:
     a = await tree.open()
     flat = b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1"
     await a.create("/ledgers/LAYOUT", flat)
@@ -62,14 +63,14 @@ async def test_a_foreign_layout_is_refused(tree):
         await ledger_store(a).initialize()
 
 
-async def test_ledger_ids_differ_and_ascend(tree):
+async def test_ledger_ids_differ_and_ascend(tree: Tree) -> None:
     a, b = ledger_store(await tree.open()), ledger_store(await tree.open(), 2)
     made = await asyncio.gather(*((a, b)[n % 2].create(NEW) for n in range(20)))
     assert sorted(metadata.ledger_id for metadata, _ in made) == list(range(20))
     assert await b.list() == list(range(20))
 
 
-async def test_a_ledger_changes_by_compare_and_set(tree):
+async def test_a_ledger_changes_by_compare_and_set(tree: Tree) -> None:
     a, b = ledger_store(await tree.open()), ledger_store(await tree.open(), 2)
     metadata, version = await a.create(NEW)
     recovering = replace(metadata, state=LedgerState.IN_RECOVERY)
@@ -79,7 +80,7 @@ async def test_a_ledger_changes_by_compare_and_set(tree):
     assert await a.read(metadata.ledger_id) == (recovering, newer)
 
 
-async def test_a_ledger_is_watched_and_deleted(tree, eventually):
+async def test_a_ledger_is_watched_and_deleted(tree: Tree, eventually: Eventually) -> None:
     store = await tree.open()
     a, b = ledger_store(store), ledger_store(await tree.open(), 2)
     metadata, version = await a.create(NEW)
@@ -100,7 +101,7 @@ async def test_a_ledger_is_watched_and_deleted(tree, eventually):
     assert (await a.create(NEW))[0].ledger_id == metadata.ledger_id + 1
 
 
-async def test_an_id_that_is_taken_is_passed_over(tree):
+async def test_an_id_that_is_taken_is_passed_over(tree: Tree) -> None:
     store = await tree.open()
     a, b = ledger_store(store), ledger_store(store, 2)
     await a.create(replace(NEW, ledger_id=0))
@@ -109,7 +110,7 @@ async def test_an_id_that_is_taken_is_passed_over(tree):
     assert (await b.create(NEW))[0].ledger_id == 1
 
 
-async def test_ids_go_on_beyond_31_bits(tree):
+async def test_ids_go_on_beyond_31_bits(tree: Tree) -> None:
     store = await tree.open()
     ledgers = ledger_store(store)
     await store.create("/ledgers/idgen-long/HOB-0000000001", b"")
@@ -120,7 +121,7 @@ async def test_ids_go_on_beyond_31_bits(tree):
     assert (await ledgers.create(NEW))[0].ledger_id == 7 << 32
 
 
-async def test_both_forms_of_path_are_listed(tree):
+async def test_both_forms_of_path_are_listed(tree: Tree) -> None:
     store = await tree.open()
     ledgers = ledger_store(store)
     await ledgers.initialize()
@@ -136,7 +137,7 @@ async def test_both_forms_of_path_are_listed(tree):
     assert (await store.get("/ledgers/922/3372/0368/5477/L5807")).value
 
 
-async def test_a_listing_that_cannot_be_whole_is_an_error(tree):
+async def test_a_listing_that_cannot_be_whole_is_an_error(tree: Tree) -> None:
     store = await tree.open()
     ledgers = ledger_store(store)
     for ledger_id in (1, 20_000, 2**40):
@@ -153,7 +154,7 @@ async def test_a_listing_that_cannot_be_whole_is_an_error(tree):
         await ledgers.list()
 
 
-async def test_a_listing_survives_ledgers_that_come_and_go(tree):
+async def test_a_listing_survives_ledgers_that_come_and_go(tree: Tree) -> None:
     store, other = await tree.open(), await tree.open()
     ledgers, churning = ledger_store(store), ledger_store(other, 2)
     stay = [n * 10_000 for n in range(12)]
@@ -174,7 +175,7 @@ async def test_a_listing_survives_ledgers_that_come_and_go(tree):
     assert await ledgers.list() == stay
 
 
-async def test_a_record_that_is_none_is_called_bad(tree):
+async def test_a_record_that_is_none_is_called_bad(tree: Tree) -> None:
     store = await tree.open()
     await store.create("/ledgers/00/0000/L0005", b"junk")
     with pytest.raises(BadRecord, match="ledger 5"):
@@ -186,7 +187,7 @@ async def test_a_record_that_is_none_is_called_bad(tree):
 BOOKIE = BookieInfo("b:1", "b", 1, properties={"rack": "r1", "incarnation": "one"})
 
 
-async def test_bookies_register_turn_read_only_and_go(tree, eventually):
+async def test_bookies_register_turn_read_only_and_go(tree: Tree, eventually: Eventually) -> None:
     a, b = await tree.open(), await tree.open()
     registry, watcher = BookieRegistry(a), BookieRegistry(b)
     heard = []
@@ -211,7 +212,7 @@ async def test_bookies_register_turn_read_only_and_go(tree, eventually):
     assert await watcher.available() == {}
 
 
-async def test_a_change_of_state_never_lets_the_bookie_vanish(tree):
+async def test_a_change_of_state_never_lets_the_bookie_vanish(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     registry, watcher = BookieRegistry(a), BookieRegistry(b)
     await registry.register(BOOKIE)
@@ -222,7 +223,7 @@ async def test_a_change_of_state_never_lets_the_bookie_vanish(tree):
     assert (await watcher.available())["b:1"].properties == {"incarnation": "one"}
 
 
-async def test_a_restarted_bookie_replaces_its_own_old_record(tree):
+async def test_a_restarted_bookie_replaces_its_own_old_record(tree: Tree) -> None:
     a, b, watcher = await tree.open(), await tree.open(), await tree.open()
     await BookieRegistry(a).register(BOOKIE)
     restarted = replace(BOOKIE, port=2)
@@ -232,7 +233,7 @@ async def test_a_restarted_bookie_replaces_its_own_old_record(tree):
     assert await BookieRegistry(watcher).available() == {"b:1": restarted}
 
 
-async def test_another_incarnation_waits_for_the_old_session_to_end(tree):
+async def test_another_incarnation_waits_for_the_old_session_to_end(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     await BookieRegistry(a).register(BOOKIE)
     other = replace(BOOKIE, properties={"incarnation": "two"})
@@ -244,14 +245,14 @@ async def test_another_incarnation_waits_for_the_old_session_to_end(tree):
     assert await BookieRegistry(b).available() == {"b:1": other}
 
 
-async def test_a_live_bookie_keeps_its_id(tree):
+async def test_a_live_bookie_keeps_its_id(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open(session_timeout_ms=1000)
     await BookieRegistry(a).register(BOOKIE)
     with pytest.raises(BookieIdTaken, match="b:1"):
         await BookieRegistry(b).register(replace(BOOKIE, properties={"incarnation": "two"}))
 
 
-async def test_a_registration_that_cannot_be_read_hides_no_other(tree):
+async def test_a_registration_that_cannot_be_read_hides_no_other(tree: Tree) -> None:
     store = await tree.open()
     registry = BookieRegistry(store)
     await registry.register(BOOKIE)
@@ -260,7 +261,9 @@ async def test_a_registration_that_cannot_be_read_hides_no_other(tree):
     assert set(await registry.available()) == {"b:1"}
 
 
-async def test_a_bookie_registers_anew_after_its_session(tree, eventually):
+async def test_a_bookie_registers_anew_after_its_session(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     registry, watcher = BookieRegistry(a), BookieRegistry(b)
     await registry.register(BOOKIE)
@@ -272,7 +275,7 @@ async def test_a_bookie_registers_anew_after_its_session(tree, eventually):
     assert (await watcher.available())["b:1"].port == 9
 
 
-async def test_cookies_stay_and_change_by_version(tree):
+async def test_cookies_stay_and_change_by_version(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     registry = BookieRegistry(a)
     cookie = Cookie("b:1", "/j", ("/l1", "/l2"), "cluster", ("/i",), "one")
@@ -294,7 +297,7 @@ async def test_cookies_stay_and_change_by_version(tree):
 # -- topics
 
 
-async def test_topic_records_are_made_changed_and_deleted(tree):
+async def test_topic_records_are_made_changed_and_deleted(tree: Tree) -> None:
     a, b = TopicStore(await tree.open()), TopicStore(await tree.open())
     await a.create_namespace("public", NamespaceRecord(7))
     assert await b.list_namespaces() == ["public"]
@@ -324,7 +327,7 @@ async def test_topic_records_are_made_changed_and_deleted(tree):
     await a.delete_namespace("public")
 
 
-async def test_a_path_made_on_the_way_is_no_topic(tree):
+async def test_a_path_made_on_the_way_is_no_topic(tree: Tree) -> None:
     topics = TopicStore(await tree.open())
     await topics.create_partition("public", "t", 0, PartitionRecord())
     with pytest.raises(RecordNotFound):
@@ -334,7 +337,7 @@ async def test_a_path_made_on_the_way_is_no_topic(tree):
     assert (await topics.read_topic("public", "t"))[0] == record
 
 
-async def test_a_leftover_becomes_a_topic_that_is_being_deleted(tree):
+async def test_a_leftover_becomes_a_topic_that_is_being_deleted(tree: Tree) -> None:
     a, b = TopicStore(await tree.open()), TopicStore(await tree.open())
     marked = TopicRecord(TopicSettings(), deleting=True, incarnation="leftover")
     with pytest.raises(RecordNotFound):
@@ -354,7 +357,7 @@ async def test_a_leftover_becomes_a_topic_that_is_being_deleted(tree):
         await b.take_up_leftover("public", "t", marked)
 
 
-async def test_a_topic_is_made_while_a_leftover_of_its_name_goes(tree):
+async def test_a_topic_is_made_while_a_leftover_of_its_name_goes(tree: Tree) -> None:
     a, b = [await tree.open() for _ in range(2)]
     topics, others = TopicStore(a), TopicStore(b)
 
@@ -377,7 +380,7 @@ async def test_a_topic_is_made_while_a_leftover_of_its_name_goes(tree):
         assert await a.children("/octavo/incarnations") == []
 
 
-async def test_a_folder_goes_only_while_nobody_owns_anything_in_it(tree):
+async def test_a_folder_goes_only_while_nobody_owns_anything_in_it(tree: Tree) -> None:
     stores = [await tree.open() for _ in range(2)]
     topics = TopicStore(stores[0])
     await topics.remove_owners_folder("public", "t")
@@ -396,7 +399,7 @@ async def test_a_folder_goes_only_while_nobody_owns_anything_in_it(tree):
         assert await topics.list_owners_folders("public") == []
 
 
-async def test_a_namespace_leaves_no_folders(tree):
+async def test_a_namespace_leaves_no_folders(tree: Tree) -> None:
     store = await tree.open()
     topics = TopicStore(store)
     await topics.create_namespace("n", NamespaceRecord(7))
@@ -411,7 +414,7 @@ async def test_a_namespace_leaves_no_folders(tree):
         assert await store.children(f"/octavo/{root}") == []
 
 
-async def test_names_cannot_leave_their_place(tree):
+async def test_names_cannot_leave_their_place(tree: Tree) -> None:
     topics = TopicStore(await tree.open())
     for name in ("..", ".", "a/b", "", "\0"):
         with pytest.raises(AssertionError):
@@ -423,7 +426,7 @@ async def test_names_cannot_leave_their_place(tree):
 # -- ownership
 
 
-async def test_one_of_two_owns_until_it_releases(tree, eventually):
+async def test_one_of_two_owns_until_it_releases(tree: Tree, eventually: Eventually) -> None:
     a, b = Ownership(await tree.open()), Ownership(await tree.open())
     heard = []
     b.watch("/o/1", lambda: heard.append(1))
@@ -442,7 +445,7 @@ async def test_one_of_two_owns_until_it_releases(tree, eventually):
     assert not a.held("/o/1")
 
 
-async def test_a_lost_session_is_a_lost_ownership(tree, eventually):
+async def test_a_lost_session_is_a_lost_ownership(tree: Tree, eventually: Eventually) -> None:
     store = await tree.open()
     a, b = Ownership(store), Ownership(await tree.open())
     lost = []
@@ -465,7 +468,7 @@ async def test_a_lost_session_is_a_lost_ownership(tree, eventually):
     await eventually(claimed)
 
 
-async def test_the_record_of_ones_previous_process_is_replaced(tree):
+async def test_the_record_of_ones_previous_process_is_replaced(tree: Tree) -> None:
     before, after, other = await tree.open(), await tree.open(), await tree.open()
     await Ownership(before).claim("/o/1", b"broker-1")
     owner = Ownership(after)

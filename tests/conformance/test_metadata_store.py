@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,12 @@ from octavo.metadata.store import (
     SessionState,
     VersionConflict,
 )
+from tests.support.metadata_trees import Eventually, Tree
 
 # -- records
 
 
-async def test_a_record_is_made_read_changed_and_deleted(tree):
+async def test_a_record_is_made_read_changed_and_deleted(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     with pytest.raises(RecordNotFound):
         await a.get("/r")
@@ -38,7 +40,7 @@ async def test_a_record_is_made_read_changed_and_deleted(tree):
         await b.get("/r")
 
 
-async def test_errors_name_what_stood_in_the_way(tree):
+async def test_errors_name_what_stood_in_the_way(tree: Tree) -> None:
     a = await tree.open()
     await a.create("/r/child", b"")
     with pytest.raises(RecordExists, match="/r"):
@@ -56,7 +58,7 @@ async def test_errors_name_what_stood_in_the_way(tree):
     assert await a.get("/r/child") == Record(b"", 0)
 
 
-async def test_the_time_of_a_change_is_the_stores_or_unknown(tree):
+async def test_the_time_of_a_change_is_the_stores_or_unknown(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     with pytest.raises(RecordNotFound):
         await a.changed_at("/r")
@@ -68,10 +70,11 @@ async def test_the_time_of_a_change_is_the_stores_or_unknown(tree):
     if made_ms is None:
         assert changed_ms is None
     else:
+        assert changed_ms is not None
         assert changed_ms > made_ms > 1_500_000_000_000
 
 
-async def test_any_version_fits(tree):
+async def test_any_version_fits(tree: Tree) -> None:
     a = await tree.open()
     await a.create("/r", b"")
     await a.put("/r", b"x", 0)
@@ -79,7 +82,7 @@ async def test_any_version_fits(tree):
     await a.delete("/r")
 
 
-async def test_a_record_made_anew_starts_at_version_0(tree):
+async def test_a_record_made_anew_starts_at_version_0(tree: Tree) -> None:
     a = await tree.open()
     await a.create("/r", b"")
     await a.put("/r", b"", 0)
@@ -88,7 +91,7 @@ async def test_a_record_made_anew_starts_at_version_0(tree):
     assert await a.get("/r") == Record(b"again", 0)
 
 
-async def test_a_record_beside_another_comes_and_goes_with_it_and_guards_it(tree):
+async def test_a_record_beside_another_comes_and_goes_with_it_and_guards_it(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     assert await a.create("/r/x", b"one", beside="/lives/1") == "/r/x"
     assert await b.get("/lives/1") == Record(b"", 0)
@@ -115,14 +118,14 @@ async def test_a_record_beside_another_comes_and_goes_with_it_and_guards_it(tree
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", bytes(range(256)) * 2048], ids=len)
-async def test_values_are_bytes(tree, value):
+async def test_values_are_bytes(tree: Tree, value: Any) -> None:
     a, b = await tree.open(), await tree.open()
     await a.create("/r", value)
     assert (await b.get("/r")).value == value
 
 
 @pytest.mark.parametrize("path", ["r", "/a//b", "/a/", "/a/../b", "/a/.", "/a\0b", "/", ""])
-async def test_a_malformed_path_is_a_mistake_in_the_program(tree, path):
+async def test_a_malformed_path_is_a_mistake_in_the_program(tree: Tree, path: str) -> None:
     a = await tree.open()
     calls = [
         lambda: a.create(path, b""),
@@ -139,7 +142,7 @@ async def test_a_malformed_path_is_a_mistake_in_the_program(tree, path):
         a.watch(path, lambda: None)
 
 
-async def test_names_may_hold_more_than_letters(tree):
+async def test_names_may_hold_more_than_letters(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     for name in ("host:3181", "a b", "ü", "%00", "..."):
         await a.create(f"/names/{name}", name.encode())
@@ -147,7 +150,7 @@ async def test_names_may_hold_more_than_letters(tree):
     assert await b.children("/names") == sorted(["host:3181", "a b", "ü", "%00", "..."])
 
 
-async def test_children_are_names_sorted_and_only_one_step_down(tree):
+async def test_children_are_names_sorted_and_only_one_step_down(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     for path in ("/p/b", "/p/a/deep/deeper", "/p/c", "/pq"):
         await a.create(path, b"")
@@ -158,7 +161,7 @@ async def test_children_are_names_sorted_and_only_one_step_down(tree):
     assert (await b.get("/p/a/deep")) == Record(b"", 0)
 
 
-async def test_of_many_who_create_one_wins(tree):
+async def test_of_many_who_create_one_wins(tree: Tree) -> None:
     stores = [await tree.open(), await tree.open()]
     results = await asyncio.gather(
         *(stores[n % 2].create("/won", str(n).encode()) for n in range(20)),
@@ -170,7 +173,7 @@ async def test_of_many_who_create_one_wins(tree):
     assert (await stores[0].get("/won")).value == str(winners[0]).encode()
 
 
-async def test_compare_and_set_loses_no_increment(tree):
+async def test_compare_and_set_loses_no_increment(tree: Tree) -> None:
     stores = [await tree.open(), await tree.open()]
     await stores[0].create("/n", b"0")
 
@@ -185,7 +188,7 @@ async def test_compare_and_set_loses_no_increment(tree):
     assert await stores[0].get("/n") == Record(b"40", 40)
 
 
-async def test_parents_are_made_and_unmade_by_many_at_once(tree):
+async def test_parents_are_made_and_unmade_by_many_at_once(tree: Tree) -> None:
     stores = [await tree.open(), await tree.open()]
 
     async def churn(store, name: str) -> None:
@@ -200,7 +203,7 @@ async def test_parents_are_made_and_unmade_by_many_at_once(tree):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_random_calls_by_two_agree_with_a_dictionary(tree, seed):
+async def test_random_calls_by_two_agree_with_a_dictionary(tree: Tree, seed: Any) -> None:
     stores = [await tree.open(), await tree.open()]
     rng = random.Random(seed)
     paths = ["/t/" + "/".join(rng.choices("abc", k=rng.randint(1, 3))) for _ in range(8)]
@@ -258,7 +261,7 @@ def apply_to_model(model, call, path, value, version):
     return None
 
 
-async def test_a_value_that_is_too_long_is_refused_before_it_is_sent(tree):
+async def test_a_value_that_is_too_long_is_refused_before_it_is_sent(tree: Tree) -> None:
     a = await tree.open()
     await a.create("/r", b"x" * RECORD_BYTES_MAX)
     with pytest.raises(RecordTooLong, match=str(RECORD_BYTES_MAX)):
@@ -268,7 +271,7 @@ async def test_a_value_that_is_too_long_is_refused_before_it_is_sent(tree):
     assert await a.put("/r", b"y" * RECORD_BYTES_MAX, 0) == 1
 
 
-async def test_a_synced_read_sees_what_another_was_told(tree):
+async def test_a_synced_read_sees_what_another_was_told(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     for n in range(20):
         await a.create(f"/s/{n}", b"")
@@ -279,7 +282,7 @@ async def test_a_synced_read_sees_what_another_was_told(tree):
 # -- sequences
 
 
-async def test_sequence_numbers_ascend_and_never_repeat(tree):
+async def test_sequence_numbers_ascend_and_never_repeat(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     made = []
     for n in range(12):
@@ -294,7 +297,7 @@ async def test_sequence_numbers_ascend_and_never_repeat(tree):
     assert first == "/other/n-0000000000"
 
 
-async def test_sequence_numbers_of_many_at_once_differ(tree):
+async def test_sequence_numbers_of_many_at_once_differ(tree: Tree) -> None:
     stores = [await tree.open(), await tree.open()]
     made = await asyncio.gather(
         *(
@@ -309,7 +312,9 @@ async def test_sequence_numbers_of_many_at_once_differ(tree):
 # -- ephemeral records
 
 
-async def test_an_ephemeral_record_goes_with_close_at_once(tree, eventually):
+async def test_an_ephemeral_record_goes_with_close_at_once(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     await a.create("/e/a", b"", ephemeral=True)
     await b.create("/e/b", b"", ephemeral=True)
@@ -322,14 +327,14 @@ async def test_an_ephemeral_record_goes_with_close_at_once(tree, eventually):
     await eventually(lambda: seen)
 
 
-async def test_nothing_stands_below_an_ephemeral_record(tree):
+async def test_nothing_stands_below_an_ephemeral_record(tree: Tree) -> None:
     a = await tree.open()
     await a.create("/e", b"", ephemeral=True)
     with pytest.raises(MetadataError):
         await a.create("/e/child", b"")
 
 
-async def test_an_ephemeral_record_can_be_changed_and_deleted_by_others(tree):
+async def test_an_ephemeral_record_can_be_changed_and_deleted_by_others(tree: Tree) -> None:
     a, b = await tree.open(), await tree.open()
     await a.create("/e", b"", ephemeral=True)
     assert await b.put("/e", b"x", 0) == 1
@@ -340,7 +345,9 @@ async def test_an_ephemeral_record_can_be_changed_and_deleted_by_others(tree):
 # -- watches
 
 
-async def test_a_watch_hears_creation_change_and_deletion(tree, eventually):
+async def test_a_watch_hears_creation_change_and_deletion(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     heard = []
     b.watch("/w/r", lambda: heard.append(1))
@@ -366,7 +373,9 @@ async def settled(heard: list[int]) -> None:
             return
 
 
-async def test_a_watch_of_children_hears_names_come_and_go(tree, eventually):
+async def test_a_watch_of_children_hears_names_come_and_go(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     heard = []
     b.watch_children("/w", lambda: heard.append(1))
@@ -380,7 +389,7 @@ async def test_a_watch_of_children_hears_names_come_and_go(tree, eventually):
         await eventually(lambda: heard)
 
 
-async def test_a_change_of_ones_own_is_heard_too(tree, eventually):
+async def test_a_change_of_ones_own_is_heard_too(tree: Tree, eventually: Eventually) -> None:
     a = await tree.open()
     heard = []
     a.watch("/w", lambda: heard.append(1))
@@ -389,7 +398,7 @@ async def test_a_change_of_ones_own_is_heard_too(tree, eventually):
     await eventually(lambda: heard)
 
 
-async def test_a_cancelled_watch_is_silent(tree, eventually):
+async def test_a_cancelled_watch_is_silent(tree: Tree, eventually: Eventually) -> None:
     a, b = await tree.open(), await tree.open()
     silent, heard = [], []
     watch = b.watch("/w", lambda: silent.append(1))
@@ -403,7 +412,9 @@ async def test_a_cancelled_watch_is_silent(tree, eventually):
     assert not silent
 
 
-async def test_a_callback_that_raises_is_reported_and_the_others_still_hear(tree, eventually):
+async def test_a_callback_that_raises_is_reported_and_the_others_still_hear(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     reported, heard = [], []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
@@ -418,7 +429,9 @@ async def test_a_callback_that_raises_is_reported_and_the_others_still_hear(tree
     assert isinstance(reported[0]["exception"], ValueError)
 
 
-async def test_no_change_is_missed_under_a_racing_writer(tree, eventually):
+async def test_no_change_is_missed_under_a_racing_writer(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     await a.create("/n", b"0")
     seen = []
@@ -442,7 +455,9 @@ async def test_no_change_is_missed_under_a_racing_writer(tree, eventually):
     assert seen == sorted(seen)
 
 
-async def test_a_watch_set_while_a_writer_races_hears_the_last_change(tree, eventually):
+async def test_a_watch_set_while_a_writer_races_hears_the_last_change(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     for round_ in range(15):
         path = f"/n{round_}"
@@ -463,7 +478,9 @@ async def test_a_watch_set_while_a_writer_races_hears_the_last_change(tree, even
             await catch_up()
 
 
-async def test_children_under_a_racing_writer_end_complete(tree, eventually):
+async def test_children_under_a_racing_writer_end_complete(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     changed = asyncio.Event()
     b.watch_children("/c", changed.set)
@@ -485,7 +502,7 @@ async def test_children_under_a_racing_writer_end_complete(tree, eventually):
 # -- sessions
 
 
-async def test_an_expired_session_is_told_and_replaced(tree, eventually):
+async def test_an_expired_session_is_told_and_replaced(tree: Tree, eventually: Eventually) -> None:
     a, b = await tree.open(), await tree.open()
     states, heard, heard_by_b = [], [], []
     a.on_session(states.append)
@@ -511,7 +528,7 @@ async def test_an_expired_session_is_told_and_replaced(tree, eventually):
     assert await b.children("/e") == ["b"]
 
 
-async def test_whoever_lost_the_session_hears_it_before_any_answer(tree):
+async def test_whoever_lost_the_session_hears_it_before_any_answer(tree: Tree) -> None:
     a = await tree.open()
     states: list[SessionState] = []
     a.on_session(states.append)
@@ -534,7 +551,7 @@ async def test_whoever_lost_the_session_hears_it_before_any_answer(tree):
     assert (await a.get("/e")).value == b"new"
 
 
-async def test_a_reconnect_raises_a_false_alarm(tree, eventually):
+async def test_a_reconnect_raises_a_false_alarm(tree: Tree, eventually: Eventually) -> None:
     a = await tree.open(impatient=True)
     states, heard, names_heard = [], [], []
     a.on_session(states.append)
@@ -549,7 +566,9 @@ async def test_a_reconnect_raises_a_false_alarm(tree, eventually):
     assert a.session_state is SessionState.CONNECTED
 
 
-async def test_no_session_ends_while_the_store_itself_cannot_be_written(tree, eventually):
+async def test_no_session_ends_while_the_store_itself_cannot_be_written(
+    tree: Tree, eventually: Eventually
+) -> None:
     """Whose fault it is decides: only a process that could have been heard and was not is over."""
     a, b = [await tree.open(session_timeout_ms=600, impatient=True) for _ in range(2)]
     states: list[SessionState] = []
@@ -566,7 +585,9 @@ async def test_no_session_ends_while_the_store_itself_cannot_be_written(tree, ev
     assert SessionState.EXPIRED not in states
 
 
-async def test_a_store_that_does_not_answer_is_unavailable(tree, eventually):
+async def test_a_store_that_does_not_answer_is_unavailable(
+    tree: Tree, eventually: Eventually
+) -> None:
     a, b = await tree.open(impatient=True), await tree.open()
     await a.create("/r", b"")
     async with tree.cut(a):
@@ -580,7 +601,7 @@ async def test_a_store_that_does_not_answer_is_unavailable(tree, eventually):
     assert (await b.get("/r")).value == b"y"
 
 
-async def test_a_cancelled_call_leaves_the_store_usable(tree):
+async def test_a_cancelled_call_leaves_the_store_usable(tree: Tree) -> None:
     a = await tree.open()
     calls = [asyncio.create_task(a.create(f"/c/{n}", b"")) for n in range(20)]
     await asyncio.sleep(0)
@@ -591,7 +612,7 @@ async def test_a_cancelled_call_leaves_the_store_usable(tree):
     assert {str(n) for n in range(1, 20, 2)} <= set(made)
 
 
-async def test_a_closed_store_says_so(tree):
+async def test_a_closed_store_says_so(tree: Tree) -> None:
     a = await tree.open()
     await a.close()
     await a.close()

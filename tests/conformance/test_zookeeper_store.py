@@ -9,6 +9,7 @@ import signal
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -26,6 +27,8 @@ from octavo.metadata.store import (
 )
 from octavo.metadata.zookeeper import ZooKeeperStore
 from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled
+from tests.support.metadata_trees import Eventually, ZooKeeperTree
+from tests.support.zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper
 
@@ -54,7 +57,9 @@ async def replies_lost(tree, store):
     proxy.answers_pass.set()
 
 
-async def test_a_lost_reply_to_a_write_is_an_unknown_outcome(tree, eventually):
+async def test_a_lost_reply_to_a_write_is_an_unknown_outcome(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     await a.create("/r", b"old")
 
@@ -70,7 +75,9 @@ async def test_a_lost_reply_to_a_write_is_an_unknown_outcome(tree, eventually):
     assert await a.get("/r") == Record(b"new", 1)
 
 
-async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(tree, eventually):
+async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     ledgers = LedgerStore(a, rng=random.Random(1))
     metadata = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("b:1",)),))
@@ -91,7 +98,9 @@ async def test_a_lost_reply_to_a_create_does_not_make_two_ledgers(tree, eventual
         await LedgerStore(b, rng=random.Random(2)).create(metadata)
 
 
-async def test_a_claim_whose_reply_was_lost_is_found_out_by_claiming_again(tree, eventually):
+async def test_a_claim_whose_reply_was_lost_is_found_out_by_claiming_again(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     ours, theirs = Ownership(a), Ownership(b)
     await a.create("/o", b"")
@@ -111,7 +120,9 @@ async def test_a_claim_whose_reply_was_lost_is_found_out_by_claiming_again(tree,
     assert not (await theirs.claim("/o/1", b"theirs")).held
 
 
-async def test_a_read_survives_the_loss_of_its_reply(tree, eventually):
+async def test_a_read_survives_the_loss_of_its_reply(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a = await tree.open()
     await a.create("/r", b"x")
     async with replies_lost(tree, a):
@@ -122,7 +133,9 @@ async def test_a_read_survives_the_loss_of_its_reply(tree, eventually):
     assert await read == Record(b"x", 0)
 
 
-async def test_the_first_read_after_a_write_that_failed_is_synced(tree, eventually):
+async def test_the_first_read_after_a_write_that_failed_is_synced(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a = await tree.open()
     sent = []
     sync, get = a._client.sync_async, a._client.get_async
@@ -145,7 +158,9 @@ async def test_the_first_read_after_a_write_that_failed_is_synced(tree, eventual
     assert sent[-2:] == ["sync", "get"]
 
 
-async def test_a_change_made_while_cut_off_is_heard_after(tree, eventually):
+async def test_a_change_made_while_cut_off_is_heard_after(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     changed = asyncio.Event()
     a.watch("/w", changed.set)
@@ -158,7 +173,9 @@ async def test_a_change_made_while_cut_off_is_heard_after(tree, eventually):
     assert (await a.get("/w")).value == b"x"
 
 
-async def test_a_call_that_timed_out_without_a_connection_has_no_effect_later(tree, eventually):
+async def test_a_call_that_timed_out_without_a_connection_has_no_effect_later(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a, b = await tree.open(impatient=True), await tree.open()
     async with tree.cut(a):
         await eventually(lambda: a.session_state is SessionState.SUSPENDED)
@@ -170,7 +187,7 @@ async def test_a_call_that_timed_out_without_a_connection_has_no_effect_later(tr
         await b.get("/late")
 
 
-async def test_a_silent_connection_is_not_called_connected(tree):
+async def test_a_silent_connection_is_not_called_connected(tree: ZooKeeperTree) -> None:
     a = await tree.open()
     assert a.session_state is SessionState.CONNECTED
     now_ms = a._clock()
@@ -178,7 +195,9 @@ async def test_a_silent_connection_is_not_called_connected(tree):
     assert a.session_state is SessionState.SUSPENDED
 
 
-async def test_watches_of_many_paths_stand_again_after_a_reconnect(tree, eventually):
+async def test_watches_of_many_paths_stand_again_after_a_reconnect(
+    tree: ZooKeeperTree, eventually: Eventually
+) -> None:
     a, b = await tree.open(), await tree.open()
     heard: set[int] = set()
     for n in range(400):
@@ -194,7 +213,7 @@ async def test_watches_of_many_paths_stand_again_after_a_reconnect(tree, eventua
     await eventually(lambda: heard == set(range(0, 400, 40)))
 
 
-async def test_a_refused_connection_is_named_within_bounds(zookeeper):
+async def test_a_refused_connection_is_named_within_bounds(zookeeper: ZooKeeperServer) -> None:
     store = ZooKeeperStore(
         ["127.0.0.1:1", "localhost:2"], "/x", session_timeout_ms=1000, connect_timeout_ms=300
     )
@@ -209,7 +228,7 @@ async def test_a_refused_connection_is_named_within_bounds(zookeeper):
     await store.close()
 
 
-async def test_a_port_that_is_no_zookeeper_is_named_as_such():
+async def test_a_port_that_is_no_zookeeper_is_named_as_such() -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     store = ZooKeeperStore([f"127.0.0.1:{port}"], session_timeout_ms=1000, connect_timeout_ms=300)
@@ -218,7 +237,9 @@ async def test_a_port_that_is_no_zookeeper_is_named_as_such():
     server.close()
 
 
-async def test_the_chroot_is_made_and_hides_what_is_above(zookeeper, kazoo):
+async def test_the_chroot_is_made_and_hides_what_is_above(
+    zookeeper: ZooKeeperServer, kazoo: Any
+) -> None:
     url = zookeeper.new_url() + "/deeper"
     store = open_store(url)
     assert store.url == url
@@ -230,14 +251,16 @@ async def test_the_chroot_is_made_and_hides_what_is_above(zookeeper, kazoo):
     await store.close()
 
 
-async def test_records_of_foreign_programs_are_read(tree, kazoo):
+async def test_records_of_foreign_programs_are_read(tree: ZooKeeperTree, kazoo: Any) -> None:
     a = await tree.open()
     await a.create("/f", b"")
     kazoo.create(f"{tree.chroot}/f/null", None)
     assert (await a.get("/f/null")) == Record(b"", 0)
 
 
-async def test_a_server_that_is_killed_and_comes_back(zookeeper_of_ones_own, eventually):
+async def test_a_server_that_is_killed_and_comes_back(
+    zookeeper_of_ones_own: Any, eventually: Eventually
+) -> None:
     try:
         run = zookeeper_of_ones_own()
         server = run.__enter__()
@@ -300,8 +323,8 @@ CHILD = textwrap.dedent(
 
 
 async def test_a_stopped_process_learns_that_it_expired_before_it_misses_its_records(
-    zookeeper, eventually
-):
+    zookeeper: ZooKeeperServer, eventually: Eventually
+) -> None:
     url = zookeeper.new_url()
     store = open_store(url)
     await store.start()

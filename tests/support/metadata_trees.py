@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -23,6 +23,8 @@ from tests.sim.metadata_store import SimMetadataStore
 from tests.sim.trace import Trace
 
 SESSION_TIMEOUT_MS = 4000
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+"""The fixture `eventually`: waits until a condition holds."""
 
 
 class Tree(Protocol):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,19 +64,19 @@ async def refused(path) -> str:
     return str(caught.value)
 
 
-async def test_a_file_that_is_no_database(path):
+async def test_a_file_that_is_no_database(path: Any) -> None:
     path.write_bytes(b"this is a text file, and a rather long one at that" * 100)
     assert "not a database" in await refused(path)
     assert path.read_bytes().startswith(b"this is")
 
 
-async def test_another_programs_database(path):
+async def test_another_programs_database(path: Any) -> None:
     with contextlib.closing(sqlite3.connect(path)) as other, other:
         other.execute("CREATE TABLE theirs (x)")
     assert "not Octavo's" in await refused(path)
 
 
-async def test_a_newer_schema(path):
+async def test_a_newer_schema(path: Any) -> None:
     with opened(path):
         pass
     with contextlib.closing(sqlite3.connect(path)) as other, other:
@@ -83,12 +84,12 @@ async def test_a_newer_schema(path):
     assert "version 99" in await refused(path)
 
 
-async def test_a_folder_that_is_missing_and_a_folder_for_a_file(tmp_path):
+async def test_a_folder_that_is_missing_and_a_folder_for_a_file(tmp_path: Any) -> None:
     assert "does not exist" in await refused(tmp_path / "absent" / "octavo.db")
     assert "is a folder" in await refused(tmp_path)
 
 
-async def test_a_folder_that_is_not_writable(tmp_path):
+async def test_a_folder_that_is_not_writable(tmp_path: Any) -> None:
     # Root may write everywhere but in /proc.
     folder = Path("/proc") if os.geteuid() == 0 else tmp_path
     tmp_path.chmod(0o500)
@@ -98,12 +99,12 @@ async def test_a_folder_that_is_not_writable(tmp_path):
         tmp_path.chmod(0o700)
 
 
-async def test_a_path_whose_parent_is_a_file(tmp_path):
+async def test_a_path_whose_parent_is_a_file(tmp_path: Any) -> None:
     (tmp_path / "file").write_bytes(b"")
     await refused(tmp_path / "file" / "octavo.db")
 
 
-async def test_a_file_locked_by_others_is_unavailable_not_unusable(path):
+async def test_a_file_locked_by_others_is_unavailable_not_unusable(path: Any) -> None:
     with opened(path):
         pass
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -116,7 +117,7 @@ async def test_a_file_locked_by_others_is_unavailable_not_unusable(path):
 # -- sessions by the clock
 
 
-def test_a_session_lives_by_its_beats(path):
+def test_a_session_lives_by_its_beats(path: Any) -> None:
     clock = Clock()
     with opened(path, clock) as a, opened(path, clock) as b:
         a.create("/a", b"", True, False)
@@ -128,7 +129,7 @@ def test_a_session_lives_by_its_beats(path):
         assert b.children("/") == ["a"]
 
 
-def test_a_session_lives_on_while_another_process_holds_the_write_lock(path):
+def test_a_session_lives_on_while_another_process_holds_the_write_lock(path: Any) -> None:
     clock = Clock()
     with opened(path, clock) as a, opened(path, clock) as b:
         a.create("/a", b"", True, False)
@@ -147,7 +148,7 @@ def test_a_session_lives_on_while_another_process_holds_the_write_lock(path):
         assert a.put("/a", b"", 0) == 1
 
 
-def test_a_beat_that_is_late_does_not_count(path):
+def test_a_beat_that_is_late_does_not_count(path: Any) -> None:
     clock = Clock()
     with opened(path, clock) as a, opened(path, clock) as b:
         a.create("/a", b"", True, False)
@@ -172,7 +173,7 @@ def test_a_beat_that_is_late_does_not_count(path):
         assert a.children("/") == []
 
 
-def test_a_session_of_an_older_version_keeps_its_end_in_the_table(path):
+def test_a_session_of_an_older_version_keeps_its_end_in_the_table(path: Any) -> None:
     clock = Clock()
     with opened(path, clock) as a:
         a._db.execute(
@@ -188,7 +189,7 @@ def test_a_session_of_an_older_version_keeps_its_end_in_the_table(path):
         assert a.children("/") == []
 
 
-def test_a_file_of_the_version_before_is_taken_over(path):
+def test_a_file_of_the_version_before_is_taken_over(path: Any) -> None:
     with opened(path) as a:
         a.create("/kept", b"x", False, False)
         a._db.execute("PRAGMA user_version = 1")
@@ -197,7 +198,7 @@ def test_a_file_of_the_version_before_is_taken_over(path):
         assert a._db.execute("PRAGMA user_version").fetchone()[0] == 2
 
 
-def test_the_session_of_a_silent_process_is_ended_by_others(path):
+def test_the_session_of_a_silent_process_is_ended_by_others(path: Any) -> None:
     clock = Clock()
     with opened(path, clock) as a, opened(path, clock) as b:
         a.create("/a", b"", True, False)
@@ -212,7 +213,9 @@ def test_the_session_of_a_silent_process_is_ended_by_others(path):
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["unnoticed", "swept by another"])
-def test_a_process_that_wakes_past_its_session_can_neither_read_nor_write(path, swept):
+def test_a_process_that_wakes_past_its_session_can_neither_read_nor_write(
+    path: Any, swept: Any
+) -> None:
     clock = Clock()
     with opened(path, clock) as a, opened(path, clock) as b:
         a.create("/a", b"", True, False)
@@ -239,7 +242,7 @@ def test_a_process_that_wakes_past_its_session_can_neither_read_nor_write(path, 
 
 
 @pytest.mark.parametrize("read", ["get", "children"])
-def test_a_process_stopped_in_the_middle_of_a_read_learns_the_truth(path, read):
+def test_a_process_stopped_in_the_middle_of_a_read_learns_the_truth(path: Any, read: Any) -> None:
     clock = Clock()
     with opened(path, clock) as a, opened(path, clock) as b:
         a.create("/a", b"", True, False)
@@ -257,7 +260,7 @@ def test_a_process_stopped_in_the_middle_of_a_read_learns_the_truth(path, read):
         assert b.children("/") == []
 
 
-def test_a_reboot_ends_all_sessions_whatever_the_clock_says(path):
+def test_a_reboot_ends_all_sessions_whatever_the_clock_says(path: Any) -> None:
     clock = Clock()
     with opened(path, clock) as before:
         before.create("/a", b"", True, False)
@@ -267,7 +270,7 @@ def test_a_reboot_ends_all_sessions_whatever_the_clock_says(path):
         assert after.children("/") == []
 
 
-def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path):
+def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path: Any) -> None:
     clock = Clock()
     with opened(path, clock) as a, opened(path, clock) as b:
         for n in range(5):
@@ -291,7 +294,9 @@ def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path):
 # -- a file that is taken away
 
 
-async def test_a_file_removed_or_replaced_under_a_running_store_is_noticed(path, tmp_path):
+async def test_a_file_removed_or_replaced_under_a_running_store_is_noticed(
+    path: Any, tmp_path: Any
+) -> None:
     store = EmbeddedStore(str(path), session_timeout_ms=200)
     await store.start()
     path.rename(tmp_path / "moved")
@@ -308,7 +313,7 @@ async def test_a_file_removed_or_replaced_under_a_running_store_is_noticed(path,
     await store.close()
 
 
-async def test_a_full_disk_is_unavailable_and_loses_nothing(path):
+async def test_a_full_disk_is_unavailable_and_loses_nothing(path: Any) -> None:
     store = EmbeddedStore(str(path))
     await store.start()
     await store.create("/kept", b"x")
@@ -328,7 +333,9 @@ async def test_a_full_disk_is_unavailable_and_loses_nothing(path):
 # -- the change log
 
 
-def test_whoever_falls_behind_the_change_log_is_told_of_the_gap(path, monkeypatch):
+def test_whoever_falls_behind_the_change_log_is_told_of_the_gap(
+    path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(record_file, "CHANGES_KEPT", 100)
     with opened(path) as a, opened(path) as b:
         for n in range(700):
@@ -342,7 +349,7 @@ def test_whoever_falls_behind_the_change_log_is_told_of_the_gap(path, monkeypatc
         assert WatchKey("/last", False) in changes.keys
 
 
-async def test_a_gap_alarms_every_watch(path, monkeypatch):
+async def test_a_gap_alarms_every_watch(path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_file, "CHANGES_KEPT", 10)
     store = EmbeddedStore(str(path))
     await store.start()
@@ -360,7 +367,7 @@ async def test_a_gap_alarms_every_watch(path, monkeypatch):
 # -- a store whose clock passes its session
 
 
-async def test_calls_begun_before_the_loss_was_heard_fail_and_later_ones_serve(path):
+async def test_calls_begun_before_the_loss_was_heard_fail_and_later_ones_serve(path: Any) -> None:
     clock = Clock()
     store = EmbeddedStore(str(path), session_timeout_ms=1000, clock=clock)
     await store.start()
@@ -460,7 +467,7 @@ async def gone(store, name: str) -> None:
         watch.cancel()
 
 
-async def test_a_stopped_process_learns_that_it_expired_before_anything_else(path):
+async def test_a_stopped_process_learns_that_it_expired_before_anything_else(path: Any) -> None:
     store = EmbeddedStore(str(path), session_timeout_ms=5000)
     await store.start()
     with child(path) as process:
@@ -502,7 +509,7 @@ ADDER = textwrap.dedent(
 )
 
 
-async def test_processes_that_start_and_write_at_once_lose_nothing(path):
+async def test_processes_that_start_and_write_at_once_lose_nothing(path: Any) -> None:
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", ADDER, str(path), cwd=Path(__file__).parents[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -44,21 +45,21 @@ def metadata(draw):
 
 
 @given(metadata())
-def test_what_is_written_is_read(given_metadata):
+def test_what_is_written_is_read(given_metadata: Any) -> None:
     data = encode_ledger_metadata(given_metadata)
     assert data.startswith(b"BookieMetadataFormatVersion\t3\n")
     assert decode_ledger_metadata(given_metadata.ledger_id, data) == given_metadata
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"1\n", b"2\n", b"3\n", b"4\n", b"3"]))
-def test_junk_is_a_bad_record_and_nothing_else(junk, version):
+def test_junk_is_a_bad_record_and_nothing_else(junk: Any, version: Any) -> None:
     head = b"BookieMetadataFormatVersion\t" + version if version else b""
     with contextlib.suppress(BadRecord):
         decode_ledger_metadata(1, head + junk)
 
 
 @given(metadata(), st.data())
-def test_damage_is_a_bad_record_or_another_valid_one(given_metadata, data):
+def test_damage_is_a_bad_record_or_another_valid_one(given_metadata: Any, data: Any) -> None:
     good = bytearray(encode_ledger_metadata(given_metadata))
     at = data.draw(st.integers(0, len(good) - 1))
     good[at] ^= data.draw(st.integers(1, 255))
@@ -67,7 +68,7 @@ def test_damage_is_a_bad_record_or_another_valid_one(given_metadata, data):
 
 
 @given(metadata(), st.data())
-def test_a_record_cut_short_or_too_long_is_bad(given_metadata, data):
+def test_a_record_cut_short_or_too_long_is_bad(given_metadata: Any, data: Any) -> None:
     good = encode_ledger_metadata(given_metadata)
     cut = data.draw(st.integers(0, len(good) - 1))
     for wrong in (good[:cut], good + b"\0"):
@@ -93,7 +94,7 @@ ackQuorumSize: 2
 """
 
 
-def test_version_2_is_read():
+def test_version_2_is_read() -> None:
     found = decode_ledger_metadata(3, V2)
     assert found == LedgerMetadata(
         3,
@@ -117,7 +118,7 @@ def test_version_2_is_read():
         (b"17\tCLOSED\n", LedgerState.CLOSED, 17, 99),
     ],
 )
-def test_version_1_is_read(last, state, last_entry, length):
+def test_version_1_is_read(last: Any, state: Any, last_entry: Any, length: Any) -> None:
     data = b"BookieMetadataFormatVersion\t1\n2\n3\n99\n0\ta:1\tb:1\tc:1\n5\ta:1\tb:1\td:1\n" + last
     found = decode_ledger_metadata(3, data)
     assert (found.state, found.last_entry, found.length) == (state, last_entry, length)
@@ -141,14 +142,14 @@ def test_version_1_is_read(last, state, last_entry, length):
         (b"BookieMetadata", b"Bookie", "does not begin"),
     ],
 )
-def test_what_cannot_be_is_named(was, now, says):
+def test_what_cannot_be_is_named(was: Any, now: Any, says: Any) -> None:
     assert was in V2
     with pytest.raises(BadRecord, match=says):
         decode_ledger_metadata(3, V2.replace(was, now, 1))
 
 
 @given(st.integers(0, IDS_END - 1))
-def test_paths_differ_and_can_be_read_back(ledger_id):
+def test_paths_differ_and_can_be_read_back(ledger_id: Any) -> None:
     path = ledger_path("/ledgers", ledger_id)
     steps = path.removeprefix("/ledgers/").split("/")
     assert steps[-1].startswith("L")
@@ -156,6 +157,6 @@ def test_paths_differ_and_can_be_read_back(ledger_id):
     assert step_widths(steps[0]) == tuple(len(step.removeprefix("L")) for step in steps)
 
 
-def test_other_folders_hold_no_ledgers():
+def test_other_folders_hold_no_ledgers() -> None:
     for name in ("cookies", "available", "idgen", "1", "1234", "٣٣", "LAYOUT", ""):
         assert step_widths(name) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from typing import Any
 
 import msgpack
 import pytest
@@ -45,11 +46,11 @@ path = st.text(st.characters(exclude_characters="\t", exclude_categories=["Cs"])
         st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20),
     )
 )
-def test_a_cookie_is_read_as_written(cookie):
+def test_a_cookie_is_read_as_written(cookie: Any) -> None:
     assert decode_cookie(encode_cookie(cookie)) == cookie
 
 
-def test_a_cookie_of_apaches_is_read():
+def test_a_cookie_of_apaches_is_read() -> None:
     data = (
         b'5\nbookieHost: "10.0.0.1:3181"\njournalDir: "/j"\nledgerDirs: "2\\t/l1\\t/l2"\n'
         b'instanceId: "0b3c"\n'
@@ -71,13 +72,13 @@ def test_a_cookie_of_apaches_is_read():
         b'5\nbookieHost: "a"\njournalDir: "j"\nledgerDirs: "1\\tone"\nunknown: 1\n',
     ],
 )
-def test_what_is_no_cookie_is_a_bad_record(data):
+def test_what_is_no_cookie_is_a_bad_record(data: Any) -> None:
     with pytest.raises(BadRecord):
         decode_cookie(data)
 
 
 @given(st.binary(max_size=80))
-def test_junk_is_no_cookie(data):
+def test_junk_is_no_cookie(data: Any) -> None:
     for junk in (data, b"5\n" + data):
         with contextlib.suppress(BadRecord):
             decode_cookie(junk)
@@ -91,12 +92,12 @@ def test_junk_is_no_cookie(data):
         BookieInfo, text, text, st.integers(0, 65535), st.booleans(), st.dictionaries(text, text)
     )
 )
-def test_a_registration_is_read_as_written(info):
+def test_a_registration_is_read_as_written(info: Any) -> None:
     data = encode_service_info(info)
     assert decode_service_info(info.bookie_id, data, read_only=info.read_only) == info
 
 
-def test_an_empty_registration_has_its_address_in_the_id():
+def test_an_empty_registration_has_its_address_in_the_id() -> None:
     found = decode_service_info("10.0.0.1:3181", b"", read_only=False)
     assert (found.host, found.port, found.incarnation) == ("10.0.0.1", 3181, "")
     for bookie_id in ("bookie-1", "host:port", ":"):
@@ -105,7 +106,7 @@ def test_an_empty_registration_has_its_address_in_the_id():
 
 
 @given(st.binary(min_size=1, max_size=60))
-def test_junk_is_no_registration(data):
+def test_junk_is_no_registration(data: Any) -> None:
     with contextlib.suppress(BadRecord):
         decode_service_info("b:1", data, read_only=False)
 
@@ -132,11 +133,11 @@ records = st.one_of(
 
 
 @given(records)
-def test_a_topic_record_is_read_as_written(record):
+def test_a_topic_record_is_read_as_written(record: Any) -> None:
     assert decode_record(type(record), "it", encode_record(record)) == record
 
 
-def test_unknown_keys_are_kept_at_every_level():
+def test_unknown_keys_are_kept_at_every_level() -> None:
     fields = {
         "v": 1,
         "ledgers": [{"ledger_id": 1, "base_offset": 0, "colour": "red"}],
@@ -150,12 +151,12 @@ def test_unknown_keys_are_kept_at_every_level():
     assert again["epoch"] == 1
 
 
-def test_an_unknown_key_cannot_pass_for_a_known_one():
+def test_an_unknown_key_cannot_pass_for_a_known_one() -> None:
     record = NamespaceRecord(5, extra={"created_ms": 9, "v": 7})
     assert msgpack.unpackb(encode_record(record)) == {"v": 1, "created_ms": 5}
 
 
-def test_a_missing_field_has_its_default():
+def test_a_missing_field_has_its_default() -> None:
     assert decode_record(SubscriptionRecord, "it", msgpack.packb({"v": 1})) == SubscriptionRecord()
 
 
@@ -178,19 +179,19 @@ def test_a_missing_field_has_its_default():
         ({"v": 1, "ledgers": None}, "ledgers"),
     ],
 )
-def test_what_does_not_fit_is_named(fields, says):
+def test_what_does_not_fit_is_named(fields: Any, says: Any) -> None:
     with pytest.raises(BadRecord, match=says):
         decode_record(PartitionRecord, "it", msgpack.packb(fields))
 
 
 @pytest.mark.parametrize("data", [b"\x81\x90\x00", b"\xc1", b"\x91" * 5000, b"\x80\x80"])
-def test_odd_msgpack_is_a_bad_record(data):
+def test_odd_msgpack_is_a_bad_record(data: Any) -> None:
     with pytest.raises(BadRecord):
         decode_record(TopicRecord, "it", data)
 
 
 @given(st.binary(max_size=60), st.sampled_from([TopicRecord, PartitionRecord, SubscriptionRecord]))
-def test_junk_is_no_topic_record(data, kind):
+def test_junk_is_no_topic_record(data: Any, kind: Any) -> None:
     with contextlib.suppress(BadRecord):
         decode_record(kind, "it", data)
 
@@ -198,7 +199,7 @@ def test_junk_is_no_topic_record(data, kind):
 # -- URLs
 
 
-def test_urls_name_their_store():
+def test_urls_name_their_store() -> None:
     embedded = open_store("file:///var/lib/octa%20vo.db", session_timeout_ms=1234)
     assert isinstance(embedded, EmbeddedStore)
     assert embedded.url == "file:///var/lib/octa vo.db"
@@ -231,7 +232,7 @@ def test_urls_name_their_store():
         "zk://a:1/../y",
     ],
 )
-def test_a_wrong_url_shows_the_right_forms(url):
+def test_a_wrong_url_shows_the_right_forms(url: Any) -> None:
     with pytest.raises(BadMetadataUrl) as caught:
         open_store(url)
     assert "zk://host:port" in str(caught.value)
@@ -241,7 +242,7 @@ def test_a_wrong_url_shows_the_right_forms(url):
 # -- paths
 
 
-def test_paths_are_taken_apart():
+def test_paths_are_taken_apart() -> None:
     assert parents_of("/a/b/c") == ["/a", "/a/b"]
     assert parents_of("/a") == []
     assert check_path("/a/b") == "/a/b"

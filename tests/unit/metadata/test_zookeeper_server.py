@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ def add_pyspark(folder, monkeypatch, *jars: str) -> str:
     return f"{package}/jars/*"
 
 
-def test_java_is_found_by_java_home_first(monkeypatch, tmp_path):
+def test_java_is_found_by_java_home_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\n")
@@ -41,25 +43,29 @@ def test_java_is_found_by_java_home_first(monkeypatch, tmp_path):
     assert find_java() == str(java)
 
 
-def test_missing_java_says_what_to_install(monkeypatch, tmp_path):
+def test_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ZooKeeperNotInstalled, match="default-jre-headless"):
         find_java()
 
 
-def test_the_jars_of_pyspark_come_first(monkeypatch, tmp_path):
+def test_the_jars_of_pyspark_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     expected = add_pyspark(tmp_path, monkeypatch, "zookeeper-3.9.5.jar", "zookeeper-jute-3.9.5.jar")
     assert find_class_path() == expected
 
 
-def test_a_pyspark_without_zookeeper_is_passed_over(monkeypatch, tmp_path, no_debian):
+def test_a_pyspark_without_zookeeper_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_debian: Any
+) -> None:
     add_pyspark(tmp_path, monkeypatch, "zookeeper-jute-3.9.5.jar")
     with pytest.raises(ZooKeeperNotInstalled, match="apt-get install zookeeper"):
         find_class_path()
 
 
-def test_a_configuration_is_written_and_run(monkeypatch, tmp_path):
+def test_a_configuration_is_written_and_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     add_pyspark(tmp_path / "lib", monkeypatch, "zookeeper-3.9.5.jar")
     monkeypatch.setattr(zookeeper_server, "find_java", lambda: "/opt/java")
     config = write_config(str(tmp_path / "zk"), port=2999, tick_ms=123)

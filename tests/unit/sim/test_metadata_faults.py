@@ -67,7 +67,7 @@ def world(request):
     assert not made.loop.errors
 
 
-def test_a_request_lost_has_no_effect_and_a_reply_lost_has(world):
+def test_a_request_lost_has_no_effect_and_a_reply_lost_has(world: World) -> None:
     a, b = world.open("a"), world.open("b")
     world.server.faults = MetadataFaults(request_lost=1.0)
     with pytest.raises(MetadataUnavailable):
@@ -83,7 +83,7 @@ def test_a_request_lost_has_no_effect_and_a_reply_lost_has(world):
 
 
 @pytest.mark.parametrize("cut", [Cut.BOTH, Cut.REQUESTS])
-def test_who_is_cut_off_too_long_loses_its_session(world, cut):
+def test_who_is_cut_off_too_long_loses_its_session(world: World, cut: Any) -> None:
     a, b = world.open("a"), world.open("b")
     states: list[SessionState] = []
     a.on_session(states.append)
@@ -100,7 +100,7 @@ def test_who_is_cut_off_too_long_loses_its_session(world, cut):
     assert world.server.history[-1].value is None
 
 
-def test_a_short_cut_leaves_the_session(world):
+def test_a_short_cut_leaves_the_session(world: World) -> None:
     a = world.open("a")
     states: list[SessionState] = []
     a.on_session(states.append)
@@ -112,7 +112,7 @@ def test_a_short_cut_leaves_the_session(world):
     assert world.run("a", a.get("/e")) == Record(b"", 0)
 
 
-def test_who_is_heard_but_hears_nothing_is_not_sure_of_its_session(world):
+def test_who_is_heard_but_hears_nothing_is_not_sure_of_its_session(world: World) -> None:
     a, b = world.open("a", call_timeout_ms=500), world.open("b")
     world.run("a", a.create("/e", b"", ephemeral=True))
     world.server.partition("a", Cut.REPLIES)
@@ -122,7 +122,7 @@ def test_who_is_heard_but_hears_nothing_is_not_sure_of_its_session(world):
     assert world.run("b", b.children("/")) in (["e", "f"], ["f"])
 
 
-def test_who_was_paused_past_its_session_knows_by_its_own_clock(world):
+def test_who_was_paused_past_its_session_knows_by_its_own_clock(world: World) -> None:
     a, b = world.open("a"), world.open("b")
     states: list[SessionState] = []
     a.on_session(states.append)
@@ -146,7 +146,7 @@ def test_who_was_paused_past_its_session_knows_by_its_own_clock(world):
     assert EXPIRED in states
 
 
-def test_a_dead_process_keeps_its_records_until_its_session_ends(world):
+def test_a_dead_process_keeps_its_records_until_its_session_ends(world: World) -> None:
     a, b = world.open("a"), world.open("b")
     world.run("a", a.create("/e", b"", ephemeral=True))
     world.processes["a"].crash()
@@ -155,7 +155,7 @@ def test_a_dead_process_keeps_its_records_until_its_session_ends(world):
     assert world.run("b", b.children("/")) == []
 
 
-def test_what_a_dead_process_had_sent_may_still_take_effect(world):
+def test_what_a_dead_process_had_sent_may_still_take_effect(world: World) -> None:
     a = world.open("a")
     world.server.faults.delay_ms = 100
     world.processes["a"].spawn(a.create("/sent", b""), "create")
@@ -165,7 +165,7 @@ def test_what_a_dead_process_had_sent_may_still_take_effect(world):
     assert list(world.server.tree.records()) == ["/sent"]
 
 
-def test_no_session_ends_while_the_whole_store_is_away(world):
+def test_no_session_ends_while_the_whole_store_is_away(world: World) -> None:
     a = world.open("a", call_timeout_ms=300)
     states: list[SessionState] = []
     a.on_session(states.append)
@@ -181,7 +181,9 @@ def test_no_session_ends_while_the_whole_store_is_away(world):
     assert world.run("a", a.get("/e")) == Record(b"", 0)
 
 
-def test_a_connection_that_breaks_leaves_a_write_in_doubt_and_the_next_read_is_sure(world):
+def test_a_connection_that_breaks_leaves_a_write_in_doubt_and_the_next_read_is_sure(
+    world: World,
+) -> None:
     a = world.open("a")
     world.server.faults = MetadataFaults(delay_ms=20, lag_ms=5000)
     outcomes = []
@@ -205,7 +207,7 @@ def test_a_connection_that_breaks_leaves_a_write_in_doubt_and_the_next_read_is_s
     assert (outcomes[1] == "there") == ("/w" in world.server.tree.records())
 
 
-def test_a_server_that_lags_shows_the_past_until_synced_and_never_goes_back(world):
+def test_a_server_that_lags_shows_the_past_until_synced_and_never_goes_back(world: World) -> None:
     a, b = world.open("a"), world.open("b")
     world.server.faults.lag_ms = 2000
     b.line._lag_share = 1.0
@@ -224,7 +226,7 @@ def test_a_server_that_lags_shows_the_past_until_synced_and_never_goes_back(worl
     assert world.run("b", b.get("/n")) == Record(b"2", 2)
 
 
-def test_whoever_watches_and_then_reads_ends_with_the_last_value(world):
+def test_whoever_watches_and_then_reads_ends_with_the_last_value(world: World) -> None:
     a, b = world.open("a"), world.open("b")
     world.server.faults = MetadataFaults(watch_delay_ms=50, lag_ms=300, reply_lost=0.1)
     seen: list[int] = []
@@ -268,7 +270,9 @@ def test_whoever_watches_and_then_reads_ends_with_the_last_value(world):
     assert seen == sorted(seen)
 
 
-def test_the_history_tells_every_change_in_order_and_observers_hear_it_at_once(world):
+def test_the_history_tells_every_change_in_order_and_observers_hear_it_at_once(
+    world: World,
+) -> None:
     heard = []
     world.server.observers.append(heard.append)
     a = world.open("a")
@@ -285,13 +289,13 @@ def test_the_history_tells_every_change_in_order_and_observers_hear_it_at_once(w
     assert heard == world.server.history
 
 
-def test_a_start_without_a_server_says_so(world):
+def test_a_start_without_a_server_says_so(world: World) -> None:
     world.server.go_away()
     with pytest.raises(MetadataUnavailable):
         world.open("a", call_timeout_ms=400)
 
 
-def test_who_is_deaf_hears_of_changes_afterwards(world):
+def test_who_is_deaf_hears_of_changes_afterwards(world: World) -> None:
     a, b = world.open("a"), world.open("b")
     heard: list[float] = []
     world.run("a", watching(a, "/x", lambda: heard.append(world.loop.now)))
@@ -307,7 +311,7 @@ async def watching(store: SimMetadataStore, path: str, on_change: Callable[[], N
     store.watch(path, on_change)
 
 
-def test_a_slow_way_is_slow_for_one_and_for_a_while(world):
+def test_a_slow_way_is_slow_for_one_and_for_a_while(world: World) -> None:
     a, b = world.open("a"), world.open("b")
     world.server.slow_down("a", 0.2, 1.0)
     for store, name, slow in ((a, "a", True), (b, "b", False)):
@@ -320,7 +324,7 @@ def test_a_slow_way_is_slow_for_one_and_for_a_while(world):
     assert world.loop.now - began_s < 0.2
 
 
-def test_held_writes_are_done_in_turn_and_reads_go_on(world):
+def test_held_writes_are_done_in_turn_and_reads_go_on(world: World) -> None:
     a = world.open("a")
     world.run("a", a.create("/a", b"1"))
     world.server.resends_reads = False
@@ -343,7 +347,7 @@ def test_held_writes_are_done_in_turn_and_reads_go_on(world):
 
 
 @pytest.mark.parametrize("end", ["killed", "closed"])
-def test_a_held_write_ends_with_its_process(world, end):
+def test_a_held_write_ends_with_its_process(world: World, end: Any) -> None:
     a, b = world.open("a"), world.open("b")
     world.run("a", a.create("/a", b"1"))
     world.server.resends_reads = False
