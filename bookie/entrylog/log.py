@@ -89,8 +89,9 @@ class EntryLogs:
 
         What lies behind it is in the journal too, and may be torn, or in the page cache alone when
         a sync failed: it goes. Only when the mark was lost, and journal files before it, it is not
-        `journaled`: then it stays as far as it is good. Raises `EntryLogMissing` when the log that
-        the mark names is gone, unless `missing` says that this is known: then a new one is begun.
+        `journaled`: then `mark` is up to where the index goes, and what lies behind it stays as far
+        as it is good. Raises `EntryLogMissing` when the log that the mark names is gone, unless
+        `missing` says that this is known: then a new one is begun.
         """
         if mark[0] and mark[0] not in self._paths and not missing:
             raise EntryLogMissing(

@@ -89,11 +89,16 @@ async def open_files(
     for journal in journals:  # asked before anything is cut
         losses += await blocking(journal.survey)
         whole = await blocking(journal.is_whole) and whole
-    await blocking(partial(cut_logs, logs, mark, accepted, journaled=whole))
+    directory = config.ledger_directories[0]
+    if mark is not None:
+        vouched = mark.log_id, mark.log_offset
+    else:
+        vouched = (0, 0) if whole else await blocking(indexed_up_to, disk, directory, index_opener)
+    await blocking(partial(cut_logs, logs, vouched, accepted, journaled=whole))
     index = await blocking(
         open_index,
         disk,
-        config.ledger_directories[0],
+        directory,
         logs,
         mark,
         states,
@@ -204,14 +209,33 @@ def make_folders(disk: Disk, directories: Sequence[str]) -> None:
         disk.sync_directory(directory)
 
 
+def indexed_up_to(
+    disk: Disk, directory: str, opener: Callable[[str], LedgerIndex] | None
+) -> tuple[int, int]:
+    """Up to where, (log id, offset), the index proves that the logs were synced; (0, 0): nowhere.
+
+    It says so after the mark did. When the mark was lost, and journal files before it, this is what
+    tells a record that was damaged from one that was torn, and never acknowledged.
+    """
+    settle(disk, directory)
+    try:
+        index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
+    except DamagedRead as error:
+        if error.damage.kind is not DamageKind.INDEX:
+            raise
+        return 0, 0  # `open_index` says what is to be done
+    covered = index.covered
+    index.close()
+    return covered or (0, 0)
+
+
 def cut_logs(
-    logs: EntryLogs, mark: Mark | None, losses: list[Loss] | None, *, journaled: bool
+    logs: EntryLogs, end: tuple[int, int], losses: list[Loss] | None, *, journaled: bool
 ) -> None:
-    """Cut what the mark does not vouch for; see `EntryLogs.cut_abandoned`.
+    """Cut what nothing vouches for, behind `end`; see `EntryLogs.cut_abandoned`.
 
     Raises `EntryLogMissing`, unless losses are accepted.
     """
-    end = (mark.log_id, mark.log_offset) if mark is not None else (0, 0)
     try:
         logs.cut_abandoned(end, journaled)
     except EntryLogMissing as error:

@@ -1,0 +1,44 @@
+"""A bookie that lost its mark took a damaged record for a torn one, and cut the log there.
+
+Without a mark, and with journal files gone that it had allowed to go, entry logs count "as far as
+they are good": what follows the first bad record was cut. But the index had gone on behind it, so
+all of that had been synced, and perhaps acknowledged; good records of other ledgers went, and a
+later round of garbage collection removed the log, with live ledgers in the index. Two faults on one
+disk; nothing was answered as absent. Found by the simulator (seeds 1800363 `copies` and 1800793
+`beyond`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from octavo.protocol.codes import BookieIOError
+from tests.support.storage_support import CONFIG, Bench, abandon
+
+CONFIG_OF_ONE = replace(CONFIG, ledger_directories=("/l",), journal_file_bytes_max=2000)
+LOG = "/l/0000000000000001.log"
+
+
+async def test_what_the_index_goes_beyond_is_not_cut() -> None:
+    async with Bench(CONFIG_OF_ONE) as bench:
+        for ledger_id in (1, 2):
+            await bench.add(ledger_id, 0, b"x" * 800)
+            await bench.storage.checkpoint()
+        for number in range(3):
+            await bench.add(3, number, b"y" * 1500)
+        await bench.storage.checkpoint()
+        assert not bench.disk.exists("/j/0000000000000001.journal"), "the log alone has them"
+        after = bench.disk.crash()
+        await abandon(bench.storage)
+        bench.disk = after
+        after.names["/l/journal.mark"].data[9] ^= 1
+        after.names[LOG].data[60] ^= 1  # in the first record
+        bench.storage = bench._new()
+        await bench.storage.start()
+
+        assert (await bench.storage.reads.read(2, 0)).endswith(b"x" * 800)
+        assert (await bench.storage.reads.read(3, 2)).endswith(b"y" * 1500)
+        with pytest.raises(BookieIOError):
+            await bench.storage.reads.read(1, 0)
