@@ -45,6 +45,8 @@ _READ_BYTES = 1024 * 1024
 _GIVEN_BYTES_MAX = 4 * 1024 * 1024
 """Keys, values and headers in one answer, unless one message alone has more: as JSON they may take
 six times as much."""
+_READING_S_MAX = 0.5
+"""A receive that has a message reads no longer: who asked waits, and does not wait for ever."""
 _STALE_SHOWN = 10
 _ANSWERS_REMEMBERED = 256
 """Of so many consumers the last dispatched batch is known, should its answer get lost."""
@@ -324,7 +326,7 @@ class Subscription:
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery]:
         self._dispatcher.reading(found)
         try:
-            deliveries = await _delivered(self._log, found)
+            deliveries = await _delivered(self._log, found, self._loop)
             if len(deliveries) < len(found.offsets):
                 found = self._shorten(found, len(deliveries))
             self._dispatcher.begin(found, self._now_ms())
@@ -413,8 +415,10 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-async def _delivered(log: SubscribedLog, found: DispatchedBatch) -> list[Delivery]:
-    """The dispatched messages in order: at least one, and as many as there is room for.
+async def _delivered(
+    log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop
+) -> list[Delivery]:
+    """The dispatched messages in order: at least one, and as many as there is room and time for.
 
     Only what is wanted of a batch is taken apart, and no more than some megabytes go into one
     answer: a few bytes in a packed batch may unpack to as many messages of any length as a receive
@@ -423,7 +427,10 @@ async def _delivered(log: SubscribedLog, found: DispatchedBatch) -> list[Deliver
     offsets = found.offsets
     deliveries: list[Delivery] = []
     room = _GIVEN_BYTES_MAX
+    until_s = loop.time() + _READING_S_MAX
     while (at := len(deliveries)) < len(offsets) and room >= 0:
+        if deliveries and loop.time() > until_s:
+            break
         wanted = offsets[-1] - offsets[at] + 1
         batches = await log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
         for batch in batches:

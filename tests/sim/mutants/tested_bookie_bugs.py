@@ -26,6 +26,21 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "a-log-without-a-mark-is-torn",
+        "without a mark a log is cut at its first bad record, wherever that is",
+        """What the index goes beyond was synced: a bad record there is damage, and good ones behind it
+        are the only copies of this bookie.""",
+        "P41, P45",
+        "issues/test_damaged_log_cut_when_the_mark_is_lost.py",
+        (
+            Edit(
+                "octavo.bookie.startup.opening:indexed_up_to",
+                "return covered or (0, 0)",
+                "return 0, 0",
+            ),
+        ),
+    ),
+    TestedBug(
         "room-counted-twice",
         "a rewrite is planned for which there is no room",
         """What a log gives back is what is dead in it: what is live was copied. The edit counts

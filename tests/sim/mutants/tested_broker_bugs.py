@@ -227,6 +227,35 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "a-namesake-taken-for-the-topic",
+        "a call that names its topic is served by the one that was made after it",
+        """Who finds a claim under way takes it for its own. What was opened meanwhile may be of another
+        incarnation.""",
+        "X13",
+        "issues/test_bound_to_a_topic_and_stored_in_its_namesake.py",
+        (
+            Edit(
+                "octavo.broker.cluster.ownership:OwnershipManager.owner_of",
+                "if local.partition.incarnation != info.incarnation:  # somebody else",
+                "if False:  # somebody else",
+            ),
+        ),
+    ),
+    TestedBug(
+        "reads-until-it-has-all",
+        "a receive reads all that it was asked for, however long that takes",
+        """Its caller has given up by then, and begins anew.""",
+        "S8 (a subscription drains)",
+        "issues/test_receive_reads_longer_than_anybody_waits.py",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscription:_delivered",
+                "if deliveries and loop.time() > until_s:",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
         "made-though-deleted-meanwhile",
         "a subscription that is deleted while it is made is given out all the same",
         """Its cursor was forgotten while it was on the way to the state ledger. Who gets the

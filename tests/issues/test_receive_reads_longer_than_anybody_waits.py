@@ -1,0 +1,63 @@
+"""A receive of many messages from slow bookies took longer than its caller waited, again and again.
+
+Whatever was asked for was read before anything was answered. The caller gave up, the messages came
+back when their leases were over, and the next call began with the first of them anew: nobody ever
+got one. Now who has some gives them after half a second. Found by the simulator (seed 1800453 of
+`topic`: 124 messages, 20 ms each, callers that wait 1.5 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from octavo.broker.config import BrokerConfig
+from octavo.broker.log.open_batches import OpenBatches, ReadableBatch
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions import subscription
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import Record, build_batch
+
+READ_S = 0.02
+MESSAGES = 100
+
+
+class SlowLog:
+    """A partition of single messages, each of which takes its time to be read."""
+
+    name = PartitionName("public", "t", 0)
+    lease_epoch = 1
+    earliest_offset = kept_from = 0
+    next_offset = MESSAGES
+
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
+        await asyncio.sleep(READ_S)
+        data = build_batch([Record(None, b"%d" % offset)])
+        return [StoredBatch(offset, 7, offset, read_header(data), data)]
+
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
+        return OpenBatches(0).readable(batch)
+
+    async def persist(self, op: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["shared", "exclusive"])
+async def test_it_gives_what_it_has_and_the_rest_to_the_next(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription, "_READING_S_MAX", 3 * READ_S)
+    log: Any = SlowLog()
+    settings = SubscriptionSettings(type=kind, ack_timeout_ms=60_000)
+    found = Subscription(log, SubscriptionInfo("s", settings, 1), Cursor(), BrokerConfig())
+    first = await found.receive("a", messages_max=MESSAGES)
+    assert 1 <= len(first) < MESSAGES / 2
+    second = await found.receive("a", messages_max=MESSAGES)
+    offsets = [one.offset for one in (*first, *second)]
+    assert offsets == list(range(len(offsets))), "in order, none twice and none left out"
+    assert await found.acknowledge([one.ack_id for one in first]) == len(first)
