@@ -10,26 +10,18 @@ topic was stored in the new one, and its repeat answered "stored before". Found 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo.broker.errors import PartitionMoving, TopicChanged
-from tests.support.broker_cluster import BrokerCluster, make_topic, running_brokers
-
-
-@pytest.fixture
-async def brokers(tmp_path: Path) -> AsyncIterator[BrokerCluster]:
-    async with running_brokers(tmp_path) as cluster:
-        yield cluster
+from tests.support.cluster import Cluster, make_topic
 
 
 async def test_no_partition_of_a_later_topic_is_given_out(
-    brokers: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = (await brokers.start("A")).broker
+    broker = (await cluster.start("A")).broker
     name = await make_topic(broker)
     first = (await broker.topics.get(name.topic_name)).incarnation
     lookups = broker.ownership._lookups.of(name)

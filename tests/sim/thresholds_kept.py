@@ -83,7 +83,7 @@ KEPT: Mapping[str, str] = {
     "a world in seconds, the simulator draws what it multiplies": """
         octavo.broker.partition.opening:_LONGER_MAX
     """,
-    "seconds of reading, which the simulator draws: how long a read takes, and how much it gives": """
+    "seconds of reading; how long a read takes, and how much it gives, the simulator draws": """
         octavo.broker.subscriptions.subscription:_READING_S_MAX
     """,
     "a cache of a pure function": """

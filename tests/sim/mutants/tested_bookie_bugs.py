@@ -28,8 +28,8 @@ BUGS = (
     TestedBug(
         "a-log-without-a-mark-is-torn",
         "without a mark a log is cut at its first bad record, wherever that is",
-        """What the index goes beyond was synced: a bad record there is damage, and good ones behind it
-        are the only copies of this bookie.""",
+        """What the index goes beyond was synced: a bad record there is damage, and good ones
+        behind it are the only copies of this bookie.""",
         "P41, P45",
         "issues/test_damaged_log_cut_when_the_mark_is_lost.py",
         (

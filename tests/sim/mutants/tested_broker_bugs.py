@@ -229,8 +229,8 @@ BUGS = (
     TestedBug(
         "a-namesake-taken-for-the-topic",
         "a call that names its topic is served by the one that was made after it",
-        """Who finds a claim under way takes it for its own. What was opened meanwhile may be of another
-        incarnation.""",
+        """Who finds a claim under way takes it for its own. What was opened meanwhile may be of
+        another incarnation.""",
         "X13",
         "issues/test_bound_to_a_topic_and_stored_in_its_namesake.py",
         (
