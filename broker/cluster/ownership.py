@@ -275,7 +275,7 @@ class OwnershipManager:
             if not ours and not forwarded:
                 return Owner(preferred.broker_id, preferred.url, False, info.incarnation)
             local = self._claim(name, info.incarnation, info.settings)
-            if local.partition.incarnation != info.incarnation:  # somebody else began it meanwhile
+            if local.opening.incarnation != info.incarnation:  # somebody else began it meanwhile
                 raise PartitionMoving(f"{name} is of another topic than it was; ask again")
         return await self._wait_until_open(name, local)
 

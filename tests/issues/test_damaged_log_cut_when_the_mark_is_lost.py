@@ -30,11 +30,11 @@ async def test_what_the_index_goes_beyond_is_not_cut() -> None:
             await bench.add(3, number, b"y" * 1500)
         await bench.storage.checkpoint()
         assert not bench.disk.exists("/j/0000000000000001.journal"), "the log alone has them"
-        after = bench.disk.crash()
+        after = bench.disk.after_crash()
         await abandon(bench.storage)
         bench.disk = after
-        after.names["/l/journal.mark"].data[9] ^= 1
-        after.names[LOG].data[60] ^= 1  # in the first record
+        after.flip("/l/journal.mark", 9, 1)
+        after.flip(LOG, 60, 1)  # in the first record
         bench.storage = bench._new()
         await bench.storage.start()
 

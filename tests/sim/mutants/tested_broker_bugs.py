@@ -236,7 +236,7 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.cluster.ownership:OwnershipManager.owner_of",
-                "if local.partition.incarnation != info.incarnation:  # somebody else",
+                "if local.opening.incarnation != info.incarnation:  # somebody else",
                 "if False:  # somebody else",
             ),
         ),
