@@ -117,7 +117,8 @@ class PartitionLog:
         # The list of each moment: what follows a ledger that was trimmed meanwhile may be newer.
         while (segment := self._after(passed)) is not None:
             passed = segment.base_offset
-            if least >= (self.end_offset if segment.count is None else end_offset(segment)):
+            end = self.end_offset
+            if least >= (end if segment.count is None else end_offset(segment)):
                 continue
             try:
                 found = await self._offset_in(segment, time_ms, least)
@@ -127,6 +128,8 @@ class PartitionLog:
                 continue  # retention has removed it meanwhile
             if found is not None:
                 return found
+            if segment.count is None:
+                return end  # what came while it was searched was not looked at
         return self.end_offset
 
     def _after(self, base_offset: int) -> PartitionLedger | None:
