@@ -121,6 +121,11 @@ class ClientReferee:
                 found.moves[name.partition] = logs[name].ack_begins(found.sub, mine)
         return found
 
+    def unanswered(self, exchange: _Exchange, now_s: float) -> None:
+        """It was given up: by a broker that came to its end, say."""
+        if exchange.what == "ack":
+            self.slowest_s = max(self.slowest_s, now_s - exchange.began_s)
+
     def ends(self, exchange: _Exchange, reply: Reply, now_s: float) -> None:
         """It was answered."""
         if exchange.what == "ack":

@@ -58,12 +58,16 @@ class SimWire:
         name, _, path = url.removeprefix(_SCHEME).partition("/")
         broker = self._load.brokers[name]
         exchange = self._load.referee.begins(path, body, self._load.loop.now)
-        reply = await self._load.cluster.network.call(
-            self._process,
-            name,
-            partial(answer, broker, self._load.partitions, method, path, params, body or b""),
-            timeout_s,
-        )
+        try:
+            reply = await self._load.cluster.network.call(
+                self._process,
+                name,
+                partial(answer, broker, self._load.partitions, method, path, params, body or b""),
+                timeout_s,
+            )
+        except Exception:
+            self._load.referee.unanswered(exchange, self._load.loop.now)
+            raise
         self._load.referee.ends(exchange, reply, self._load.loop.now)
         return reply
 
