@@ -8,6 +8,7 @@ at them), so that URLs can be pasted and bookmarked; `--port-base N` moves all o
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 from pathlib import Path
 
@@ -18,6 +19,9 @@ FIRST_PORTS = {"broker": 8080, "bookie": 3181, "admin": 9181}
 STEPS = {"broker": 0, "bookie": 50, "admin": 100}
 """With `--port-base N`: brokers from N, bookies from N + 50, their admin ports from N + 100."""
 FREE = 0
+_NEVER_OUTGOING = range(16_384, 32_768)
+"""Systems take 32768 (Linux) or 49152 (others) and above for outgoing connections."""
+_TRIES = 200
 
 
 class PortInUse(OctavoError):
@@ -54,11 +58,18 @@ def check_port(host: str, port: int, name: str) -> None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that no outgoing connection is given before somebody does.
+
+    A port of the system's own choice may be taken again by any connection until it is listened on.
+    """
+    for port in random.SystemRandom().sample(_NEVER_OUTGOING, _TRIES):
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe,
+            contextlib.suppress(OSError),
+        ):
+            probe.bind((host, port))
+            return port
+    raise PortInUse(f"of {_TRIES} ports on {host} not one was free")
 
 
 def _holder_of(port: int) -> str:

@@ -60,6 +60,15 @@ def test_a_port_in_use_says_by_whom() -> None:
     ports.check_port("127.0.0.1", ports.free_port("127.0.0.1"), "broker-1")
 
 
+def test_no_connection_is_given_a_free_port() -> None:
+    """The system chooses from 32768 on, and a port may be taken before its listener is there."""
+    found = {ports.free_port() for _ in range(20)}
+    assert len(found) > 10, "processes that start together ask together"
+    assert max(found) < 32_768
+    for port in found:
+        ports.check_port("127.0.0.1", port, "broker-1")
+
+
 def test_alive() -> None:
     assert alive(os.getpid())
     assert not alive(0)
