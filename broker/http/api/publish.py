@@ -441,10 +441,10 @@ def summarize(pieces: list[Piece]) -> answers.Published:
     duplicates = sum(p.count for p in stored if p.published is not None and p.published.duplicate)
     if duplicates:
         found.duplicates = duplicates
-    numbers = sorted({piece.partition for piece in stored})
-    if len(numbers) > 1:
+    several = sorted({piece.partition for piece in stored})
+    if len(several) > 1:
         found.partitions = [
-            _share([piece for piece in stored if piece.partition == number]) for number in numbers
+            _share([piece for piece in stored if piece.partition == number]) for number in several
         ]
     return found
 

@@ -46,7 +46,9 @@ def broker(numbers: list[int]) -> Any:
     writers = {SimpleWriter(): None for _ in numbers}
     listeners = {writer._ensemble_writer: None for writer in writers}
     return SimpleNamespace(
-        broker=SimpleNamespace(partitions=lambda: [partition(n) for n in numbers]),
+        broker=SimpleNamespace(
+            ownership=SimpleNamespace(open_partitions=lambda: [partition(n) for n in numbers])
+        ),
         ledgers=SimpleNamespace(
             _writers=writers,
             _recoveries={},
