@@ -50,7 +50,8 @@ demo: install
 demo-pipeline: install
 	$(BIN)/octavo demo pipeline $(if $(DATA),--data $(DATA))
 
-PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --dist loadgroup
+WORKERS ?= 3
+PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup
 
 # Every kind of test, each in a short form; what is marked `long` is for the whole run.
 test: install check

@@ -49,7 +49,7 @@ class Outcome:
 def chosen(
     only: str = "", *, short: bool = False, seed: int = 1, fuzz_s: float | None = None
 ) -> list[Attempt]:
-    """The attempts whose names hold `only`; in the short form a third of the single requests.
+    """The attempts whose names hold `only`; in the short form a fifth of the single requests.
 
     `fuzz_s`: how long the fuzzer has; by the form when None.
     """
@@ -58,7 +58,7 @@ def chosen(
     found = [one for one in every if only in one.name and not (short and one.long)]
     if short:
         rng = random.Random(seed)
-        found = [one for one in found if ":" not in one.name or rng.random() < 0.34]
+        found = [one for one in found if ":" not in one.name or rng.random() < 0.2]
     return found
 
 

@@ -290,6 +290,7 @@ async def test_a_damaged_copy_is_replaced(cluster: Cluster) -> None:
     assert payload_of(4) in await node.storage.reads.read(writer.ledger_id, 4)
 
 
+@pytest.mark.long
 async def test_a_bookie_looks_when_it_is_asked_to(cluster: Cluster) -> None:
     client = await cluster.client(1)
     with pytest.raises(BadRequest, match="keeps no copies"):

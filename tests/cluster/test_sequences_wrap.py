@@ -54,6 +54,7 @@ def going_on(producer: Producer) -> None:
     producer._queues[0]._sequence = BEFORE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["batch", "ndjson"])
 async def test_each_message_once_over_the_end_of_the_numbers(
     tmp_path: Path, encoding: Literal["batch", "ndjson"]

@@ -101,6 +101,7 @@ def a_file_follows_the_one_in_use(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plant",
     [

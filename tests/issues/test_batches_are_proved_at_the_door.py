@@ -292,6 +292,7 @@ async def test_sound_ones_cost_what_is_asked_for(
         assert stall[0] < STALL_S_MAX
 
 
+@pytest.mark.long
 async def test_an_answer_has_no_more_bytes_than_it_may(tmp_path: Path) -> None:
     """Fifteen megabytes a message in a packed batch of kilobytes; what is left comes next."""
     value = bytes(3 * MIB)

@@ -102,6 +102,7 @@ async def test_what_only_the_store_knows_is_refused_soon(cluster: Cluster) -> No
             assert "/v1/cluster" in answer.json()["detail"]
 
 
+@pytest.mark.long
 async def test_a_topic_is_shown_although_an_owner_sleeps(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def test_senseless_bounds_are_refused(setting: str) -> None:
         load(ProcessConfig, "", flags={setting: 0})
 
 
+@pytest.mark.long
 def test_a_standalone_under_malformed_requests(tmp_path: Path) -> None:
     settings = tmp_path / "octavo.toml"
     settings.write_text("log_bytes_max = 65536\nlog_files_max = 2\n")

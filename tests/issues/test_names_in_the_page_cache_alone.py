@@ -15,6 +15,7 @@ import octavo.bookie.startup.opening
 from tests.crash_states.explore import CrashStateFailed, explore_kills
 
 
+@pytest.mark.long
 def test_the_power_fails_after_a_kill_between_rename_and_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -182,6 +182,7 @@ def _sync_loop(url: str, seen: list[int]) -> None:
             seen.append(delivery.json()["n"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("consumers", [1, 2])
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_the_loop_outlives_its_leases(

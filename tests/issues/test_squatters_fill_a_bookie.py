@@ -29,6 +29,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield found
 
 
+@pytest.mark.long
 async def test_who_makes_ledgers_in_metadata_goes_on(cluster: Cluster) -> None:
     client = await cluster.client()
     old = await client.create()

@@ -132,6 +132,7 @@ PAUSE_S_MAX = 1.5
 """Less than a session, of which the bug cost several. What is left is for a busy machine."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("ends_by", [signal.SIGCONT, signal.SIGKILL], ids=lambda s: s.name)
 async def test_a_healthy_broker_keeps_its_partitions_and_acks(

@@ -66,6 +66,7 @@ def bookie(folder: Path, metadata: str, *more: str) -> list[str]:
     return ["bookie", "--data", str(folder), "--metadata", metadata, "--port", "0", *more]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["bookie", "broker"])
 def test_metadata_unreachable(tmp_path: Path, kind: str) -> None:
     folder = ["--data", str(tmp_path / "b")] if kind == "bookie" else []

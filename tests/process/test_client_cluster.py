@@ -206,6 +206,7 @@ def test_the_owner_dies_while_a_producer_sends(
     )
 
 
+@pytest.mark.long
 @pytest.mark.zookeeper
 def test_the_same_cluster_on_zookeeper(
     zookeeper: object, tmp_path_factory: pytest.TempPathFactory

@@ -94,6 +94,7 @@ def test_publish_and_consume_by_command(running: Standalone) -> None:
     assert missing.stderr.startswith("error:")
 
 
+@pytest.mark.long
 def test_ledgers_and_bookies_by_command(running: Standalone) -> None:
     data = str(running.folder)
     missing = octavo("publish", "led", "x", "--data", data)
@@ -186,6 +187,7 @@ def test_folder_not_writable(tmp_path: Path, bad: str) -> None:
     assert "Traceback" not in found.stderr
 
 
+@pytest.mark.long
 def test_metadata_unreachable(tmp_path: Path) -> None:
     started = time.monotonic()
     found = octavo(
@@ -224,6 +226,7 @@ def test_a_bookie_and_a_broker_by_hand(tmp_path: Path) -> None:
         process.stderr.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
     """Nothing is left, and the folder is as good as before."""
@@ -251,6 +254,7 @@ def test_stopped_while_it_starts(tmp_path: Path, number: signal.Signals) -> None
         one.clean_up()
 
 
+@pytest.mark.long
 def test_several_settings_reach_the_processes(tmp_path: Path) -> None:
     """From a file, the environment and the command line."""
     (tmp_path / "o.toml").write_text("[bookie]\nflush_interval_ms = 1234\n")

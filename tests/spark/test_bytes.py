@@ -62,6 +62,7 @@ def told(found: Any) -> Told:
     return key, value, tuple((k, None if v is None else bytes(v)) for k, v in headers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("commit", ["splice", "producer"])
 def test_what_was_published_is_read_and_written_byte_for_byte(
     spark: SparkSession, service: str, tmp_path: Path, commit: str

@@ -164,6 +164,7 @@ def stream(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("commit", ["splice", "producer"])
 def test_a_stream_counts_each_row_once_when_batches_are_run_again(
     spark: SparkSession, service: str, client: Client, tmp_path: Path, commit: str

@@ -157,6 +157,7 @@ def test_nobody_at_the_service(spark: SparkSession) -> None:
         frame.load().count()
 
 
+@pytest.mark.long
 def test_a_stream_takes_each_message_once_over_restarts(
     spark: SparkSession, service: str, client: Client, tmp_path: Path
 ) -> None:

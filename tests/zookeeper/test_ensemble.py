@@ -28,6 +28,7 @@ def server_of(store: ZooKeeperStore, ensemble: Ensemble) -> str:
     return next(one.name for one in ensemble.places.values() if one.client_port == port)
 
 
+@pytest.mark.long
 async def test_session_records_and_watches_outlive_any_one_server(
     ensemble: Ensemble, eventually: Callable[..., Any]
 ) -> None:
@@ -87,6 +88,7 @@ async def looked(store: Any, path: str) -> Record:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_without_a_majority_nothing_is_answered_and_nothing_is_guessed(
     ensemble: Ensemble, eventually: Callable[..., Any]
 ) -> None:

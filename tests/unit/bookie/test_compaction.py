@@ -333,6 +333,7 @@ async def live_until(crash_at: int, seed: int) -> Life:
     return life
 
 
+@pytest.mark.long
 async def test_power_fails_before_every_disk_call_and_takes_the_index() -> None:
     whole = await live_until(0, 0)
     assert whole.after is None

@@ -91,6 +91,7 @@ async def test_one_add_with_ledgers_of_both_is_answered_in_parts() -> None:
             assert await bench.storage.reads.entries(ledger_id) == [(0, 4)]
 
 
+@pytest.mark.long
 async def test_a_slow_journal_does_not_hold_up_the_other() -> None:
     async with Bench(TWO) as bench:
         gate = threading.Event()

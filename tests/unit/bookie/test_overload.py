@@ -44,6 +44,7 @@ def test_memory_stays_within_the_caches_and_150_mib(scenario: Scenario, tmp_path
     assert result.modest_ms < 5_000, f"who asks for little waits long: {result}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "connections", "without"),
     [

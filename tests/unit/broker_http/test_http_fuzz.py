@@ -7,6 +7,7 @@ import random
 from contextlib import suppress
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ FIELDS = st.dictionaries(
 )
 
 
+@pytest.mark.long
 @given(st.binary(max_size=200) | FIELDS.map(lambda value: json.dumps(value).encode()))
 @settings(max_examples=2000, deadline=None)
 @example(b'{"messages":')

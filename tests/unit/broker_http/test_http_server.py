@@ -699,6 +699,7 @@ async def test_a_flood_of_connections_leaves_nothing_behind() -> None:
         assert (await one.api.get("/v1/topics/public")).status == 200
 
 
+@pytest.mark.long
 async def test_a_topic_with_many_partitions(two: Running) -> None:
     many = "/v1/topics/public/many"
     await two.api.put(many, json={"partitions": 300})

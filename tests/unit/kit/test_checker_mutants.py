@@ -163,6 +163,7 @@ def takes_options(checkers: types.ModuleType) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", MODULES)
 def test_small_mistakes_are_noticed(module: str) -> None:
     tried = [one for number, one in enumerate(mutants(module)) if number % STRIDE == 0]
