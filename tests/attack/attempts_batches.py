@@ -53,7 +53,7 @@ async def very_many_messages(world: World) -> None:
         assert await received(world, path) == 10_000
 
 
-@attempt("batches of 60 MB in kilobytes, received and read by many at once")
+@attempt("batches of 60 MB in kilobytes, received and read by many at once", long=True)
 async def very_long_messages(world: World) -> None:
     long = Record(None, bytes(4 << 20))
     batch = build_batch([long] * 15, compression=Compression.ZSTD)

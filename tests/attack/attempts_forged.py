@@ -31,7 +31,7 @@ async def forged_callers(world: World) -> None:
     assert await world.owner(path) == owner
 
 
-@attempt("an owner's record that leads elsewhere")
+@attempt("an owner's record that leads elsewhere", long=True)
 async def forged_owner(world: World) -> None:
     path = await world.topic("astray")
     visits: list[str] = []

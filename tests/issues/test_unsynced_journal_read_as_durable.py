@@ -17,6 +17,7 @@ from tests.crash_states.explore import CrashStateFailed, explore_kills
 from tests.sim.disk_handle import SimFile
 
 
+@pytest.mark.long
 def test_the_power_fails_while_a_second_process_flushes_what_a_killed_one_wrote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

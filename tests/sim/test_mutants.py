@@ -19,7 +19,6 @@ FASTEST = (
     "fence-not-replayed",
     "hanging-bookie-blocks-fencing",
     "adopted-before-copied",
-    "owner-takes-a-view-back",
 )
 TESTED_HERE = ("gap-of-one", "duplicate-proved-by-its-first")
 

@@ -20,10 +20,10 @@ from tests.sim.run import run_seed
 SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
 PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "90"))
 """Of each profile: the same seeds, which are another story in each."""
-SHORT_SEEDS = 120
+SHORT_SEEDS = 90
 """Of these in `make test`, and of each profile one shard."""
-_SHARD = 60
-_OF_PROFILE = 10
+_SHARD = 30
+_OF_PROFILE = 6
 _HASHED = 30
 _HERE = Path(__file__).parent
 

@@ -15,6 +15,7 @@ STRIDE = 13
 """`make fault-sweep` hurts every block."""
 
 
+@pytest.mark.long
 async def test_no_hurt_block_makes_a_bookie_lie(tmp_path: Path) -> None:
     ends = await sweep_cluster(tmp_path, STRIDE)
     assert ends.total() > 50
