@@ -19,8 +19,13 @@ FIRST_PORTS = {"broker": 8080, "bookie": 3181, "admin": 9181}
 STEPS = {"broker": 0, "bookie": 50, "admin": 100}
 """With `--port-base N`: brokers from N, bookies from N + 50, their admin ports from N + 100."""
 FREE = 0
-_NEVER_OUTGOING = range(16_384, 32_768)
-"""Systems take 32768 (Linux) or 49152 (others) and above for outgoing connections."""
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""Where Linux says which ports it gives to outgoing connections; some sandboxes say 16000 to 65535."""
+_USUAL_OUTGOING = (32_768, 65_535)
+"""Where nothing is said: others than Linux take 49152 and above."""
+_FIRST_FREE = 10_000
+"""Below it people put servers of their own, 8080 and 9092 and the like."""
+_ENOUGH = 1_000
 _TRIES = 200
 
 
@@ -62,7 +67,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
     A port of the system's own choice may be taken again by any connection until it is listened on.
     """
-    for port in random.SystemRandom().sample(_NEVER_OUTGOING, _TRIES):
+    for port in random.SystemRandom().sample(never_outgoing(_outgoing()), _TRIES):
         with (
             socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe,
             contextlib.suppress(OSError),
@@ -70,6 +75,24 @@ def free_port(host: str = "127.0.0.1") -> int:
             probe.bind((host, port))
             return port
     raise PortInUse(f"of {_TRIES} ports on {host} not one was free")
+
+
+def never_outgoing(outgoing: tuple[int, int]) -> range:
+    """Ports to choose from, below `outgoing` (the first and last that the system chooses) or above.
+
+    All of them when the system leaves too few: then a free port may be taken before it is used.
+    """
+    first, last = outgoing
+    below, above = range(_FIRST_FREE, first), range(last + 1, 65_536)
+    widest = max(below, above, key=len)
+    return widest if len(widest) >= _ENOUGH else range(_FIRST_FREE, 65_536)
+
+
+def _outgoing() -> tuple[int, int]:
+    with contextlib.suppress(OSError, ValueError):
+        first, last = _OUTGOING.read_text().split()
+        return int(first), int(last)
+    return _USUAL_OUTGOING
 
 
 def _holder_of(port: int) -> str:

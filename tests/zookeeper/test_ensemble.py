@@ -52,7 +52,9 @@ async def test_session_records_and_watches_outlive_any_one_server(
         await persist(lambda n=round_number: other.put("/seen", b"%d" % (n + 1), n), other, "/seen")
         await eventually(lambda: "seen" in heard)
         await eventually(lambda: one.session_state is SessionState.CONNECTED)
+        await one.sync()  # its new server may be behind the one that took the write
         assert await one.get("/seen") == Record(b"%d" % (round_number + 1), round_number + 1)
+        await other.sync()
         assert await other.get("/held") == Record(b"mine", 0), "its session lives"
         heard.clear()
         await other.create(f"/new-{round_number}", b"")
@@ -82,6 +84,7 @@ async def persist(write: Callable[[], Any], store: Any, path: str) -> None:
 async def looked(store: Any, path: str) -> Record:
     while True:
         try:
+            await store.sync()  # or a server that is behind answers from before the write
             found: Record = await store.get(path)
             return found
         except MetadataUnavailable:
