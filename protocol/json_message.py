@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 _STARTS = frozenset(b'{["-0123456789tf \t\r\n')
 """No `n`: a stored `null` is text, for `"value": null` says that there is no value."""
-_DIGITS = bytes(byte if byte not in b"0123456789" else ord("0") for byte in range(256))
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 """Makes every digit a zero."""
 _LONG_NUMBER = b"0" * 16
 """Beyond 2^53 many languages lose digits. It may as well stand in a string: that costs the text.

@@ -92,8 +92,10 @@ async def open_files(
     directory = config.ledger_directories[0]
     if mark is not None:
         vouched = mark.log_id, mark.log_offset
+    elif logs.log_ids and not whole:
+        vouched = await blocking(indexed_up_to, disk, directory, index_opener)
     else:
-        vouched = (0, 0) if whole else await blocking(indexed_up_to, disk, directory, index_opener)
+        vouched = 0, 0
     await blocking(partial(cut_logs, logs, vouched, accepted, journaled=whole))
     index = await blocking(
         open_index,
@@ -215,15 +217,11 @@ def indexed_up_to(
     """Up to where, (log id, offset), the index proves that the logs were synced; (0, 0): nowhere.
 
     It says so after the mark did. When the mark was lost, and journal files before it, this is what
-    tells a record that was damaged from one that was torn, and never acknowledged.
+    tells a record that was damaged from one that was torn, and never acknowledged. Raises
+    `DamagedRead` when the index is damaged as well: nothing is cut on a guess.
     """
     settle(disk, directory)
-    try:
-        index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
-    except DamagedRead as error:
-        if error.damage.kind is not DamageKind.INDEX:
-            raise
-        return 0, 0  # `open_index` says what is to be done
+    index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
     covered = index.covered
     index.close()
     return covered or (0, 0)

@@ -255,11 +255,6 @@ class OwnershipManager:
         """
         info = await self._check_exists(name, incarnation)
         local = self._local.get(name)
-        if local is not None and local.opening.incarnation != info.incarnation:
-            info = await self._topics.newest(name.topic_name)
-            if local.opening.incarnation != info.incarnation:
-                self._abandon(local, "its topic was deleted")
-            raise PartitionMoving(f"{name} is of another topic than it was; ask again")
         if local is None:
             owner = await self._lookups.of(name).owner.value()
             if owner is not None and owner.broker_id != self._registry.own.broker_id:
@@ -275,8 +270,11 @@ class OwnershipManager:
             if not ours and not forwarded:
                 return Owner(preferred.broker_id, preferred.url, False, info.incarnation)
             local = self._claim(name, info.incarnation, info.settings)
-            if local.opening.incarnation != info.incarnation:  # somebody else began it meanwhile
-                raise PartitionMoving(f"{name} is of another topic than it was; ask again")
+        if local.opening.incarnation != info.incarnation:  # also a claim that another call began
+            info = await self._topics.newest(name.topic_name)
+            if local.opening.incarnation != info.incarnation:
+                self._abandon(local, "its topic was deleted")
+            raise PartitionMoving(f"{name} is of another topic than it was; ask again")
         return await self._wait_until_open(name, local)
 
     def owner_changes(self, name: PartitionName) -> int:

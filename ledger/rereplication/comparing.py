@@ -210,7 +210,7 @@ class CopyComparer:
     async def _vote(self, metadata: LedgerMetadata, entry_id: int) -> _Vote:
         bookies = metadata.fragment_of(entry_id).bookies
         holders = [bookies[position] for position in quorum_of(metadata).write_set(entry_id)]
-        copying, opened = Copying(self._client, metadata, self._me), verifier_for(metadata)
+        copying, verified = Copying(self._client, metadata, self._me), verifier_for(metadata)
         found = await asyncio.gather(
             *(copying.copy_at(bookie, entry_id) for bookie in holders), return_exceptions=True
         )
@@ -220,7 +220,7 @@ class CopyComparer:
         none: list[str] = []
         for bookie, answer in zip(holders, found, strict=True):
             if isinstance(answer, bytes):
-                entry = opened(entry_id, answer)
+                entry = verified(entry_id, answer)
                 content = _Content(entry.length, bytes(entry.payload))
                 held.setdefault(content, []).append(bookie)
                 copies[content] = answer

@@ -41,7 +41,7 @@ class Copying:
         self._options = client.options
         self._metadata = metadata
         self._to = to
-        self._open = verifier_for(metadata)
+        self._verified = verifier_for(metadata)
         self._key = master_key(metadata.password)
         self._quorum = quorum_of(metadata)
         crc32c = metadata.digest_type is DigestType.CRC32C
@@ -51,7 +51,7 @@ class Copying:
         self.bytes = 0
 
     @property
-    def _lane(self) -> Bookie:
+    def _target(self) -> Bookie:
         return self._client.bookies.get(self._to, RequestClass.RECOVERY)
 
     async def copy(self, fragment: Fragment, run: Range, spread: float) -> None:
@@ -156,7 +156,7 @@ class Copying:
         good = 0
         try:
             for entry_id, data in enumerate(found, first):
-                self._open(entry_id, data)
+                self._verified(entry_id, data)
                 good += 1
         except DigestMismatch as damage:
             log.warning("replica_damaged", bookie=bookie_id, reason=str(damage))
@@ -172,7 +172,7 @@ class Copying:
 
     async def _write(self, first: int, entries: list[bytes]) -> None:
         """Add `entries`; return when all are durable. Raises what the bookie answers."""
-        connection = await self._lane.connected()
+        connection = await self._target.connected()
         ledger_id = self._metadata.ledger_id
         answers = _Answers(self._to, first, len(entries), self._options.add_timeout_s)
         connection.attach(ledger_id, answers)

@@ -20,7 +20,7 @@ STEPS = {"broker": 0, "bookie": 50, "admin": 100}
 """With `--port-base N`: brokers from N, bookies from N + 50, their admin ports from N + 100."""
 FREE = 0
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""Where Linux says which ports it gives to outgoing connections; some sandboxes say 16000 to 65535."""
+"""Where Linux says which ports it gives to outgoing connections; some sandboxes: from 16000 on."""
 _USUAL_OUTGOING = (32_768, 65_535)
 """Where nothing is said: others than Linux take 49152 and above."""
 _FIRST_FREE = 10_000

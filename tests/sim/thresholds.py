@@ -150,6 +150,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.protocol.windows:WINDOW_BYTES": (1, 100),
     "octavo.protocol.windows:STEP_RECORDS": (1, 2),
     "octavo.broker.log.open_batches:RECORDS_A_TURN": (1, 3),
+    "octavo.broker.subscriptions.subscription:_READING_S_MAX": (0.0, 0.01),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "octavo.broker.state.cursor:_CHUNK_SHIFT": {

@@ -83,9 +83,6 @@ KEPT: Mapping[str, str] = {
     "a world in seconds, the simulator draws what it multiplies": """
         octavo.broker.partition.opening:_LONGER_MAX
     """,
-    "seconds of reading; how long a read takes, and how much it gives, the simulator draws": """
-        octavo.broker.subscriptions.subscription:_READING_S_MAX
-    """,
     "a cache of a pure function": """
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,

@@ -236,8 +236,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.cluster.ownership:OwnershipManager.owner_of",
-                "if local.opening.incarnation != info.incarnation:  # somebody else",
-                "if False:  # somebody else",
+                "if local.opening.incarnation != info.incarnation:  # also",
+                "if False:  # also",
             ),
         ),
     ),
