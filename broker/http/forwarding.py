@@ -21,7 +21,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from octavo.broker.errors import (
+    MessageNotFound,
     NotOwner,
+    OffsetBeyondEnd,
     OwnerUnreachable,
     PartitionMoving,
     TopicChanged,
@@ -66,6 +68,8 @@ _HOP_BY_HOP = frozenset(
     )
 )
 """Not passed on: they are of one connection, or of bytes that aiohttp has already unpacked."""
+_NOT_KNOWN_HERE = (MessageNotFound, OffsetBeyondEnd)
+"""Refusals for good because of what the partition lacks, which its next owner may have."""
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Refused, or not a word for `peer_connect_timeout_ms`: nothing was sent."""
 _NOT_PASSED_ON = _HOP_BY_HOP | INNER_HEADERS
@@ -115,7 +119,12 @@ async def with_owner(
             call.owner_url = owner.url
             call.served_incarnation = owner.incarnation
             if owner.local:
-                return await here(await ownership.partition(name))
+                partition = await ownership.partition(name)
+                try:
+                    return await here(partition)
+                except _NOT_KNOWN_HERE:
+                    await partition.prove()
+                    raise
             if forwarded:
                 raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
             return await there(owner)

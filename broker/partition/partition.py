@@ -27,7 +27,10 @@ import structlog
 from octavo.broker.errors import (
     BatchTooLong,
     NotOwner,
+    OffsetMismatch,
     PartitionUnavailable,
+    PublishOutcomeUnknown,
+    SequenceGap,
     TopicNotFound,
 )
 from octavo.broker.log.open_batches import ReadableBatch
@@ -229,14 +232,31 @@ class Partition:
         if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
             raise InvalidBatch("transactional and control batches are not supported")
         self._check_open()
-        published = await self._publisher.publish(batch, header, expected_offset)
+        try:
+            published = await self._publisher.publish(batch, header, expected_offset)
+        except (SequenceGap, OffsetMismatch):
+            await self.prove()  # our successor, if there is one, may have what is missing
+            raise
         if published.duplicate:
-            # An add finds out that we were fenced; a repeat adds nothing.
-            await self._state_log.prove()
+            try:
+                await self.prove()
+            except PartitionUnavailable as error:
+                raise PublishOutcomeUnknown(
+                    f"{error}; repeat it with the same producer sequence"
+                ) from error
             if published.first_offset >= self.earliest_offset:
                 first = await self.read(published.first_offset, bytes_max=1, count_max=1)
                 return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
         return published
+
+    async def prove(self) -> None:
+        """Return when it is certain that the partition was ours when this was called.
+
+        An add finds out that we were fenced; what adds nothing, a repeat or a refusal for what is
+        not here, must not be answered by an owner that has a successor. Raises `NotOwner`,
+        `PartitionUnavailable` (it cannot be told now), `Overloaded`.
+        """
+        await self._state_log.prove()
 
     async def splice(self, transaction: str, batch: int) -> int | None:
         """Take in this partition's part of a committed transaction, if that was not done before.

@@ -18,7 +18,7 @@ from dataclasses import replace
 import structlog
 
 from octavo.broker.config import BrokerConfig
-from octavo.broker.errors import AckOutcomeUnknown, NotOwner, Overloaded, PublishOutcomeUnknown
+from octavo.broker.errors import AckOutcomeUnknown, NotOwner, Overloaded, PartitionUnavailable
 from octavo.broker.log.leftover import custom_of
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, was_refused
 from octavo.broker.state.format import Op, State, encode
@@ -142,15 +142,15 @@ class StateLog:
 
         For an answer that adds nothing to a ledger: an owner whose session is over without its
         knowing, and who was fenced, finds out by an entry that says nothing, and nothing else
-        tells it. Raises `PublishOutcomeUnknown`, `Overloaded`, `NotOwner`.
+        tells it. Raises `PartitionUnavailable`, `Overloaded`, `NotOwner`.
         """
         try:
             async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
                 await self._written([])
         except (AckOutcomeUnknown, TimeoutError) as error:
-            raise PublishOutcomeUnknown(
+            raise PartitionUnavailable(
                 f"{self._name}: it is not known whether this broker still owns the partition: "
-                f"{error or 'no ack quorum in time'}; repeat it with the same producer sequence"
+                f"{error or 'no ack quorum in time'}"
             ) from error
 
     async def _written(self, ops: list[Op]) -> None:

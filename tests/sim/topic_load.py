@@ -14,6 +14,7 @@ from functools import partial
 
 from octavo.broker.errors import (
     NotOwner,
+    OffsetBeyondEnd,
     OffsetMismatch,
     OffsetTrimmed,
     Overloaded,
@@ -144,11 +145,13 @@ class TopicLoad:
         epoch, sequence = client.run - 1, 0
         producer_id = int(client.name[1:])
         under_way: list[asyncio.Task[None]] = []
+        before: list[str] = []
         while not self.is_full:
             values = self._values(client)
             log.sends(values, client.name, epoch, sequence)
             batch = self.batch(client, values, producer_id, epoch, sequence)
-            work = self._until_stored(client, name, values, batch, (epoch, sequence))
+            work = self._until_stored(client, name, values, batch, (epoch, sequence), before)
+            before = values
             assert client.process is not None
             under_way.append(client.process.spawn(work, f"publish {client.name}"))
             sequence += len(values)
@@ -165,17 +168,22 @@ class TopicLoad:
         values: list[str],
         batch: bytes,
         place: tuple[int, int],
+        before: list[str],
     ) -> None:
-        """Repeat the same batch under the same sequence until there is an answer."""
+        """Repeat the same batch under the same sequence until there is an answer.
+
+        `before`: the values of the batch before it.
+        """
         gaps = 0
+        sent = self.audit.logs[name].sent
         while True:
+            is_next = all(sent[value].acked for value in before)
             try:
                 published: Published = await client.ask(name, lambda p: p.publish(batch))
                 break
             except SequenceGap as error:
-                # The batch before it is not stored yet, or a former owner does not know of it.
-                gaps += 1
-                if gaps > _GAP_TRIES_MAX:
+                gaps += 1  # the batch before it is not stored yet
+                if is_next or gaps > _GAP_TRIES_MAX:
                     self.audit.fail(f"S9 {client.name} cannot go on at {values}: {error}")
             except StaleProducerEpoch as error:
                 self.audit.fail(f"S9 {client.name} is the newest, and is told: {error}")
@@ -212,7 +220,9 @@ class TopicLoad:
                 self._check_count(name, values, published)
                 if expected is not None and published.first_offset != expected:
                     self.audit.fail(f"S9 {name}: expected at {expected}, stored {published}")
-            except _NOT_STORED:
+            except _NOT_STORED as error:
+                if isinstance(error, OffsetMismatch) and error.next_offset < (expected or 0):
+                    self.audit.fail(f"S9 {name} has offsets up to {expected}, and is told: {error}")
                 if self.options.definite:
                     log.refused(values)
             except EXPECTED:
@@ -236,6 +246,8 @@ class TopicLoad:
                 if error.earliest > log.trimmed:
                     self.audit.fail(f"S9 {name} {error}, the record says {log.trimmed}")
                 offset = error.earliest
+            except OffsetBeyondEnd as error:
+                self.audit.fail(f"S9 {client.name} has seen offsets up to {offset}: {error}")
             except EXPECTED:
                 pass
             await client.pause(self.options.pause_s)

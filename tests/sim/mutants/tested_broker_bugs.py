@@ -51,8 +51,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.partition.partition:Partition.publish",
-                "await self._state_log.prove()",
-                "pass",
+                "try:\n            await self.prove()",
+                "try:\n            pass",
             ),
         ),
     ),
@@ -436,6 +436,35 @@ BUGS = (
                 "    seen.complete, seen.changed_ms = record.complete, record.changed_ms\n",
                 "    seen.complete, seen.changed_ms = record.complete, record.changed_ms\n"
                 "    seen.stale = False\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-deposed-owner-refuses",
+        "a sequence that the partition's next owner expects is refused for good by its last one",
+        """It was cut off, and has not heard yet that its session is over. A refusal adds nothing to
+        a ledger, so nothing tells it; the edit does not ask.""",
+        "S9 (a producer goes on)",
+        "issues/test_deposed_owner_refuses_for_good.py",
+        (
+            Edit(
+                "octavo.broker.partition.partition:Partition.publish",
+                "await self.prove()  # our successor",
+                "pass  # our successor",
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-deposed-owner-knows-the-end",
+        "an offset that the partition's next owner has is beyond the end for its last one",
+        """The same for whoever reads: the edit answers by what is here.""",
+        "S9 (a reader goes on)",
+        "issues/test_deposed_owner_refuses_for_good.py",
+        (
+            Edit(
+                "octavo.broker.http.forwarding:with_owner",
+                "await partition.prove()",
+                "pass",
             ),
         ),
     ),
