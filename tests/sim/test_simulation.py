@@ -1,4 +1,4 @@
-"""The simulator in CI: thousands of seeds, those that ever failed, and the same hash for the same
+"""The simulator in CI: many hundred seeds, those that ever failed, and the same hash for the same
 seed. `python -m tests.sim run SEED` replays one, docs/simulation.md tells how to read it.
 """
 
@@ -17,8 +17,8 @@ from tests.sim.__main__ import explain
 from tests.sim.options import PROFILES
 from tests.sim.run import run_seed
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
-PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "90"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "1200"))
+PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "48"))
 """Of each profile: the same seeds, which are another story in each."""
 SHORT_SEEDS = 90
 """Of these in `make test`, and of each profile one shard."""
