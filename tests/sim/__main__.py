@@ -81,6 +81,7 @@ def main() -> int:
     mutants.add_argument("--seeds-max", type=int, default=20_000)
     mutants.add_argument("--jobs", type=int, default=1)
     mutants.add_argument("--json", action="store_true")
+    mutants.add_argument("--afresh", action="store_true", help="seeds from 0 on, not last time's")
     args = parser.parse_args()
     if args.command == "run":
         return _run(args)

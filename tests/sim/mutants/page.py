@@ -12,14 +12,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.sim.mutants import ABSENT, MUTANTS, TESTED, Mutant, TestedBug
+from tests.sim.mutants.measured import MEASURED, Finding, measured
 from tests.sim.mutants.sections import SECTIONS, Section
 from tests.sim.mutants.tested import ROOT
 
 PAGE = ROOT / "docs" / "planted_bugs.md"
-MEASURED = Path(__file__).with_name("measured.json")
 CANON_MAX = 25
 HEAD = """# Planted bugs
 
@@ -29,10 +29,11 @@ A simulator that finds nothing proves nothing. So the bugs that the field really
 Pulsar, Kafka and in what runs on them, are planted in Octavo's own code, one at a time, and seeds
 are run from 0 on until one fails. The seed that fails must pass without the bug. A planted bug that
 is not found means that the simulator is blind there, and is mended there: no seed, fault or check
-is made for one bug alone.
+is made for one bug alone. Where the code beneath has not changed its story, the seed of the last
+search finds it again, and is run first.
 
 ```sh
-make mutants                              # all of them
+make mutants                              # all of them, by last time's seed where it still does
 make mutants ONLY=ack-before-fsync        # one
 python -m tests.sim run SEED --verbose --mutant ack-before-fsync     # how it comes about
 ```
@@ -45,21 +46,6 @@ longer fits the code is an error. CI runs those that are found fastest
 Of some a test is the right judge: the bug is planted, the test is run in a process of its own and
 must fail; without the bug it passes (`tests/sim/mutants/tested*.py`).
 """
-
-
-class Finding(NamedTuple):
-    """What found a bug when it was last searched: so many seeds and a check, or a test."""
-
-    by: str
-    seeds: int = 0
-
-
-def measured() -> dict[str, Finding]:
-    """By the bug's name, as last written."""
-    return {
-        name: Finding(fields["by"], fields.get("seeds", 0))
-        for name, fields in json.loads(MEASURED.read_text()).items()
-    }
 
 
 def taken_in(known: Mapping[str, Finding], results: Iterable[str]) -> dict[str, Finding]:
@@ -89,8 +75,8 @@ def page(found: Mapping[str, Finding]) -> str:
     lines.append(
         f"Found: {len(seeds)} of {len(MUTANTS)} by seeds, median {round(median(seeds))} seeds, at "
         f"most {max(seeds):,}; {tested} of {len(TESTED)} by tests. Seeds until found are those of "
-        "the bug's last search: exact, the same on every machine, and others whenever the "
-        "simulator or the code beneath it changes.\n"
+        "the bug's last search from 0 on, the same on every machine: the last of them still finds "
+        "it. `--afresh` searches anew, for an earlier one may by now.\n"
     )
     for section in SECTIONS:
         lines += _section(section, found)

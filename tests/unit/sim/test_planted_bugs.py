@@ -25,7 +25,8 @@ from octavo.metadata.ledgers import Fragment, LedgerMetadata
 from octavo.protocol.codes import OctavoError
 from tests.sim import mutants
 from tests.sim.mutants import ABSENT, MUTANTS, TESTED, planted
-from tests.sim.mutants.page import PAGE, Finding, measured, page, taken_in
+from tests.sim.mutants.measured import Finding, measured
+from tests.sim.mutants.page import PAGE, page, taken_in
 from tests.sim.mutants.planting import Edit, EditCameLoose, function_of, planted_edits
 from tests.sim.mutants.sections import SECTIONS
 from tests.support.ledger_world import Recoverer, World, content, new_ledger
