@@ -139,7 +139,7 @@ def main() -> None:
                 print(f"round {number + 1}: {given.rows:,} rows in {seconds:.2f} s, "
                       f"{rates[-1]:,.0f} rows/s", flush=True)  # fmt: skip
             small: dict[str, Any] = {}
-            for commit in ("splice", "producer"):
+            for commit in ("bulk-load", "producer"):
                 found = latencies(spark, service, folder, given.batches, commit)
                 small[commit] = {**found, "load_average": os.getloadavg()[0]}
                 print(f"micro-batches of ten rows, {commit}: {found['trigger_p50_ms']:g} ms in the "

@@ -5,7 +5,7 @@ that a partition it serves has been recovered first, and that it stops serving w
 or the partition's ledger is taken from it. Correctness rests on fencing, not on ownership.
 
 Made of what is asked directly: `topics`, `ownership` (who serves what), `registry` (who lives),
-`transactions`. Here is what concerns several of them: start and end, rounds, talk among brokers.
+`bulk_loads`. Here is what concerns several of them: start and end, rounds, talk among brokers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from octavo.broker.bulkload.driver import Transactions
+from octavo.broker.bulkload.driver import BulkLoads
 from octavo.broker.clock.deletion_clock import ClockLimits, DeletionTime
 from octavo.broker.clock.timekeeper import Timekeeper
 from octavo.broker.cluster.balance import AskHeir, Balance
@@ -44,11 +44,11 @@ from octavo.broker.types import (
     TopicName,
 )
 from octavo.ledger.client import LedgerClient
+from octavo.metadata.bulk_loads import BulkLoadStore
 from octavo.metadata.clock import ClockStore
 from octavo.metadata.election import Ownership
 from octavo.metadata.store import MetadataStore, MetadataUnavailable, SessionExpired
 from octavo.metadata.topics import TopicStore
-from octavo.metadata.transactions import TransactionStore
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -115,12 +115,12 @@ class Broker:
             subscription_info=lambda name, sub: self.topics.subscription(name.topic_name, sub),
             spawn=self._spawn,
             broker_id=lambda: self.registry.own.broker_id,
-            transactions=TransactionStore(store),
+            bulk_loads=BulkLoadStore(store),
         )
-        self.transactions = Transactions(
-            self._context.transactions, records, ledgers, clock, self.deletion_time
+        self.bulk_loads = BulkLoads(
+            self._context.bulk_loads, records, ledgers, clock, self.deletion_time
         )
-        """Commit and abort of transactions; not of one partition, so any broker may."""
+        """Commit and abort of bulk loads; not of one partition, so any broker may."""
         self.ownership = OwnershipManager(
             self._context, config, self.topics, records, ownership, self.registry, self._spawn
         )
@@ -173,7 +173,7 @@ class Broker:
         await self.ownership.hand_over()
         await self.registry.close()
         self.topics.close()
-        self.transactions.close()
+        self.bulk_loads.close()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -268,14 +268,14 @@ class Broker:
         self.chores.keep_only("upkeep", [partition.name for partition in served])
         for partition in served:
             self.chores.begin("upkeep", partition.name, partition.maintain)
-        self.chores.begin("sweep", "transactions", self._sweep_transactions)
+        self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
 
-    async def _sweep_transactions(self) -> None:
-        due = await self.transactions.due()
-        self.chores.keep_only("transaction", self.transactions.known)
+    async def _sweep_bulk_loads(self) -> None:
+        due = await self.bulk_loads.due()
+        self.chores.keep_only("bulk_load", self.bulk_loads.known)
         for one in due:  # each by itself: it may wait for a partition that is slow
-            work = partial(self.transactions.sweep, one, self._served_here)
-            self.chores.begin("transaction", one, work)
+            work = partial(self.bulk_loads.sweep, one, self._served_here)
+            self.chores.begin("bulk_load", one, work)
 
     def _sweep(self) -> None:
         self.chores.begin("sweep", "deletions", self._sweep_deletions)

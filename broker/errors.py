@@ -295,22 +295,22 @@ class TooManyDelayed(BrokerError):
     name = "too-many-delayed"
 
 
-class InvalidTransaction(BrokerError):
+class InvalidBulkLoad(BrokerError):
     """Parts that cannot be: an open or foreign ledger, wrong counts, one ledger twice (422)."""
 
-    name = "invalid-transaction"
+    name = "invalid-bulk-load"
 
 
-class TransactionNotFound(BrokerError):
+class BulkLoadNotFound(BrokerError):
     """No batch, or not this one, was committed under the id (404)."""
 
-    name = "transaction-not-found"
+    name = "bulk-load-not-found"
 
 
-class TransactionAborted(BrokerError):
+class BulkLoadAborted(BrokerError):
     """Some of its ledgers were given up: the batch has to be written again (409)."""
 
-    name = "transaction-aborted"
+    name = "bulk-load-aborted"
 
 
 class BatchBegun(BrokerError):
@@ -329,14 +329,14 @@ class BatchOutOfOrder(BrokerError):
         self.expected = expected
 
 
-class ForeignTransaction(BrokerError):
+class ForeignBulkLoad(BrokerError):
     """The id is bound to a token that the caller has not given (403)."""
 
-    name = "foreign-transaction"
+    name = "foreign-bulk-load"
 
 
 class TooManyLedgers(BrokerError):
-    """A partition's record, or a transaction's, would grow too long (409)."""
+    """A partition's record, or a bulk load's, would grow too long (409)."""
 
     name = "too-many-ledgers"
 
@@ -362,8 +362,8 @@ class TooManyRecoveries(BrokerError):
         self.retry_after_s = retry_after_s
 
 
-class SpliceUnfinished(BrokerError):
+class BulkLoadUnfinished(BrokerError):
     """Committed, but not yet visible in every partition: the same call again waits for it (503)."""
 
-    name = "splice-unfinished"
+    name = "bulk-load-unfinished"
     retryable = True

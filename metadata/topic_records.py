@@ -3,6 +3,7 @@
 A record is a msgpack map from field names to values, with `v`, the version of the format. Keys
 that this version does not know are kept and written back, so that a newer process's additions
 survive an older one's change. A record of a newer format version is refused, never guessed at.
+A field that was renamed keeps its key (`_KEY`), so that records made before are still read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import msgpack
 from octavo.metadata.store import BadRecord
 
 FORMAT_VERSION = 1
+_KEY = "key"
+"""In a field's metadata: the key it is stored under, where that is not its name."""
 R = TypeVar("R")
 
 
@@ -114,7 +117,7 @@ class OffloadIntent:
 class PartitionLedger:
     """One ledger of a partition's chain. `count` is None while it is open.
 
-    `spliced`: it came whole with a transaction, and no producer numbered its messages.
+    `bulk_loaded`: it came whole with a bulk load, and no producer numbered its messages.
     `offload`: where a copy of it lies, if there is one. `first_ms` and `last_ms` are its oldest and
     newest timestamp. `disorder_ms`: no batch's newest timestamp lies further below that of an
     earlier batch; −1 when not all of its batches were looked at: then its newest message may be
@@ -129,7 +132,7 @@ class PartitionLedger:
     first_ms: int = -1
     last_ms: int = -1
     closed_ms: int | None = None
-    spliced: bool = False
+    bulk_loaded: bool = field(default=False, metadata={_KEY: "spliced"})
     offload: OffloadRecord | None = None
     disorder_ms: int = -1
     aging_since_ms: int | None = None
@@ -183,8 +186,8 @@ class CompactionRecord:
 class PartitionRecord:
     """A partition: its ledgers in order, and the ledger that holds its cursors and producers.
 
-    `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `transactions` is
-    the newest batch of each transaction id that was spliced in and may be asked for again.
+    `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `bulk_loads` is
+    the newest batch of each bulk load that was taken in and may be asked for again.
     `incarnation` is that of the topic it belongs to ("": of whichever stands there). `deleted`: its
     topic is being deleted, so nobody may change it any more; it still names what has to go.
     """
@@ -193,7 +196,7 @@ class PartitionRecord:
     state_ledger: int | None = None
     trimmed_offset: int = 0
     epoch: int = 0
-    transactions: Mapping[str, int] = field(default_factory=dict)
+    bulk_loads: Mapping[str, int] = field(default_factory=dict, metadata={_KEY: "transactions"})
     compaction: CompactionRecord | None = None
     incarnation: str = ""
     deleted: bool = False
@@ -243,9 +246,15 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
 
 
 def _to_map(record: Any) -> dict[str, Any]:
-    fields = {f.name: _plain(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    fields = {_key(f): _plain(getattr(record, f.name)) for f in dataclasses.fields(record)}
     # Known fields win: an unknown key can never take a known one's place.
     return {**fields.pop("extra"), **fields}
+
+
+def _key(spec: dataclasses.Field[Any]) -> str:
+    """What a field is called in the stored map."""
+    key: str = spec.metadata.get(_KEY, spec.name)
+    return key
 
 
 def _plain(value: Any) -> Any:
@@ -264,13 +273,13 @@ def _hints(kind: type) -> dict[str, Any]:
 def _from_map(kind: Any, what: str, fields: Any) -> Any:
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
         raise BadRecord(f"{what}: needed is a map with text keys")
-    known = {f.name: f for f in dataclasses.fields(kind) if f.name != "extra"}
+    known = {_key(f): f for f in dataclasses.fields(kind) if f.name != "extra"}
     values: dict[str, Any] = {}
-    for name, spec in known.items():
-        if name in fields:
-            values[name] = _convert(_hints(kind)[name], f"{what}: {name}", fields[name])
+    for key, spec in known.items():
+        if key in fields:
+            values[spec.name] = _convert(_hints(kind)[spec.name], f"{what}: {key}", fields[key])
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            raise BadRecord(f"{what}: {name} is missing")
+            raise BadRecord(f"{what}: {key} is missing")
     extra = {key: value for key, value in fields.items() if key not in known}
     return kind(**values, extra=extra)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from octavo.broker.bulkload import rules
 from octavo.broker.errors import (
-    InvalidTransaction,
+    InvalidBulkLoad,
     PartitionNotFound,
     TooManyLedgers,
     TopicNotFound,
@@ -20,10 +20,10 @@ from octavo.broker.errors import (
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.bulk_loads import BulkLoadPart, PrivateLedger
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.store import RecordNotFound
 from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
-from octavo.metadata.transactions import PrivateLedger, TransactionPart
 from octavo.protocol.batch import read_header
 
 
@@ -57,32 +57,32 @@ class Checks:
             return PartitionRecord()
 
     async def parts(
-        self, transaction: str, batch: int, offers: Sequence[Offer], at_once: int
-    ) -> tuple[TransactionPart, ...]:
+        self, bulk_load: str, batch: int, offers: Sequence[Offer], at_once: int
+    ) -> tuple[BulkLoadPart, ...]:
         """The parts as the record will hold them."""
         ids = [ledger.ledger_id for offer in offers for ledger in offer.ledgers]
         names = [offer.name for offer in offers]
         if len(set(ids)) < len(ids) or len(set(names)) < len(names):
-            raise InvalidTransaction("a ledger, or a partition, stands twice in the transaction")
+            raise InvalidBulkLoad("a ledger, or a partition, stands twice in the bulk load")
         if len(ids) > rules.LEDGERS_MAX:
             raise TooManyLedgers(
-                f"{len(ids)} ledgers in one transaction; at most {rules.LEDGERS_MAX}: write with "
+                f"{len(ids)} ledgers in one bulk load; at most {rules.LEDGERS_MAX}: write with "
                 "fewer tasks (coalesce), or in smaller batches"
             )
         turn = asyncio.Semaphore(at_once)
 
-        async def one(offer: Offer) -> TransactionPart:
+        async def one(offer: Offer) -> BulkLoadPart:
             topic, there = await self._check_partition(offer)
             for ledger in offer.ledgers:
                 async with turn:
-                    await self._check_ledger(transaction, batch, offer.name, ledger)
+                    await self._check_ledger(bulk_load, batch, offer.name, ledger)
                 if ledger.ledger_id in there:
                     # Of a batch that is remembered this is a repeat and never gets here.
-                    raise InvalidTransaction(
+                    raise InvalidBulkLoad(
                         f"{offer.name} has ledger {ledger.ledger_id} already: the batch was "
-                        "committed, and its transaction forgotten since"
+                        "committed, and its bulk load forgotten since"
                     )
-            return TransactionPart(
+            return BulkLoadPart(
                 *offer.name, topic.created_ms, offer.ledgers, topic_incarnation=topic.identity
             )
 
@@ -91,7 +91,7 @@ class Checks:
     async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
         """The topic, and the partition's ledgers.
 
-        The store was synced when the transaction was read.
+        The store was synced when the bulk load was read.
         """
         topic = await self._check_exist(offer.name.topic_name, [offer.name])
         there = {segment.ledger_id for segment in (await self.partition_record(offer.name)).ledgers}
@@ -126,18 +126,18 @@ class Checks:
         return topic
 
     async def _check_ledger(
-        self, transaction: str, batch: int, name: PartitionName, ledger: PrivateLedger
+        self, bulk_load: str, batch: int, name: PartitionName, ledger: PrivateLedger
     ) -> None:
         try:
             found = await self._ledgers.metadata(ledger.ledger_id)
         except LedgerNotFound as error:
-            raise InvalidTransaction(f"{error}; write the batch again") from error
-        check_owner(found, transaction, batch)
+            raise InvalidBulkLoad(f"{error}; write the batch again") from error
+        check_owner(found, bulk_load, batch)
         meant_for = found.custom.get(rules.PARTITION_KEY, b"").decode("utf-8", "replace")
         if meant_for != str(name):
-            raise InvalidTransaction(f"ledger {ledger.ledger_id} is for {meant_for}, not {name}")
+            raise InvalidBulkLoad(f"ledger {ledger.ledger_id} is for {meant_for}, not {name}")
         if found.state is not LedgerState.CLOSED or found.last_entry < 0:
-            raise InvalidTransaction(
+            raise InvalidBulkLoad(
                 f"ledger {ledger.ledger_id} is {found.state.name} with last entry "
                 f"{found.last_entry}; it must be closed and not empty"
             )
@@ -149,22 +149,22 @@ class Checks:
         header = read_header(entry.payload)
         count = header.base_offset + header.record_count
         if (count, found.length) != (ledger.count, ledger.bytes):
-            raise InvalidTransaction(
+            raise InvalidBulkLoad(
                 f"ledger {ledger.ledger_id} has {count} messages in {found.length} bytes, "
                 f"not {ledger.count} in {ledger.bytes}"
             )
 
 
-def check_owner(found: LedgerMetadata, transaction: str, batch: int) -> None:
+def check_owner(found: LedgerMetadata, bulk_load: str, batch: int) -> None:
     """Nobody commits or deletes what another wrote."""
     custom = found.custom
     is_ours = (
         custom.get(rules.KIND_KEY) == rules.KIND
-        and custom.get(rules.TRANSACTION_KEY) == transaction.encode()
+        and custom.get(rules.BULK_LOAD_KEY) == bulk_load.encode()
         and custom.get(rules.BATCH_KEY) == str(batch).encode()
         and rules.PARTITION_KEY in custom
     )
     if not is_ours:
-        raise InvalidTransaction(
-            f"ledger {found.ledger_id} was not written for batch {batch} of {transaction}"
+        raise InvalidBulkLoad(
+            f"ledger {found.ledger_id} was not written for batch {batch} of {bulk_load}"
         )

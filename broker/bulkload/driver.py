@@ -1,6 +1,6 @@
-"""The driver of transactions: commit, abort, and finishing what others have left half done.
+"""The driver of bulk loads: commit, abort, and finishing what others have left half done.
 
-Any broker may drive any transaction; the rules are in rules.py. Nothing here is kept: after a
+Any broker may drive any bulk load; the rules are in rules.py. Nothing here is kept: after a
 crash the records say all. A commit that returned is visible in every partition; one that raised
 something retryable may be made again, as it stands, until it returns.
 
@@ -24,23 +24,23 @@ from octavo.broker.bulkload.checks import Checks, Offer, check_owner
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.errors import (
+    BulkLoadUnfinished,
     PartitionNotFound,
-    SpliceUnfinished,
     TopicNotFound,
 )
 from octavo.broker.state.log import delete_quietly
 from octavo.broker.types import PartitionName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
+from octavo.metadata.bulk_loads import (
+    ABSENT,
+    BulkLoadPart,
+    BulkLoadRecord,
+    BulkLoadStore,
+)
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from octavo.metadata.topics import TopicStore
-from octavo.metadata.transactions import (
-    ABSENT,
-    TransactionPart,
-    TransactionRecord,
-    TransactionStore,
-)
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -53,29 +53,29 @@ KEPT_MS = 7 * 24 * 3600 * 1000
 """How long a completed batch is remembered after its id was last used: a repeat that comes later
 is taken for new."""
 
-Splice = Callable[[PartitionName, str, int], Awaitable[int | None]]
-"""Ask a partition's owner for `Partition.splice`. Raises `TopicNotFound` when it is deleted."""
+LoadPart = Callable[[PartitionName, str, int], Awaitable[int | None]]
+"""Ask a partition's owner for `Partition.load_part`. Raises `TopicNotFound` when it is deleted."""
 ANYBODY = Caller()
 _LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
 
 
 class TakesPart(Protocol):
-    """A partition that is served here, as far as a transaction is concerned."""
+    """A partition that is served here, as far as a bulk load is concerned."""
 
-    async def splice(self, transaction: str, batch: int) -> int | None:
-        """Take in this partition's part, if that was not done before; see `Partition.splice`."""
+    async def load_part(self, bulk_load: str, batch: int) -> int | None:
+        """Take in this partition's part, if that was not done before; see `Partition.load_part`."""
 
 
 class Committed(NamedTuple):
     """The newest batch is complete. `offsets`: first offset by partition, as far as known."""
 
-    record: TransactionRecord
+    record: BulkLoadRecord
     repeated: bool
     offsets: dict[PartitionName, int | None]
 
 
 class _Seen:
-    """What was read last of a transaction's record; its watch says when that is out of date."""
+    """What was read last of a bulk load's record; its watch says when that is out of date."""
 
     __slots__ = ("changed_ms", "complete", "since_s", "stale", "version", "watch")
 
@@ -92,12 +92,12 @@ class _Seen:
         self.stale = True
 
 
-class Transactions:
-    """The calls on transactions."""
+class BulkLoads:
+    """The calls on bulk loads."""
 
     def __init__(
         self,
-        store: TransactionStore,
+        store: BulkLoadStore,
         records: TopicStore,
         ledgers: LedgerClient,
         clock: Callable[[], int],
@@ -114,16 +114,16 @@ class Transactions:
         self._reads = asyncio.Semaphore(_AT_ONCE)
         """Of sweeps: after a reconnect all records may have changed."""
 
-    async def newest(self, transaction: str) -> TransactionRecord:
+    async def newest(self, bulk_load: str) -> BulkLoadRecord:
         """What its record says; batch -1 when there is none."""
-        return (await self._store.read(transaction))[0]
+        return (await self._store.read(bulk_load))[0]
 
     async def commit(
         self,
-        transaction: str,
+        bulk_load: str,
         batch: int,
         offers: Sequence[Offer],
-        splice: Splice,
+        load_part: LoadPart,
         *,
         published: bool = False,
         caller: Caller = ANYBODY,
@@ -131,44 +131,44 @@ class Transactions:
         """Make a batch part of its partitions, all or nothing; returns when all is visible.
 
         `published`: the writer began this batch and has published it by itself, without ledgers.
-        Raises `InvalidTransaction`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
-        `TransactionAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignTransaction`: nothing is
-        committed; and `SpliceUnfinished`: it is, ask again.
+        Raises `InvalidBulkLoad`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
+        `BulkLoadAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`: nothing is
+        committed; and `BulkLoadUnfinished`: it is, ask again.
         """
-        parts: tuple[TransactionPart, ...] | None = None
+        parts: tuple[BulkLoadPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
-            record, version, offsets = await self._at_turn(transaction, batch, splice, caller)
+            record, version, offsets = await self._at_turn(bulk_load, batch, load_part, caller)
             if offsets is not None:
                 return Committed(record, True, offsets)
             if parts is None:
-                parts = await self._checks.parts(transaction, batch, offers, _AT_ONCE)
+                parts = await self._checks.parts(bulk_load, batch, offers, _AT_ONCE)
             wanted = rules.committing(
                 record, batch, parts, self._clock(), published=published, digest=caller.digest
             )
             try:
-                await self._store.write(transaction, wanted, version)
+                await self._store.write(bulk_load, wanted, version)
             except _LOST_RACE:
                 continue
-            _log.info("transaction_committed", transaction=transaction, batch=batch)
-            return Committed(wanted, False, await self._finish(transaction, wanted, splice))
-        raise _crowded(transaction)
+            _log.info("bulk_load_committed", bulk_load=bulk_load, batch=batch)
+            return Committed(wanted, False, await self._finish(bulk_load, wanted, load_part))
+        raise _crowded(bulk_load)
 
     async def begin(
         self,
-        transaction: str,
+        bulk_load: str,
         batch: int,
         content: Mapping[PartitionName, str],
-        splice: Splice,
+        load_part: LoadPart,
         caller: Caller = ANYBODY,
     ) -> bool:
         """Note that the caller publishes this batch, and what; False when it is committed already.
 
-        Raises `BatchBegun`, `BatchOutOfOrder`, `ForeignTransaction`, `TopicNotFound`,
-        `PartitionNotFound`, `SpliceUnfinished`.
+        Raises `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, `TopicNotFound`,
+        `PartitionNotFound`, `BulkLoadUnfinished`.
         """
         words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
-            record, version, offsets = await self._at_turn(transaction, batch, splice, caller)
+            record, version, offsets = await self._at_turn(bulk_load, batch, load_part, caller)
             if offsets is not None:
                 return False
             wanted = rules.beginning(record, batch, words, self._clock(), caller.digest)
@@ -176,50 +176,50 @@ class Transactions:
                 if wanted is not None:
                     # What cannot be published is never finished, and blocks the id.
                     await self._checks.exist(content)
-                    await self._store.write(transaction, wanted, version)
+                    await self._store.write(bulk_load, wanted, version)
             except _LOST_RACE:
                 continue
             return True
-        raise _crowded(transaction)
+        raise _crowded(bulk_load)
 
     async def _at_turn(
-        self, transaction: str, batch: int, splice: Splice, caller: Caller
-    ) -> tuple[TransactionRecord, int, dict[PartitionName, int | None] | None]:
+        self, bulk_load: str, batch: int, load_part: LoadPart, caller: Caller
+    ) -> tuple[BulkLoadRecord, int, dict[PartitionName, int | None] | None]:
         """The record and its version when what is before `batch` is complete; its offsets, as far
-        as known, when it was committed before, and is complete too. Raises `SpliceUnfinished`,
-        `BatchOutOfOrder`, `ForeignTransaction`."""
+        as known, when it was committed before, and is complete too. Raises `BulkLoadUnfinished`,
+        `BatchOutOfOrder`, `ForeignBulkLoad`."""
         for _ in range(_CHANGES_TRIED_MAX):
-            record, version = await self._store.read(transaction)
+            record, version = await self._store.read(bulk_load)
             rules.check_caller(record, caller)
             rules.check_order(record, batch, caller.after)
             found = rules.standing(record, batch)
             if found is rules.Standing.NEW:
                 return record, version, None
-            offsets = await self._finish(transaction, record, splice)
+            offsets = await self._finish(bulk_load, record, load_part)
             if found is rules.Standing.REPEATED:
                 return record, version, offsets
-        raise _crowded(transaction)
+        raise _crowded(bulk_load)
 
     async def abort(
-        self, transaction: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
+        self, bulk_load: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
     ) -> list[int]:
         """Give up private ledgers of this batch; those that no partition has are deleted.
 
-        Binds no id: orphans are given up by others. Raises `ForeignTransaction`,
-        `InvalidTransaction`, `TransactionAborted`.
+        Binds no id: orphans are given up by others. Raises `ForeignBulkLoad`,
+        `InvalidBulkLoad`, `BulkLoadAborted`.
         """
-        rules.check_caller(await self.newest(transaction), caller)
+        rules.check_caller(await self.newest(bulk_load), caller)
         own = []
         for ledger_id in dict.fromkeys(ledgers):
             try:
                 found = await self._ledgers.metadata(ledger_id)
             except LedgerNotFound:
                 continue
-            check_owner(found, transaction, batch)
+            check_owner(found, bulk_load, batch)
             own.append(found)
         ids = [one.ledger_id for one in own]
         record = await self._change(
-            transaction, lambda record: rules.aborting(record, batch, ids, self._clock())
+            bulk_load, lambda record: rules.aborting(record, batch, ids, self._clock())
         )
         deleted = []
         for one in own:
@@ -230,8 +230,8 @@ class Transactions:
 
     def close(self) -> None:
         """Nothing is swept here any more."""
-        for transaction in tuple(self._seen):
-            self._forget(transaction)
+        for bulk_load in tuple(self._seen):
+            self._forget(bulk_load)
         if self._list_watch is not None:
             self._list_watch.cancel()
 
@@ -256,25 +256,25 @@ class Transactions:
                 raise
             for gone in self._seen.keys() - set(found):
                 self._forget(gone)
-            for transaction in found:
-                self._watched(transaction)
+            for bulk_load in found:
+                self._watched(bulk_load)
         return [
-            transaction
-            for transaction, seen in self._seen.items()
+            bulk_load
+            for bulk_load, seen in self._seen.items()
             if seen.stale or not seen.complete or self._is_old(seen.changed_ms)
         ]
 
     def _list_changed(self) -> None:
         self._list_stale = True
 
-    def _watched(self, transaction: str) -> _Seen:
-        seen = self._seen.get(transaction)
+    def _watched(self, bulk_load: str) -> _Seen:
+        seen = self._seen.get(bulk_load)
         if seen is None:
-            seen = self._seen[transaction] = _Seen(partial(self._store.watch, transaction))
+            seen = self._seen[bulk_load] = _Seen(partial(self._store.watch, bulk_load))
         return seen
 
-    def _forget(self, transaction: str) -> None:
-        seen = self._seen.pop(transaction, None)
+    def _forget(self, bulk_load: str) -> None:
+        seen = self._seen.pop(bulk_load, None)
         if seen is not None:
             seen.watch.cancel()
 
@@ -283,11 +283,11 @@ class Transactions:
         time = self._deletion_time()
         return time is not None and time.now_ms - changed_ms > KEPT_MS
 
-    async def _read_watched(self, transaction: str, seen: _Seen) -> tuple[TransactionRecord, int]:
+    async def _read_watched(self, bulk_load: str, seen: _Seen) -> tuple[BulkLoadRecord, int]:
         seen.stale = False
         try:
             async with self._reads:
-                record, version = await self._store.read(transaction)
+                record, version = await self._store.read(bulk_load)
         except BaseException:
             seen.stale = True
             raise
@@ -295,22 +295,22 @@ class Transactions:
         return record, version
 
     async def sweep(
-        self, transaction: str, local: Callable[[PartitionName], Awaitable[TakesPart | None]]
+        self, bulk_load: str, local: Callable[[PartitionName], Awaitable[TakesPart | None]]
     ) -> None:
         """Finish for the partitions served here what whoever committed it has left; forget the old.
 
         Raises what the metadata store and the partitions do: begin again later.
         """
-        seen = self._watched(transaction)
-        record, version = await self._read_watched(transaction, seen)
+        seen = self._watched(bulk_load)
+        record, version = await self._read_watched(bulk_load, seen)
         if version == ABSENT:
-            self._forget(transaction)
+            self._forget(bulk_load)
             self._list_stale = True  # it may have been made again since it was looked for
             return
         if record.complete:
             if self._is_old(record.changed_ms):
                 with contextlib.suppress(*_LOST_RACE):  # another broker's sweep, or used again
-                    await self._store.delete(transaction, version)
+                    await self._store.delete(bulk_load, version)
             return
         now_s = asyncio.get_running_loop().time()
         if seen.version != version:
@@ -320,33 +320,33 @@ class Transactions:
         done = True
         for part in record.parts:
             name = _name(part)
-            if await self._is_done(transaction, record, part):
+            if await self._is_done(bulk_load, record, part):
                 continue
             try:
                 partition = await local(name)
                 if partition is None:
                     done = False
                 else:
-                    await partition.splice(transaction, record.batch)
+                    await partition.load_part(bulk_load, record.batch)
             except (TopicNotFound, PartitionNotFound) as error:
                 await self._drop(part, error)
         if done:
-            await self._complete(transaction, record.batch)
+            await self._complete(bulk_load, record.batch)
 
     # Finishing
 
     async def _finish(
-        self, transaction: str, record: TransactionRecord, splice: Splice
+        self, bulk_load: str, record: BulkLoadRecord, load_part: LoadPart
     ) -> dict[PartitionName, int | None]:
-        """Have every part spliced that may not be yet. Raises `SpliceUnfinished`."""
+        """Have every part taken in that may not be yet. Raises `BulkLoadUnfinished`."""
         if record.complete:
             return {}
         turn = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(part: TransactionPart) -> int | None:
+        async def one(part: BulkLoadPart) -> int | None:
             async with turn:
                 try:
-                    return await splice(_name(part), transaction, record.batch)
+                    return await load_part(_name(part), bulk_load, record.batch)
                 except (TopicNotFound, PartitionNotFound) as error:
                     await self._drop(part, error)
                     return None
@@ -355,35 +355,35 @@ class Transactions:
         offsets: dict[PartitionName, int | None] = {}
         for part, result in zip(record.parts, found, strict=True):
             if isinstance(result, OctavoError):
-                raise SpliceUnfinished(
-                    f"batch {record.batch} of transaction {transaction} is committed, but "
+                raise BulkLoadUnfinished(
+                    f"batch {record.batch} of bulk load {bulk_load} is committed, but "
                     f"{_name(part)} does not have its part yet: {result}"
                 ) from result
             if isinstance(result, BaseException):
                 raise result
             offsets[_name(part)] = result
-        await self._complete(transaction, record.batch)
+        await self._complete(bulk_load, record.batch)
         return offsets
 
-    async def _complete(self, transaction: str, batch: int) -> None:
-        await self._change(transaction, lambda record: rules.completed(record, batch))
+    async def _complete(self, bulk_load: str, batch: int) -> None:
+        await self._change(bulk_load, lambda record: rules.completed(record, batch))
 
     async def _change(
-        self, transaction: str, make: Callable[[TransactionRecord], TransactionRecord | None]
-    ) -> TransactionRecord:
+        self, bulk_load: str, make: Callable[[BulkLoadRecord], BulkLoadRecord | None]
+    ) -> BulkLoadRecord:
         """Set the record to what `make` makes of it, unless that is None; what it was before."""
         for _ in range(_CHANGES_TRIED_MAX):
-            record, version = await self._store.read(transaction)
+            record, version = await self._store.read(bulk_load)
             wanted = make(record)
             try:
                 if wanted is not None:
-                    await self._store.write(transaction, wanted, version)
+                    await self._store.write(bulk_load, wanted, version)
             except _LOST_RACE:
                 continue
             return record
-        raise _crowded(transaction)
+        raise _crowded(bulk_load)
 
-    async def _drop(self, part: TransactionPart, error: OctavoError) -> None:
+    async def _drop(self, part: BulkLoadPart, error: OctavoError) -> None:
         """Its topic was deleted after the commit: the part goes the same way.
 
         Raises `error` when the topic is there: who did not find it was only behind, and ledgers
@@ -397,13 +397,11 @@ class Transactions:
         for ledger in part.ledgers:
             await delete_quietly(self._ledgers, ledger.ledger_id)
 
-    async def _is_done(
-        self, transaction: str, record: TransactionRecord, part: TransactionPart
-    ) -> bool:
-        marks = (await self._checks.partition_record(_name(part))).transactions
-        return rules.is_spliced(marks, rules.mark_of(transaction, record), record.batch)
+    async def _is_done(self, bulk_load: str, record: BulkLoadRecord, part: BulkLoadPart) -> bool:
+        marks = (await self._checks.partition_record(_name(part))).bulk_loads
+        return rules.is_loaded(marks, rules.mark_of(bulk_load, record), record.batch)
 
-    async def _is_needed(self, record: TransactionRecord, ledger: LedgerMetadata) -> bool:
+    async def _is_needed(self, record: BulkLoadRecord, ledger: LedgerMetadata) -> bool:
         """Whether a partition has this ledger, or will have it by what is committed.
 
         `record` was read after the ledger was refused, if its batch was open at all: if it does not
@@ -418,9 +416,9 @@ class Transactions:
         return any(segment.ledger_id == ledger.ledger_id for segment in partition.ledgers)
 
 
-def _name(part: TransactionPart) -> PartitionName:
+def _name(part: BulkLoadPart) -> PartitionName:
     return PartitionName(part.namespace, part.topic, part.partition)
 
 
-def _crowded(transaction: str) -> SpliceUnfinished:
-    return SpliceUnfinished(f"transaction {transaction} is being changed by others; try again")
+def _crowded(bulk_load: str) -> BulkLoadUnfinished:
+    return BulkLoadUnfinished(f"bulk load {bulk_load} is being changed by others; try again")

@@ -1,36 +1,36 @@
-"""Transactions by the ledger splice: ledgers written beforehand join many partitions at once. Pure.
+"""Bulk loads: ledgers written beforehand join many partitions at once. Pure.
 
 A writer (a Spark task) fills *private ledgers*, one or several per partition, straight at the
-bookies, and closes them. A **transaction** is a batch of them under (id, batch): the id is a
+bookies, and closes them. A **bulk load** commits batches of them under (id, batch): the id is a
 query's, the batch ascends. To commit it one record is written; the partitions follow from that.
 
     1. check      the ledgers are closed, are this batch's by their own metadata, hold what is said
-    2. commit     compare-and-set of /octavo/transactions/<id> to batch and parts: the decision
-    3. splice     each partition's owner, whose publishers go on meanwhile (partition/rollover.py):
+    2. commit     compare-and-set of the bulk load's record to batch and parts: the decision
+    3. load       each partition's owner, whose publishers go on meanwhile (partition/rollover.py):
                   the open ledger is closed, then in ONE compare-and-set of the partition's record
-                      [… open] → [… closed] [private …] [new open],  transactions[mark] = batch
-    4. complete   the transaction's record says so once every owner has answered
+                      [… open] → [… closed] [private …] [new open],  bulk_loads[mark] = batch
+    4. complete   the bulk load's record says so once every owner has answered
 
 **All or nothing** means this. Before step 2 no part is visible anywhere, nor ever will be unless
 the commit is made. From step 2 on every part will be, whoever crashes: the record alone is enough
 to go on, and that is done by the repeated commit, by the commit of the next batch (which may not
-begin before), and by every broker now and then (`Transactions.sweep`). In one partition a part
+begin before), and by every broker now and then (`BulkLoads.sweep`). In one partition a part
 appears in one instant, whole, at consecutive offsets; a take-over has all of it or none, as there
-is one compare-and-set. Between *two partitions* there is an interval, as long as the splices take,
+is one compare-and-set. Between *two partitions* there is an interval, as long as the owners take,
 in which one shows its part and the other not yet; no partition ever shows a part of what is not
 committed. There is no read barrier and that promise needs none: consumers follow partitions singly,
 and offsets of two partitions have no order. Whoever wants a cut over partitions waits for
-`complete`: a commit is answered only then, and `GET /v1/transactions/<id>` tells it. A topic
+`complete`: a commit is answered only then, and `GET /v1/bulk-loads/<id>` tells it. A topic
 deleted after step 2 takes its part with it; a namesake made later does not get it.
 
 **Once** means: a batch that is not newer than the record's is a repeat and does nothing but finish
-what is unfinished. An owner splices only what the record says and only while it is not complete; it
-keeps `transactions[mark]`, so an owner after it knows. Such a mark may go once the record is
+what is unfinished. An owner takes in only what the record says and only while it is not complete;
+it keeps `bulk_loads[mark]`, so an owner after it knows. Such a mark may go once the record is
 complete, for from then on nobody asks; more than `MARKS_MAX` are pruned so. A mark is the id and
 when it was first used: an id that was forgotten and is used again is another one, or some
 partitions would take its batches for old ones and others not. The truth is read under the
-partition's turn for roll-overs: another splice of the same batch is either all before or all after,
-and another owner's makes our compare-and-set fail.
+partition's turn for roll-overs: another insertion of the same batch is either all before or all
+after, and another owner's makes our compare-and-set fail.
 
 **Giving up.** A driver that aborts after a commit whose answer was lost must not delete ledgers
 that are part of a partition now, nor may a commit still under way name ledgers already deleted. So
@@ -56,7 +56,7 @@ gaps, or go on from an id that was forgotten, says which batch was the last befo
 older versions are bound to nothing until their writer gives a token.
 
 **Consequences.** Cursors count offsets, which stay dense: they need nothing. The producers' table
-is untouched: private ledgers have no sequences, so a take-over does not scan them (`spliced`).
+is untouched: private ledgers have no sequences, so a take-over does not scan them (`bulk_loaded`).
 """
 
 from __future__ import annotations
@@ -67,18 +67,19 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from octavo.broker.errors import BatchBegun, BatchOutOfOrder, ForeignTransaction, TransactionAborted
-from octavo.metadata.transactions import TransactionPart, TransactionRecord
+from octavo.broker.errors import BatchBegun, BatchOutOfOrder, BulkLoadAborted, ForeignBulkLoad
+from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
 
 KIND = b"transaction"
-"""`octavo.kind` of a private ledger; the other keys of its custom metadata are these."""
+"""`octavo.kind` of a private ledger; the other keys of its custom metadata are these. Stored words
+keep the name that a bulk load had in 0.1: ledgers that were written before must still be known."""
 KIND_KEY, PARTITION_KEY = "octavo.kind", "octavo.partition"
-TRANSACTION_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
+BULK_LOAD_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
 
 MARKS_MAX = 64
 """More marks than this in a partition's record are pruned of those whose batch is complete."""
 LEDGERS_MAX = 4_000
-"""Private ledgers of one transaction, and ledgers of a partition that is to get some: records are
+"""Private ledgers of one bulk load, and ledgers of a partition that is to get some: records are
 bounded by ZooKeeper's 1 MB."""
 REFUSED_MAX = 10_000
 """Ledgers noted as given up and not yet forgotten; a commit forgets those of its batch."""
@@ -106,16 +107,16 @@ def digest_of(token: bytes) -> str:
     return hashlib.sha256(token).hexdigest() if token else ""
 
 
-def check_caller(record: TransactionRecord, caller: Caller) -> None:
-    """Raises `ForeignTransaction`."""
+def check_caller(record: BulkLoadRecord, caller: Caller) -> None:
+    """Raises `ForeignBulkLoad`."""
     if record.token_digest not in ("", caller.digest):
-        raise ForeignTransaction(
+        raise ForeignBulkLoad(
             "this id is bound to the token that its first batch came with, and the call has "
             f"{'another one' if caller.digest else 'none'}: take an id of your own"
         )
 
 
-def check_order(record: TransactionRecord, batch: int, after: int | None) -> None:
+def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
     """Whether `batch` is next, or was before. Raises `BatchOutOfOrder`."""
     expected = record.batch + 1
     if batch <= expected or batch == record.begun:
@@ -135,25 +136,25 @@ def check_order(record: TransactionRecord, batch: int, after: int | None) -> Non
         )
 
 
-def standing(record: TransactionRecord, batch: int) -> Standing:
+def standing(record: BulkLoadRecord, batch: int) -> Standing:
     """Where `batch` stands against the newest one that is committed."""
     if batch <= record.batch:
         return Standing.REPEATED
     return Standing.NEW if record.complete else Standing.WAITS
 
 
-def ledger_ids(parts: Iterable[TransactionPart]) -> list[int]:
-    """All ledgers of a transaction."""
+def ledger_ids(parts: Iterable[BulkLoadPart]) -> list[int]:
+    """All ledgers of a bulk load."""
     return [ledger.ledger_id for part in parts for ledger in part.ledgers]
 
 
 def beginning(
-    record: TransactionRecord,
+    record: BulkLoadRecord,
     batch: int,
     content: Mapping[str, str],
     now_ms: int,
     digest: str = "",
-) -> TransactionRecord | None:
+) -> BulkLoadRecord | None:
     """The record that notes a new batch of a writer that publishes it; None when it has it.
 
     Raises `BatchBegun`.
@@ -183,17 +184,17 @@ def beginning(
 
 
 def committing(
-    record: TransactionRecord,
+    record: BulkLoadRecord,
     batch: int,
-    parts: tuple[TransactionPart, ...],
+    parts: tuple[BulkLoadPart, ...],
     now_ms: int,
     *,
     published: bool = False,
     digest: str = "",
-) -> TransactionRecord:
+) -> BulkLoadRecord:
     """The record that commits a new batch; `published`: its writer has done that, and began it.
 
-    Raises `TransactionAborted`, `BatchBegun`.
+    Raises `BulkLoadAborted`, `BatchBegun`.
     """
     assert standing(record, batch) is Standing.NEW
     if published:
@@ -206,7 +207,7 @@ def committing(
         )
     gone = sorted(record.refused.keys() & set(ledger_ids(parts)))
     if gone:
-        raise TransactionAborted(
+        raise BulkLoadAborted(
             f"ledgers {', '.join(map(str, gone[:10]))} of batch {batch} were given up by an abort; "
             "write the batch again, to new ledgers"
         )
@@ -222,7 +223,7 @@ def committing(
     )
 
 
-def _check_begun(record: TransactionRecord, batch: int) -> None:
+def _check_begun(record: BulkLoadRecord, batch: int) -> None:
     if record.begun != batch:
         begun = (
             "none is" if record.begun <= record.batch else f"batch {record.begun} is, unfinished"
@@ -230,22 +231,22 @@ def _check_begun(record: TransactionRecord, batch: int) -> None:
         raise BatchBegun(f"batch {batch} is not the one that was begun: {begun}")
 
 
-def completed(record: TransactionRecord, batch: int) -> TransactionRecord | None:
-    """The record once all parts of `batch` are spliced; None when it says so, or is past it."""
+def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
+    """The record once all parts of `batch` are taken in; None when it says so, or is past it."""
     if record.batch != batch or record.complete:
         return None
     return replace(record, complete=True)
 
 
 def aborting(
-    record: TransactionRecord, batch: int, ledgers: Collection[int], now_ms: int
-) -> TransactionRecord | None:
+    record: BulkLoadRecord, batch: int, ledgers: Collection[int], now_ms: int
+) -> BulkLoadRecord | None:
     """The record that refuses these ledgers of an uncommitted batch; None when none is needed."""
     if batch <= record.batch or set(ledgers) <= record.refused.keys():
         return None
     refused = {**record.refused, **dict.fromkeys(ledgers, batch)}
     if len(refused) > REFUSED_MAX:
-        raise TransactionAborted(
+        raise BulkLoadAborted(
             f"{len(refused)} ledgers of batches that were never committed; at most {REFUSED_MAX} "
             "are noted: commit a batch first"
         )
@@ -253,8 +254,8 @@ def aborting(
 
 
 def part_of(
-    record: TransactionRecord, batch: int, namespace: str, topic: str, partition: int
-) -> TransactionPart | None:
+    record: BulkLoadRecord, batch: int, namespace: str, topic: str, partition: int
+) -> BulkLoadPart | None:
     """What `batch` still may owe to this partition; None when it is complete or owes nothing."""
     if record.batch != batch or record.complete:
         return None
@@ -262,30 +263,30 @@ def part_of(
     return next((p for p in record.parts if (p.namespace, p.topic, p.partition) == name), None)
 
 
-def mark_of(transaction: str, record: TransactionRecord) -> str:
-    """What a partition keeps a transaction's newest batch under. Ids have no `@`."""
-    return f"{transaction}@{record.since_ms}"
+def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:
+    """What a partition keeps a bulk load's newest batch under. Ids have no `@`."""
+    return f"{bulk_load}@{record.since_ms}"
 
 
-def transaction_of(mark: str) -> str:
+def bulk_load_of(mark: str) -> str:
     """The id in a mark."""
     return mark.rpartition("@")[0]
 
 
-def is_spliced(marks: Mapping[str, int], mark: str, batch: int) -> bool:
+def is_loaded(marks: Mapping[str, int], mark: str, batch: int) -> bool:
     """Whether a partition has this batch, or a newer one, by its own record."""
     return marks.get(mark, -1) >= batch
 
 
-def is_finished(mark: str, batch: int, record: TransactionRecord) -> bool:
+def is_finished(mark: str, batch: int, record: BulkLoadRecord) -> bool:
     """Whether nobody will ask for this mark any more; `record` is what its id has now."""
-    return mark != mark_of(transaction_of(mark), record) or completed(record, batch) is None
+    return mark != mark_of(bulk_load_of(mark), record) or completed(record, batch) is None
 
 
 def marking(
     marks: Mapping[str, int], mark: str, batch: int, finished: Collection[str]
 ) -> dict[str, int]:
     """The marks with one more and without those that are `finished`."""
-    assert not is_spliced(marks, mark, batch)
+    assert not is_loaded(marks, mark, batch)
     kept = {name: of for name, of in marks.items() if name not in finished}
     return {**kept, mark: batch}

@@ -1,6 +1,6 @@
 """What a broker does again and again, each piece apart from every other.
 
-A piece is a chore and what it concerns: trimming one partition, sweeping transactions. One that is
+A piece is a chore and what it concerns: trimming one partition, sweeping bulk loads. One that is
 still under way is not begun again, and one that hangs holds up nobody else. An error, a bug as
 well, is counted and logged, and the piece is tried again after a pause that doubles. What goes on
 failing is logged now and then.

@@ -18,7 +18,7 @@ _TAGS = {
     "topics": "Namespaces and topics",
     "messages": "Publish and read",
     "subscriptions": "Consume with a durable cursor",
-    "transactions": "Ledgers written beforehand, added to many partitions at once",
+    "bulk-loads": "Ledgers written beforehand, added to many partitions at once",
     "cluster": "Ledgers and nodes",
     "health": "Health, metrics, documents",
 }

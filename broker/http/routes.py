@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import publish as api_publish
 from octavo.broker.http.api import read as api_read
 from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
-from octavo.broker.http.api import transactions as api_transactions
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
 from octavo.broker.http.openapi import openapi
 from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
@@ -27,14 +27,14 @@ _EXAMPLES: dict[str, Any] = {
     "topic": "flights",
     "partition": 0,
     "subscription": "reports",
-    "transaction": "nightly-copy",
+    "bulk_load": "nightly-copy",
     "batch": 0,
 }
 _NAMED: dict[str, dict[str, Any]] = {
     "namespace": NAME,
     "topic": NAME,
     "subscription": NAME,
-    "transaction": NAME,
+    "bulk_load": NAME,
     "batch": OFFSET,
     "partition": {"type": "integer", "minimum": 0},
     "ledger": OFFSET,
@@ -366,18 +366,18 @@ _SUBSCRIPTIONS = (
     ),
 )  # fmt: skip
 
-_BATCH = "/v1/transactions/{transaction}/batches/{batch}"
+_BATCH = "/v1/bulk-loads/{bulk_load}/batches/{batch}"
 _OF_BATCH = (
-    *_in_path("transaction", "batch"),
+    *_in_path("bulk_load", "batch"),
     _header(
-        api_transactions.TOKEN_HEADER,
+        api_bulk_loads.TOKEN_HEADER,
         "known to the id's owner alone; the first one given binds the id",
     ),
 )
-_TRANSACTIONS = (
+_BULK_LOADS = (
     Route(
-        method="POST", path=_BATCH + "/commit", handler=api_transactions.commit,
-        name="commit_transaction", tag="transactions",
+        method="POST", path=_BATCH + "/commit", handler=api_bulk_loads.commit,
+        name="commit_bulk_load", tag="bulk-loads",
         summary="Make closed ledgers part of their partitions, all or none of them",
         description=(
             "For writers that put record batches into ledgers of their own, straight at the "
@@ -385,12 +385,12 @@ _TRANSACTIONS = (
             "changes nothing, so the call is safe to make again; a newer one has to be the next. "
             "The answer comes when every partition has its part."
         ),
-        parameters=_OF_BATCH, body=_json("TransactionParts", {"parts": []}),
-        answers=(_ok("All of it is visible", "Transaction"),), problems=(403, 404, 409, 415, 422),
+        parameters=_OF_BATCH, body=_json("BulkLoadParts", {"parts": []}),
+        answers=(_ok("All of it is visible", "BulkLoad"),), problems=(403, 404, 409, 415, 422),
     ),
     Route(
-        method="POST", path=_BATCH + "/begin", handler=api_transactions.begin,
-        name="begin_transaction", tag="transactions",
+        method="POST", path=_BATCH + "/begin", handler=api_bulk_loads.begin,
+        name="begin_bulk_load", tag="bulk-loads",
         summary="Note that the caller will publish a batch by itself, and what",
         description=(
             "For small batches that an idempotent producer publishes, one record batch to each "
@@ -398,28 +398,28 @@ _TRANSACTIONS = (
             "same content. `repeated`: the batch was committed before, and is not to be published."
         ),
         parameters=_OF_BATCH, body=_json("PublishedParts", {"parts": []}),
-        answers=(_ok("It may be published", "TransactionTurn"),),
+        answers=(_ok("It may be published", "BulkLoadTurn"),),
         problems=(403, 404, 409, 415, 422),
     ),
     Route(
-        method="POST", path=_BATCH + "/abort", handler=api_transactions.abort,
-        name="abort_transaction", tag="transactions",
+        method="POST", path=_BATCH + "/abort", handler=api_bulk_loads.abort,
+        name="abort_bulk_load", tag="bulk-loads",
         summary="Give up ledgers of a batch; those that no partition has are deleted",
         parameters=_OF_BATCH, body=_json("GivenUp", {"ledgers": []}),
         answers=(_ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
     ),
     Route(
-        method="POST", path=_TOPIC + "/partitions/{partition}/splice",
-        handler=api_transactions.splice, name="splice", tag="transactions",
+        method="POST", path=_TOPIC + "/partitions/{partition}/bulk-load",
+        handler=api_bulk_loads.load_part, name="load_part", tag="bulk-loads",
         summary="From broker to broker: take in a partition's part of a committed batch",
         parameters=_in_path("namespace", "topic", "partition"),
-        body=_json("TransactionBatch", {"transaction": "nightly-copy", "batch": 0}),
-        answers=(_ok("It is there", "Spliced"),), problems=(403, 404, 415, 422), inner=True,
+        body=_json("BulkLoadBatch", {"bulk_load": "nightly-copy", "batch": 0}),
+        answers=(_ok("It is there", "PartLoaded"),), problems=(403, 404, 415, 422), inner=True,
     ),
     _get(
-        "/v1/transactions/{transaction}", api_transactions.get_transaction, "get_transaction",
-        "The newest committed batch, and whether all of it is visible", "Transaction",
-        "transactions",
+        "/v1/bulk-loads/{bulk_load}", api_bulk_loads.get_bulk_load, "get_bulk_load",
+        "The newest committed batch, and whether all of it is visible", "BulkLoad",
+        "bulk-loads",
     ),
 )  # fmt: skip
 
@@ -481,4 +481,4 @@ _CLUSTER = (
     ),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*_MESSAGES, *_TOPICS, *_SUBSCRIPTIONS, *_TRANSACTIONS, *_CLUSTER)
+ROUTES: tuple[Route, ...] = (*_MESSAGES, *_TOPICS, *_SUBSCRIPTIONS, *_BULK_LOADS, *_CLUSTER)

@@ -14,18 +14,18 @@ from typing import Any
 import msgspec
 
 from octavo.broker.http.api import answers
-from octavo.broker.http.api.deliveries import AckBody
-from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
-from octavo.broker.http.api.subscriptions import SeekBody
-from octavo.broker.http.api.topic_body import SubscriptionBody, TopicBody
-from octavo.broker.http.api.transactions import (
+from octavo.broker.http.api.bulk_loads import (
     AbortBody,
     BeginBody,
     CommitBody,
     LedgerBody,
+    LoadPartBody,
     PartBody,
-    SpliceBody,
 )
+from octavo.broker.http.api.deliveries import AckBody
+from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
+from octavo.broker.http.api.subscriptions import SeekBody
+from octavo.broker.http.api.topic_body import SubscriptionBody, TopicBody
 
 NAME = msgspec.json.schema(answers.Name)
 OFFSET = msgspec.json.schema(answers.Offset)
@@ -52,14 +52,14 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "Acked": answers.Acked,
     "Seek": SeekBody,
     "PrivateLedger": LedgerBody,
-    "TransactionPart": PartBody,
-    "TransactionParts": CommitBody,
+    "BulkLoadPart": PartBody,
+    "BulkLoadParts": CommitBody,
     "PublishedParts": BeginBody,
-    "TransactionTurn": answers.TransactionTurn,
-    "TransactionBatch": SpliceBody,
-    "Transaction": answers.Transaction,
+    "BulkLoadTurn": answers.BulkLoadTurn,
+    "BulkLoadBatch": LoadPartBody,
+    "BulkLoad": answers.BulkLoad,
     "GivenUp": AbortBody,
-    "Spliced": answers.Spliced,
+    "PartLoaded": answers.PartLoaded,
     "Ledger": answers.Ledger,
 }
 """By the name that documents and generated clients know. Others are known by their own."""

@@ -25,6 +25,7 @@ from octavo.broker.http.browsers import check_browser
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
+from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
@@ -99,7 +100,7 @@ class BrokerServer:
         )
         broker.tell_peer = self._tell_peer
         broker.ask_peer = self._ask_peer
-        self._router = Router(ROUTES)
+        self._router = Router(FormerNames().routes(ROUTES))
         self._listener: asyncio.Server | None = None
         self._http: ConnectionServer | None = None
         self._hosts: frozenset[str] = frozenset()

@@ -5,7 +5,7 @@
 
 A segment is a ledger with its place in the partition. Each but the last is closed, so its count is
 known and the next one starts where it ends: offsets are dense. Entries store offsets relative to
-their ledger's base; only the list knows absolute ones, so that a closed ledger can be spliced into
+their ledger's base; only the list knows absolute ones, so that a closed ledger can be inserted into
 a partition as it is. A list is a value: each change gives a new one, which becomes true by
 compare-and-set of the partition's record.
 """
@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from octavo.metadata.bulk_loads import PrivateLedger
 from octavo.metadata.topics import PartitionLedger
-from octavo.metadata.transactions import PrivateLedger
 from octavo.protocol.batch import BatchHeader
 
 
@@ -184,7 +184,7 @@ class LedgerList:
             (*self.segments, PartitionLedger(ledger_id, self.end_offset)), self.trimmed_to
         )
 
-    def splicing(self, ledgers: Iterable[PrivateLedger], closed_ms: int) -> LedgerList:
+    def inserting(self, ledgers: Iterable[PrivateLedger], closed_ms: int) -> LedgerList:
         """With closed ledgers that were written beforehand, where the list ends.
 
         The newest ledger must be closed: those who publish go on in one that comes after these.
@@ -199,7 +199,7 @@ class LedgerList:
             segments.append(
                 PartitionLedger(
                     one.ledger_id, base, one.count, one.bytes, one.first_ms, one.last_ms,
-                    closed_ms, spliced=True, disorder_ms=one.disorder_ms,
+                    closed_ms, bulk_loaded=True, disorder_ms=one.disorder_ms,
                 )
             )  # fmt: skip
             base += one.count

@@ -9,10 +9,10 @@ a change of a record of that incarnation that is at epoch e:
 
     opening                  made after the record was read at e, named by the change from e to
     (partition/opening.py)   e + 1; whoever was quicker has made it e + 1, and the change fails
-    roll-over and splice     made and named by one task of an owner at e. Before the owner opens the
+    roll-over and insertion made and named by one task of an owner at e. Before the owner opens the
     (partition/rollover.py)  partition anew that task has ended; before another one does, the
-                             change fails. Ledgers that a splice puts in between are a
-                             transaction's, without a label
+                             change fails. Ledgers that are inserted are a bulk load's,
+                             without a label
     state ledger             lives through its owner's opening anew, so it looks: made at e, it is
     (state/log.py)           not named at e + 1 but made once more
     jobs, deletions          name none of these
@@ -25,8 +25,8 @@ incarnation is another one, or the topic is gone. A topic that is being deleted 
 matter, until it is gone.
 
 What is not named at the record's own epoch stays until the epoch moves, by the next opening.
-Ledgers without both labels (older versions, private ledgers of transactions, compacted views, other
-users of the bookies) are not judged here: `octavo pipeline gc` knows those of transactions and
+Ledgers without both labels (older versions, private ledgers of bulk loads, compacted views, other
+users of the bookies) are not judged here: `octavo pipeline gc` knows those of bulk loads and
 views.
 """
 

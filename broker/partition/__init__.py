@@ -2,7 +2,7 @@
 
 `partition` is the whole, `PartitionOpening` there how it comes to be; `opening` takes it over from
 the last owner, `publisher` assigns offsets and answers, `log` is what its readers see and
-`compacted` the compacted part of it, `rollover` begins the next ledger, `splicing` takes in bulk
+`compacted` the compacted part of it, `rollover` begins the next ledger, `part_loader` takes in bulk
 loads, `maintenance` trims and saves, `context` is what all partitions of a broker share.
 
 Promises: an answered publish is confirmed and in a ledger that the record names; order is the order

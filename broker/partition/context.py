@@ -14,8 +14,8 @@ from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
 from octavo.broker.types import PartitionName, SubscriptionInfo
 from octavo.ledger.client import LedgerClient
+from octavo.metadata.bulk_loads import BulkLoadStore
 from octavo.metadata.topics import TopicStore
-from octavo.metadata.transactions import TransactionStore
 from octavo.protocol.backoff import Backoff
 
 
@@ -39,7 +39,7 @@ class PartitionContext:
     broker_id: Callable[[], str]
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     """Runs in the background; the broker holds the task."""
-    transactions: TransactionStore
+    bulk_loads: BulkLoadStore
 
     def reopen_pauses(self) -> Backoff:
         """Between attempts to open a partition."""

@@ -209,8 +209,8 @@ class PartitionOpener:
         for producer in known.snapshot() if known is not None else state.producers.values():
             table.restore(producer)
         for segment in ledger_list.segments:
-            # What was spliced has no sequences, and may be long.
-            if not segment.spliced and segment.base_offset + (segment.count or 0) > upto:
+            # What was bulk-loaded has no sequences, and may be long.
+            if not segment.bulk_loaded and segment.base_offset + (segment.count or 0) > upto:
                 await self._scan(table, segment, max(upto, segment.base_offset))
         return table
 

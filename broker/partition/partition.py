@@ -40,9 +40,9 @@ from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
 from octavo.broker.partition.opening import Opened, PartitionOpener
+from octavo.broker.partition.part_loader import PartLoader
 from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.rollover import Rollover
-from octavo.broker.partition.splicing import Splicer
 from octavo.broker.state.format import Op, snapshot
 from octavo.broker.state.log import StateLog
 from octavo.broker.subscriptions.subscription import Subscription
@@ -150,7 +150,7 @@ class Partition:
             name, context, self._record, self._settings, self._log, self._subscriptions,
             self.persist, self._lost,
         )  # fmt: skip
-        self._splicer = Splicer(name, context, self._record)
+        self._part_loader = PartLoader(name, context, self._record)
         self._state_log = StateLog(
             context.ledgers, self._record, name, context.config, self._settings, self._snapshot,
             self._lost, opened.state_writer,
@@ -258,14 +258,14 @@ class Partition:
         """
         await self._state_log.prove()
 
-    async def splice(self, transaction: str, batch: int) -> int | None:
-        """Take in this partition's part of a committed transaction, if that was not done before.
+    async def load_part(self, bulk_load: str, batch: int) -> int | None:
+        """Take in this partition's part of a committed bulk load, if that was not done before.
 
-        Its first offset; None when there is no such part (any more). Raises `TransactionNotFound`
+        Its first offset; None when there is no such part (any more). Raises `BulkLoadNotFound`
         when the batch is not committed, and `PartitionUnavailable`: then ask again.
         """
         self._check_open()
-        return await self._splicer.splice(self._rollover, transaction, batch)
+        return await self._part_loader.load(self._rollover, bulk_load, batch)
 
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0

@@ -184,7 +184,7 @@ class Publisher:
     def switch_to(self, segment: OpenSegment) -> None:
         """From now on batches go to another ledger.
 
-        It starts at `next_offset`, or after what is spliced in between.
+        It starts at `next_offset`, or after what is inserted in between.
         """
         assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
@@ -244,7 +244,7 @@ class Publisher:
     def release(self, segment: OpenSegment, tail: PartitionTail | None = None) -> None:
         """The partition's record names this ledger: what it has confirmed may be answered.
 
-        `tail`, empty, when ledgers were spliced in before it: the old one cannot go on after them.
+        `tail`, empty, when ledgers were inserted before it: the old one cannot go on after them.
         """
         segment.released = True
         if tail is not None:

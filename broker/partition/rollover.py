@@ -7,8 +7,9 @@
     5. the partition's record names both    from here a successor would find the new one
     6. answers of the new one may go out
 
-A splice is the same with closed ledgers between the old one and the new, which step 5 names as well
-(bulkload/rules.py); the old one may then be empty, and leaves the list.
+An insertion is the same with closed ledgers between the old one and the new, which step 5 names as
+well: the part of a bulk load (bulkload/rules.py). The old one may then be empty, and leaves the
+list.
 
 A crash after 2 leaves a ledger that no record names (log/leftover.py): nothing in it was answered.
 If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail or are broken off, the pipeline has
@@ -39,8 +40,8 @@ from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerFenced
 from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.bulk_loads import PrivateLedger
 from octavo.metadata.topics import PartitionRecord
-from octavo.metadata.transactions import PrivateLedger
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -107,7 +108,7 @@ class Rollover:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def splice(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
+    async def insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
         """Roll over with ledgers in between that were written beforehand; one CAS for all.
 
         `plan` says which, once it is our turn; None: nothing is to be done any more. Raises what
@@ -120,16 +121,16 @@ class Rollover:
             raise NotOwner(f"{self._name} is being handed over; ask again")
         if self._publisher.failed is not None:
             raise PartitionUnavailable(f"{self._name}: {self._publisher.failed}")
-        work = asyncio.create_task(self._splice(plan), name=f"splice {self._name}")
+        work = asyncio.create_task(self._insert(plan), name=f"insert into {self._name}")
         work.add_done_callback(_look_at_error)
         self._task = work
-        # Who asked may go away; a splice under way is finished all the same.
+        # Who asked may go away; an insertion under way is finished all the same.
         await asyncio.wait((work,))
         if work.cancelled():
-            raise PartitionUnavailable(f"{self._name}: a splice was broken off; ask again")
+            raise PartitionUnavailable(f"{self._name}: an insertion was broken off; ask again")
         await work
 
-    async def _splice(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
+    async def _insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
         try:
             insertion = await plan()
             if insertion is None:
@@ -142,7 +143,7 @@ class Rollover:
         finally:
             self._task = None
         if (failed := self._publisher.failed) is not None:
-            why = f"{self._name}: not spliced, or not known to be: {failed}"
+            why = f"{self._name}: not taken in, or not known to be: {failed}"
             lost = isinstance(failed, NotOwner | LedgerFenced | OwnershipLost)
             raise NotOwner(why) if lost else PartitionUnavailable(why)
         self.look()
@@ -214,9 +215,9 @@ class Rollover:
         now_ms = self._clock()
         ledger_list = self._record.ledgers.closing_last(old.contents, now_ms)
         if insertion.ledgers:
-            ledger_list = ledger_list.splicing(insertion.ledgers, now_ms)
+            ledger_list = ledger_list.inserting(insertion.ledgers, now_ms)
         joined = with_ledgers(record, ledger_list.appending(new.ledger_id))
-        return replace(joined, transactions={**insertion.marks(record.transactions)})
+        return replace(joined, bulk_loads={**insertion.marks(record.bulk_loads)})
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:

@@ -28,7 +28,7 @@ def gc(service: str, say: Callable[[str], None], *, grace_ms: int, dry_run: bool
     def given_up(one: Orphans) -> None:
         found.append(one)
         told = f"{len(one.looked_at)} ledgers" if dry_run else f"{len(one.deleted)} deleted"
-        say(f"batch {one.batch} of {one.transaction}: {told}")
+        say(f"batch {one.batch} of {one.bulk_load}: {told}")
 
     def left(one: Leftover) -> None:
         compacted.append(one)

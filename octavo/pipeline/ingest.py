@@ -1,9 +1,9 @@
 """`ingest`: files into a topic, each file once.
 
-Every file is a transaction of its own: all its rows or none. Its id is made of the topic, of path,
+Every file is a bulk load of its own: all its rows or none. Its id is made of the topic, of path,
 size and time of change, and of the options that say what its rows become. So the job can be killed
 and run again, and a folder that grows is ingested by running it again. With `--id` all files are
-one transaction of that name, whatever they hold.
+one bulk load of that name, whatever they hold.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """`transaction`: a name for all of it, in place of one for each file."""
+    """`bulk_load`: a name for all of it, in place of one for each file."""
 
     paths: tuple[str, ...]
     topic: str
     shape: Shape
-    transaction: str | None = None
+    bulk_load: str | None = None
     dry_run: bool = False
 
 
@@ -68,7 +68,7 @@ def ingest(run: Run, options: IngestOptions) -> Outcome:
     """Raises `BadUsage`; Spark's own errors."""
     topic, _ = target_settings(run.service, options.topic)
     files = _files(run, options.paths)
-    named = options.transaction
+    named = options.bulk_load
     groups = [files] if named else [[one] for one in files]
     outcome = Outcome("ingest")
     done: Counter[str] = Counter()
@@ -86,9 +86,9 @@ def ingest(run: Run, options: IngestOptions) -> Outcome:
 
     with told(outcome, how_far):
         for number, group in enumerate(groups, 1):
-            transaction = named or _id(topic, group[0], options.shape)
+            bulk_load = named or _id(topic, group[0], options.shape)
             where = group[0].path if len(group) == 1 else f"{len(group)} files"
-            if not options.dry_run and was_written(run.service, transaction):
+            if not options.dry_run and was_written(run.service, bulk_load):
                 done["before"] += len(group)
                 run.say(f"{number} of {len(groups)}: {where} was ingested before")
                 continue
@@ -96,7 +96,7 @@ def ingest(run: Run, options: IngestOptions) -> Outcome:
             if options.dry_run:
                 added = read_only(messages)
             else:
-                added = write_once(run, messages, topic, transaction).rows
+                added = write_once(run, messages, topic, bulk_load).rows
             done += Counter(rows=added, files=len(group))
             run.say(f"{number} of {len(groups)}: {added:,} rows of {where}")
     return outcome
@@ -133,7 +133,7 @@ def _rows(run: Run, files: list[File], shape: Shape) -> DataFrame:
     formats = {shape.format or format_of(one.path) for one in files}
     kind = formats.pop()
     if formats:
-        raise BadUsage("files of several formats in one transaction: ingest them one by one")
+        raise BadUsage("files of several formats in one bulk load: ingest them one by one")
     if kind is None:
         raise BadUsage(f"{files[0].path}: of which format? say --format {' | '.join(FORMATS)}")
     reader = run.spark.read.format(kind).options(**{**_STRICT.get(kind, {}), **shape.reader})

@@ -1,6 +1,6 @@
 """`replay`: a range of a topic into another one, once.
 
-The range is fixed when the job begins, and is one transaction: all its messages or none. The id is
+The range is fixed when the job begins, and is one bulk load: all its messages or none. The id is
 made of source, range, filter and target, or is given with `--id`. Keys, headers and timestamps stay
 as they are; what had an order in a partition of the source has it in the target.
 """
@@ -35,7 +35,7 @@ class ReplayOptions:
     bounds: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     keep_partitions: bool = False
-    transaction: str | None = None
+    bulk_load: str | None = None
     dry_run: bool = False
 
 
@@ -56,7 +56,7 @@ def replay(run: Run, options: ReplayOptions) -> Outcome:
             f"{settings.partitions}"
         )
     ranges = {str(number): [start[source, number], end[source, number]] for _, number in end}
-    transaction = options.transaction or id_of(
+    bulk_load = options.bulk_load or id_of(
         "replay", source=source, target=target, ranges=ranges, where=options.where,
         keep_partitions=options.keep_partitions,
     )  # fmt: skip
@@ -65,7 +65,8 @@ def replay(run: Run, options: ReplayOptions) -> Outcome:
         "source": source,
         "target": target,
         "ranges": ranges,
-        "transaction": transaction,
+        "bulk_load": bulk_load,
+        "transaction": bulk_load,  # by its former name, until 0.3
         "rows_read": sum(last - first for first, last in ranges.values()),
         "rows": 0,
         "replayed_before": False,
@@ -84,11 +85,11 @@ def _copy(
     run.say(f"{summary['rows_read']:,} messages of {summary['source']}")
     if options.dry_run:
         summary["rows"] = read_only(rows)
-    elif was_written(run.service, summary["transaction"]):
+    elif was_written(run.service, summary["bulk_load"]):
         summary["replayed_before"] = True
-        run.say(f"{summary['transaction']} is in {target} already")
+        run.say(f"{summary['bulk_load']} is in {target} already")
     else:
-        wrote = write_once(run, rows, target, summary["transaction"])
+        wrote = write_once(run, rows, target, summary["bulk_load"])
         summary["rows"], summary["replayed_before"] = wrote
 
 

@@ -12,8 +12,8 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.client.types import TopicName
+from octavo.metadata.bulk_loads import BulkLoadRecord, BulkLoadStore
 from octavo.metadata.topics import TopicSettings, TopicStore
-from octavo.metadata.transactions import TransactionRecord, TransactionStore
 from octavo.pipeline.runner import BadUsage, Run
 from octavo.spark.cluster import connected
 from octavo.spark.options import InvalidOption, Selection
@@ -50,20 +50,20 @@ def target_settings(service: str, topic: str) -> tuple[str, TopicSettings]:
         raise BadUsage(f"{error}; octavo topic create {topic} makes it") from error
 
 
-def was_written(service: str, transaction: str) -> bool:
+def was_written(service: str, bulk_load: str) -> bool:
     """Whether all rows of this id are in their topic."""
-    record = _record(service, transaction)
+    record = _record(service, bulk_load)
     return record.batch >= 0 and record.complete
 
 
-def write_once(run: Run, rows: DataFrame, topic: str, transaction: str) -> Wrote:
+def write_once(run: Run, rows: DataFrame, topic: str, bulk_load: str) -> Wrote:
     """Add the rows, unless the id was used before. `rows` has the columns of the sink."""
-    before = _record(run.service, transaction)
-    options = {"service": run.service, "topic": topic, "txnId": transaction}
+    before = _record(run.service, bulk_load)
+    options = {"service": run.service, "topic": topic, "bulkLoadId": bulk_load}
     rows.write.format("octavo").options(**options).mode("append").save()
     if before.batch >= 0:  # not complete then; the repeated commit has waited until it was
         return Wrote(0, repeated=True)
-    parts = _record(run.service, transaction).parts
+    parts = _record(run.service, bulk_load).parts
     return Wrote(sum(one.count for part in parts for one in part.ledgers), repeated=False)
 
 
@@ -79,9 +79,9 @@ def read_only(rows: DataFrame) -> int:
     return int(seen.get["rows"])
 
 
-def _record(service: str, transaction: str) -> TransactionRecord:
-    async def read() -> TransactionRecord:
+def _record(service: str, bulk_load: str) -> BulkLoadRecord:
+    async def read() -> BulkLoadRecord:
         async with connected(service) as cluster:
-            return (await TransactionStore(cluster.store).read(transaction))[0]
+            return (await BulkLoadStore(cluster.store).read(bulk_load))[0]
 
     return asyncio.run(read())

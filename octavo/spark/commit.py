@@ -1,4 +1,4 @@
-"""The driver's side of a transaction: commit and abort by any broker, over HTTP.
+"""The driver's side of a bulk load: commit and abort by any broker, over HTTP.
 
 Every call may be repeated as it stands, so what is not known to have failed is asked again, at
 another broker if there is one, until the time is over.
@@ -30,7 +30,7 @@ _PAUSE_S_MAX = 5.0
 _ANSWER_S = 60.0
 _AT_ONCE = 16
 _JSON = "application/json"
-TOKEN_HEADER = "Transaction-Token"
+TOKEN_HEADER = "Bulk-Load-Token"
 _RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 _log = logging.getLogger("octavo.spark")
 
@@ -66,26 +66,26 @@ def parts_of(written: Iterable[Written]) -> list[dict[str, Any]]:
 
 
 async def commit(
-    service: str, transaction: str, batch: int, written: list[Written], timeout_ms: int
+    service: str, bulk_load: str, batch: int, written: list[Written], timeout_ms: int
 ) -> bool:
     """Commit; False when the batch was committed before, with other ledgers: these are given up.
 
     Raises `SinkFailed`: also when the time is over, and the outcome may be unknown.
     """
     body = {"parts": parts_of(written)}
-    async with _brokers(service, timeout_ms, transaction) as brokers:
-        answer = await _next_in_order(brokers, transaction, batch, "commit", body)
+    async with _brokers(service, timeout_ms, bulk_load) as brokers:
+        answer = await _next_in_order(brokers, bulk_load, batch, "commit", body)
     there = {ledger for part in answer["parts"] for ledger in part["ledgers"]}
     if not answer["repeated"] or all(one.ledger_id in there for one in written):
         return True  # also when it was this very call, whose first answer was lost
-    _log.warning("batch %d of %s was committed before; nothing is added", batch, transaction)
-    await abort(service, transaction, batch, written, timeout_ms)
+    _log.warning("batch %d of %s was committed before; nothing is added", batch, bulk_load)
+    await abort(service, bulk_load, batch, written, timeout_ms)
     return False
 
 
 async def publish(
     service: str,
-    transaction: str,
+    bulk_load: str,
     batch: int,
     content: Mapping[Target, tuple[str, bytes]],
     timeout_ms: int,
@@ -95,13 +95,11 @@ async def publish(
     False when the batch was committed before: nothing is published. Raises `SinkFailed`: also when
     a part may be visible; the same call by another driver goes on from there.
     """
-    async with _brokers(service, timeout_ms, transaction) as brokers:
+    async with _brokers(service, timeout_ms, bulk_load) as brokers:
         parts = [{**target._asdict(), "content": words} for target, (words, _) in content.items()]
-        began = await _next_in_order(brokers, transaction, batch, "begin", {"parts": parts})
+        began = await _next_in_order(brokers, bulk_load, batch, "begin", {"parts": parts})
         if began["repeated"]:
-            _log.warning(
-                "batch %d of %s was committed before; nothing is added", batch, transaction
-            )
+            _log.warning("batch %d of %s was committed before; nothing is added", batch, bulk_load)
             return False
         turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -112,15 +110,15 @@ async def publish(
 
         await all_of(one(target, data) for target, (_, data) in content.items())
         body = {"parts": [], "published": True}
-        done = await brokers.call(_path(transaction, batch, "commit"), body)
+        done = await brokers.call(_path(bulk_load, batch, "commit"), body)
     _log.info(
-        "batch %d of %s: %d partitions by the producer", done["batch"], transaction, len(content)
+        "batch %d of %s: %d partitions by the producer", done["batch"], bulk_load, len(content)
     )
     return True
 
 
 async def abort(
-    service: str, transaction: str, batch: int, written: list[Written], timeout_ms: int
+    service: str, bulk_load: str, batch: int, written: list[Written], timeout_ms: int
 ) -> None:
     """Give ledgers up. Those that are committed all the same are kept. Never raises: what is left
     behind costs space until orphans are collected, nothing else."""
@@ -128,20 +126,20 @@ async def abort(
         return
     try:
         ids = [one.ledger_id for one in written]
-        await give_up(service, transaction, batch, ids, timeout_ms)
+        await give_up(service, bulk_load, batch, ids, timeout_ms)
     except OctavoError as error:
-        _log.warning("ledgers of batch %d of %s stay behind: %s", batch, transaction, error)
+        _log.warning("ledgers of batch %d of %s stay behind: %s", batch, bulk_load, error)
 
 
 async def give_up(
-    service: str, transaction: str, batch: int, ledger_ids: list[int], timeout_ms: int
+    service: str, bulk_load: str, batch: int, ledger_ids: list[int], timeout_ms: int
 ) -> list[int]:
     """Give ledgers up; those that were deleted. Raises `SinkFailed`."""
     deleted: list[int] = []
-    async with _brokers(service, timeout_ms, transaction) as brokers:
+    async with _brokers(service, timeout_ms, bulk_load) as brokers:
         for start in range(0, len(ledger_ids), _GIVEN_UP_AT_ONCE):
             some = ledger_ids[start : start + _GIVEN_UP_AT_ONCE]
-            answer = await brokers.call(_path(transaction, batch, "abort"), {"ledgers": some})
+            answer = await brokers.call(_path(bulk_load, batch, "abort"), {"ledgers": some})
             deleted += answer["ledgers"]
     return deleted
 
@@ -192,13 +190,13 @@ class _Brokers:
 
 
 @contextlib.asynccontextmanager
-async def _brokers(service: str, timeout_ms: int, transaction: str) -> AsyncIterator[_Brokers]:
+async def _brokers(service: str, timeout_ms: int, bulk_load: str) -> AsyncIterator[_Brokers]:
     """All calls within, and their repetitions, have `timeout_ms` together. Raises `SinkFailed`."""
     async with aiohttp.ClientSession() as session:
         brokers = _Brokers(service, session)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                brokers.token = await _token(brokers, service, transaction)
+                brokers.token = await _token(brokers, service, bulk_load)
                 yield brokers
         except TimeoutError:
             raise SinkFailed(
@@ -207,32 +205,33 @@ async def _brokers(service: str, timeout_ms: int, transaction: str) -> AsyncIter
 
 
 async def _next_in_order(
-    brokers: _Brokers, transaction: str, batch: int, call: str, body: dict[str, Any]
+    brokers: _Brokers, bulk_load: str, batch: int, call: str, body: dict[str, Any]
 ) -> dict[str, Any]:
     """What the broker answers to a batch that is the next one by the query's own log.
 
-    Brokers expect the number after the last. Here numbers may have gaps: versions of a `txnId`
+    Brokers expect the number after the last. Here numbers may have gaps: versions of a `bulkLoadId`
     ascend as they like, batches without a task never come, and an id may be forgotten.
     """
-    path = _path(transaction, batch, call)
+    path = _path(bulk_load, batch, call)
     try:
         return await brokers.call(path, body)
     except SinkFailed as error:
         expected = error.problem.get("expected_batch")
         if not isinstance(expected, int) or expected >= batch:
             raise
-        _log.info("%s goes on at batch %d; brokers expected %d", transaction, batch, expected)
+        _log.info("%s goes on at batch %d; brokers expected %d", bulk_load, batch, expected)
         return await brokers.call(path, {**body, "after": expected - 1})
 
 
-async def _token(brokers: _Brokers, service: str, transaction: str) -> str:
+async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
     """What proves that an id is of this cluster's jobs: made of its secret, the same every time."""
     pause_s = _PAUSE_S
     while True:
         try:
             async with connected(service) as cluster:
                 secret = await cluster_secret(cluster.store, rng=cluster.ledgers.rng)
-                return secret.key(f"transaction {transaction}").hex()
+                # The word of 0.1: an id is bound to the token that was made with it.
+                return secret.key(f"transaction {bulk_load}").hex()
         except OctavoError as error:
             if not error.retryable:
                 raise SinkFailed(str(error)) from error
@@ -241,8 +240,8 @@ async def _token(brokers: _Brokers, service: str, transaction: str) -> str:
         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 
-def _path(transaction: str, batch: int, call: str) -> str:
-    return f"transactions/{transaction}/batches/{batch}/{call}"
+def _path(bulk_load: str, batch: int, call: str) -> str:
+    return f"bulk-loads/{bulk_load}/batches/{batch}/{call}"
 
 
 def _own(service: str) -> list[str]:

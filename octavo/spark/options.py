@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,9 +88,11 @@ NO_SERVICE = (
     "options only to who makes it: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (…)"
 )
 SINKS = (
-    "service", "topic", "partition", "txnId", "txnVersion", "compression", "batchBytes",
+    "service", "topic", "partition", "bulkLoadId", "bulkLoadBatch", "compression", "batchBytes",
     "commitTimeout", "commit",
 )  # fmt: skip
+FORMER = {"txnId": "bulkLoadId", "txnVersion": "bulkLoadBatch"}
+"""Names of 0.1, understood until 0.3."""
 _SPARKS_OWN = {"path", "checkpointlocation", "queryname", "serialization.format"}
 """Spark adds these on its own."""
 _TABLES = {
@@ -171,7 +174,7 @@ def own_options(
 
     A table of a catalog is both read and written: there the `others` are passed over.
     """
-    options = {name.lower(): value for name, value in given.items()}
+    options = _by_todays_names({name.lower(): value for name, value in given.items()})
     of_table = {name: value for name, value in options.items() if name.startswith(_OF_TABLE)}
     fine = {name.lower() for name in known} | _SPARKS_OWN
     if of_table:
@@ -188,6 +191,30 @@ def own_options(
             + ", ".join(sorted(known, key=str.lower))
         )
     return options
+
+
+def _by_todays_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Also those that Spark gives as a table's. Raises `InvalidOption` when both are given."""
+    found = dict(options)
+    for was, now in FORMER.items():
+        for of_table in ("", _OF_TABLE):
+            value = found.pop(of_table + was.lower(), None)
+            if value is None:
+                continue
+            if of_table + now.lower() in found:
+                raise InvalidOption(f"option {was} is the former name of {now}: give one of them")
+            found[of_table + now.lower()] = value
+            warn_of(was, now)
+    return found
+
+
+def warn_of(was: str, now: str) -> None:
+    """Tell whoever writes the job, who reads its standard error."""
+    warnings.warn(
+        f"option {was} is called {now} now; until 0.3 both are understood",
+        FutureWarning,
+        stacklevel=2,
+    )
 
 
 def _named(unknown: str) -> str:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from octavo.broker.bulkload.rules import BATCH_KEY, KIND, KIND_KEY, TRANSACTION_KEY
+from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY
 from octavo.clock import wall_clock_ms
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.ledgers import LedgerMetadata
@@ -27,10 +27,15 @@ _READS_AT_ONCE = 64
 class Orphans(NamedTuple):
     """Old private ledgers of one batch: those that were looked at, and those that are deleted."""
 
-    transaction: str
+    bulk_load: str
     batch: int
     looked_at: tuple[int, ...]
     deleted: tuple[int, ...]
+
+    @property
+    def transaction(self) -> str:
+        """`bulk_load` by its former name, until 0.3."""
+        return self.bulk_load
 
 
 async def collect_orphans(
@@ -48,16 +53,16 @@ async def collect_orphans(
     async with connected(service) as cluster:
         old = await _older_than(cluster, wall_clock_ms() - grace_ms)
     found = []
-    for (transaction, batch), ids in sorted(old.items()):
+    for (bulk_load, batch), ids in sorted(old.items()):
         deleted: list[int] = []
         if not dry_run:
             try:
-                deleted = await give_up(service, transaction, batch, ids, _ABORT_TIMEOUT_MS)
+                deleted = await give_up(service, bulk_load, batch, ids, _ABORT_TIMEOUT_MS)
             except SinkFailed as error:
-                if error.problem.get("code") != "foreign-transaction":
+                if error.problem.get("code") != "foreign-bulk-load":
                     raise
                 # Bound to the token of a writer that is none of ours: it gives them up itself.
-        found.append(Orphans(transaction, batch, tuple(ids), tuple(deleted)))
+        found.append(Orphans(bulk_load, batch, tuple(ids), tuple(deleted)))
         each(found[-1])
     return found
 
@@ -79,6 +84,6 @@ async def _older_than(cluster: Cluster, until_ms: int) -> dict[tuple[str, int], 
     for one in await asyncio.gather(*map(read, ids)):
         if one is None or one.custom.get(KIND_KEY) != KIND or one.created_ms >= until_ms:
             continue
-        transaction, batch = one.custom[TRANSACTION_KEY], one.custom[BATCH_KEY]
-        found[transaction.decode(), int(batch)].append(one.ledger_id)
+        bulk_load, batch = one.custom[BULK_LOAD_KEY], one.custom[BATCH_KEY]
+        found[bulk_load.decode(), int(batch)].append(one.ledger_id)
     return found

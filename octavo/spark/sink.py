@@ -53,17 +53,17 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 class Message(WriterCommitMessage):
-    """What a task tells the driver: for which transaction it wrote which ledgers, or has rows."""
+    """What a task tells the driver: for which bulk load it wrote which ledgers, or has rows."""
 
     def __init__(
         self,
-        transaction: str,
+        bulk_load: str,
         batch: int,
         task: int,
         written: tuple[Written, ...],
         rows: Mapping[Target, Rows],
     ) -> None:
-        self.transaction = transaction
+        self.bulk_load = bulk_load
         self.batch = batch
         self.task = task
         self.written = written
@@ -78,7 +78,7 @@ def batch_writer(
         raise InvalidOption("a topic cannot be overwritten: use mode('append')")
     found = sink_options(options, streaming=False)
     checked_columns(schema, found)
-    return OctavoWriter(found, found.transaction or f"batch-{uuid.uuid4()}")
+    return OctavoWriter(found, found.bulk_load or f"batch-{uuid.uuid4()}")
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> OctavoStreamWriter:
@@ -89,11 +89,11 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> OctavoStrea
 
 
 class OctavoWriter(DataSourceArrowWriter):
-    """A batch query is one batch of its `txnId`: running it again adds nothing."""
+    """A batch query is one batch of its `bulkLoadId`: running it again adds nothing."""
 
-    def __init__(self, options: SinkOptions, transaction: str) -> None:
+    def __init__(self, options: SinkOptions, bulk_load: str) -> None:
         self._options = options
-        self._transaction = transaction
+        self._bulk_load = bulk_load
 
     def with_target(self) -> OctavoWriter:
         """The same, its topic seen. On the driver, before any task runs. Raises `InvalidOption`."""
@@ -102,7 +102,7 @@ class OctavoWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task."""
-        return _write(self._options, self._transaction, self._options.version, iterator)
+        return _write(self._options, self._bulk_load, self._options.version, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, once all tasks are done."""
@@ -149,9 +149,9 @@ class OctavoStreamWriter(DataSourceStreamArrowWriter):
 class _Task:
     """Connects when the first row comes: empty tasks cost nothing."""
 
-    def __init__(self, options: SinkOptions, transaction: str, batch: int, attempt: str) -> None:
+    def __init__(self, options: SinkOptions, bulk_load: str, batch: int, attempt: str) -> None:
         self._options = options
-        self._of = (transaction, batch, attempt)
+        self._of = (bulk_load, batch, attempt)
         self._thread = LoopThread("octavo-spark-sink")
         self._cluster: Cluster | None = None
         self._ledgers: TaskLedgers | None = None
@@ -215,16 +215,16 @@ class _Task:
 
 
 def _write(
-    options: SinkOptions, transaction: str, batch: int, iterator: Iterator[pa.RecordBatch]
+    options: SinkOptions, bulk_load: str, batch: int, iterator: Iterator[pa.RecordBatch]
 ) -> Message:
     context = TaskContext.get()
     number = 0 if context is None else context.partitionId()
     attempt = "0" if context is None else str(context.taskAttemptId())
-    task = _Task(options, transaction, batch, attempt)
+    task = _Task(options, bulk_load, batch, attempt)
     # What is published again must go to the same partitions, whichever task has a row this time.
-    turn = batch + number if options.commit == "splice" else batch
+    turn = batch + number if options.commit == "bulk-load" else batch
     router = RowRouter(options, task.partitions, turn, wall_clock_ms())
-    is_small = options.commit != "splice"
+    is_small = options.commit != "bulk-load"
     try:
         for rows in iterator:
             full = router.add(rows) if rows.num_rows else []
@@ -235,9 +235,9 @@ def _write(
             if not is_small:
                 task.write(full)
         if is_small:
-            return Message(transaction, batch, number, (), router.take())
+            return Message(bulk_load, batch, number, (), router.take())
         task.write(router.rest())
-        return Message(transaction, batch, number, task.close(), {})
+        return Message(bulk_load, batch, number, task.close(), {})
     except BaseException:
         task.fail()
         raise
@@ -265,7 +265,7 @@ def _tell(
     if told:
         written = [one for message in told for one in message.written]
         rows = [message.rows for message in told]
-        _run(driver_call(options, driver.Batch(told[0].transaction, told[0].batch, written, rows)))
+        _run(driver_call(options, driver.Batch(told[0].bulk_load, told[0].batch, written, rows)))
 
 
 def _run(work: Coroutine[Any, Any, object]) -> None:

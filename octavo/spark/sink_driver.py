@@ -1,8 +1,8 @@
 """What Spark's driver does with the messages of a batch's tasks: the way in, commit, abort.
 
 A task tells of ledgers that it has written, or brings its rows along. By the option `commit` these
-rows are published (sink_producer.py), or put into ledgers here, one for each partition, and joined
-with the others by the splice. On a crash the batch comes again; ledgers made here are orphans then.
+rows are published (sink_producer.py), or put into ledgers here, one for each partition, which join
+the others in the commit. On a crash the batch comes again; ledgers made here are orphans then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ATTEMPT = "driver"
 class Batch(NamedTuple):
     """What all tasks of a batch have told, in the order of the tasks."""
 
-    transaction: str
+    bulk_load: str
     number: int
     written: list[Written]
     rows: Sequence[Mapping[Target, Rows]]
@@ -63,10 +63,10 @@ async def commit(options: SinkOptions, batch: Batch) -> None:
     service, timeout_ms = options.service, options.commit_timeout_ms
     shares = producing.together(batch.rows)
     written = batch.written
-    if options.commit != "splice" and not written:
+    if options.commit != "bulk-load" and not written:
         why = producing.why_not_small(shares, options)
         if why is None:
-            producer = producing.producer_of(batch.transaction, batch.number)
+            producer = producing.producer_of(batch.bulk_load, batch.number)
             content = {
                 target: (
                     producing.fingerprint(share.rows),
@@ -74,19 +74,19 @@ async def commit(options: SinkOptions, batch: Batch) -> None:
                 )
                 for target, share in shares.items()
             }
-            await calls.publish(service, batch.transaction, batch.number, content, timeout_ms)
+            await calls.publish(service, batch.bulk_load, batch.number, content, timeout_ms)
             return
         if options.commit == "producer":
             raise producing.not_small(why)
     if shares:
         written = [*written, *await _to_ledgers(options, batch, shares)]
-    await calls.commit(service, batch.transaction, batch.number, written, timeout_ms)
+    await calls.commit(service, batch.bulk_load, batch.number, written, timeout_ms)
 
 
 async def abort(options: SinkOptions, batch: Batch) -> None:
     """Never raises."""
     await calls.abort(
-        options.service, batch.transaction, batch.number, batch.written, options.commit_timeout_ms
+        options.service, batch.bulk_load, batch.number, batch.written, options.commit_timeout_ms
     )
 
 
@@ -94,7 +94,7 @@ async def _to_ledgers(
     options: SinkOptions, batch: Batch, shares: Mapping[Target, Rows]
 ) -> tuple[Written, ...]:
     async with connected(options.service) as cluster:
-        ledgers = TaskLedgers(cluster, batch.transaction, batch.number, _ATTEMPT)
+        ledgers = TaskLedgers(cluster, batch.bulk_load, batch.number, _ATTEMPT)
         try:
             for target, share in shares.items():
                 await ledgers.write([(target, one) for one in batches_of(share, options)])

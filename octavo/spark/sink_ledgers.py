@@ -1,7 +1,7 @@
 """The private ledgers of one Spark task: one per partition that it has rows for, at the bookies.
 
 Nothing that is written here is visible until a commit names the ledger. Each says in its metadata
-which transaction and batch it is for, so that nobody else can commit it, and what a dead task
+which bulk load and batch it is for, so that nobody else can commit it, and what a dead task
 leaves behind can be told from data. Entries are pipelined; `close` returns when all are durable.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from octavo.broker.bulkload.rules import BATCH_KEY, KIND, KIND_KEY, PARTITION_KEY, TRANSACTION_KEY
+from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY, PARTITION_KEY
 from octavo.broker.log.ledger_list import Contents
 from octavo.ledger.errors import LedgerError
 from octavo.ledger.write.writer import LedgerWriter
@@ -65,11 +65,11 @@ class _Ledger:
 class TaskLedgers:
     """Writes record batches; made and used on one event loop."""
 
-    def __init__(self, cluster: Cluster, transaction: str, batch: int, attempt: str) -> None:
+    def __init__(self, cluster: Cluster, bulk_load: str, batch: int, attempt: str) -> None:
         self._cluster = cluster
         self._marks = {
             KIND_KEY: KIND,
-            TRANSACTION_KEY: transaction.encode(),
+            BULK_LOAD_KEY: bulk_load.encode(),
             BATCH_KEY: str(batch).encode(),
             ATTEMPT_KEY: attempt.encode(),
         }

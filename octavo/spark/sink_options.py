@@ -26,11 +26,14 @@ from octavo.spark.options import (
     InvalidOption,
     OptionReader,
     own_options,
+    warn_of,
 )
 
 BATCH_BYTES = 2**20
 COMMIT_TIMEOUT_MS = 120_000
-COMMITS = ("splice", "producer", "auto")
+COMMITS = ("bulk-load", "producer", "auto")
+_FORMER_COMMIT = "splice"
+"""What `bulk-load` was called in 0.1, understood until 0.3."""
 _BYTES: tuple[type[DataType], ...] = (BinaryType, StringType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "key": _BYTES,
@@ -44,15 +47,15 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go. `transaction` None: the stream's query id, or a new one for a batch query.
+    """Where rows go. `bulk_load` None: the stream's query id, or a new one for a batch query.
 
-    `commit`: by ledgers (`splice`), by the idempotent producer, or (`auto`) small batches so.
+    `commit`: by ledgers (`bulk-load`), by the idempotent producer, or (`auto`) small batches so.
     """
 
     service: str
     topic: str | None
     partition: int | None
-    transaction: str | None
+    bulk_load: str | None
     version: int
     compression: Compression
     batch_bytes: int
@@ -66,22 +69,31 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     service = read.text("service")
     if service is None:
         raise InvalidOption(NO_SERVICE)
-    transaction = read.text("txnId")
-    if transaction is None and read.text("txnVersion") is not None:
-        raise InvalidOption("option txnVersion counts the batches of a txnId: give that too")
-    if transaction is not None and streaming:
-        raise InvalidOption("option txnId is for batch queries; a stream has its query id")
+    bulk_load = read.text("bulkLoadId")
+    if bulk_load is None and read.text("bulkLoadBatch") is not None:
+        raise InvalidOption(
+            "option bulkLoadBatch counts the batches of a bulkLoadId: give that too"
+        )
+    if bulk_load is not None and streaming:
+        raise InvalidOption("option bulkLoadId is for batch queries; a stream has its query id")
     return SinkOptions(
         service=service,
         topic=_topic(read.text("topic")),
         partition=_whole(read, "partition"),
-        transaction=_checked_id(transaction),
-        version=_whole(read, "txnVersion") or 0,
+        bulk_load=_checked_id(bulk_load),
+        version=_whole(read, "bulkLoadBatch") or 0,
         compression=_compression(read),
         batch_bytes=min(read.size("batchBytes") or BATCH_BYTES, 4 * 2**20),
         commit_timeout_ms=read.time_ms("commitTimeout", COMMIT_TIMEOUT_MS),
-        commit=read.choice("commit", COMMITS, "splice"),
+        commit=_commit(read),
     )
+
+
+def _commit(read: OptionReader) -> str:
+    if (read.text("commit") or "").lower() == _FORMER_COMMIT:
+        warn_of(f"commit={_FORMER_COMMIT}", "commit=bulk-load")
+        return "bulk-load"
+    return read.choice("commit", COMMITS, "bulk-load")
 
 
 def checked_columns(schema: StructType, options: SinkOptions) -> None:
@@ -134,7 +146,9 @@ def _checked_id(text: str | None) -> str | None:
     if text is not None and not (
         len(text) < 250 and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
     ):
-        raise InvalidOption(f"option txnId is {text[:80]!r}; it has letters, digits, - and _ only")
+        raise InvalidOption(
+            f"option bulkLoadId is {text[:80]!r}; it has letters, digits, - and _ only"
+        )
     return text
 
 

@@ -44,9 +44,9 @@ class NotSmall(InvalidOption):
     """The rows are more than one record batch for each partition: the producer does not do."""
 
 
-def producer_of(transaction: str, batch: int) -> Producer:
+def producer_of(bulk_load: str, batch: int) -> Producer:
     """The same for every attempt at the batch."""
-    name = f"octavo.spark/{transaction}/{batch // _EPOCHS}"
+    name = f"octavo.spark/{bulk_load}/{batch // _EPOCHS}"
     digest = hashlib.sha256(name.encode()).digest()
     return Producer(int.from_bytes(digest[:8], "big") >> 1, batch % _EPOCHS)
 
@@ -80,7 +80,7 @@ def not_small(why: str) -> NotSmall:
     """The error of `commit=producer`."""
     return NotSmall(
         f"a batch that is published is one record batch for each partition, but there are {why}: "
-        "make micro-batches smaller (maxOffsetsPerTrigger), or set commit to auto or splice"
+        "make micro-batches smaller (maxOffsetsPerTrigger), or set commit to auto or bulk-load"
     )
 
 

@@ -1,4 +1,4 @@
-"""Ledgers and transactions of others: called upon by whoever knows their numbers and names."""
+"""Ledgers and bulk loads of others: called upon by whoever knows their numbers and names."""
 
 from __future__ import annotations
 
@@ -45,16 +45,14 @@ async def recover_in_a_loop(world: World) -> None:
 
 
 async def batch_call(world: World, of: str, body: object, *, token: str = "", at: int = 0) -> Said:
-    headers = {"Transaction_Token": token} if token else {}
-    path = f"/v1/transactions/{of}"
+    headers = {"Bulk_Load_Token": token} if token else {}
+    path = f"/v1/bulk-loads/{of}"
     return await world.ask("POST", path, json.dumps(body).encode(), broker=at,
                            Content_Type="application/json", **headers)  # fmt: skip
 
 
-@attempt(
-    "a transaction of another: its next batch, one far ahead, junk begun, its ledgers given up"
-)
-async def anothers_transaction(world: World) -> None:
+@attempt("a bulk load of another: its next batch, one far ahead, junk begun, its ledgers given up")
+async def anothers_bulk_load(world: World) -> None:
     await world.topic("attacked")
     last = len(world.brokers) - 1
     for batch in range(ROUNDS):
@@ -100,4 +98,4 @@ async def abort_of_nothing(world: World) -> None:
         world, "never/batches/0/abort", {"ledgers": list(range(10**12, 10**12 + 10_001))}
     )
     refused(said, 422)
-    assert (await world.ask("GET", "/v1/transactions/never")).status == 404
+    assert (await world.ask("GET", "/v1/bulk-loads/never")).status == 404

@@ -178,8 +178,8 @@ def _bad_bodies() -> list[tuple[str, bytes]]:
 enter_each("body", _bad_bodies(), (400, 404, 409, 413, 415, 416, 422))
 
 
-def _bad_transactions() -> list[tuple[str, bytes]]:
-    path = "/v1/transactions/attack/batches"
+def _bad_bulk_loads() -> list[tuple[str, bytes]]:
+    path = "/v1/bulk-loads/attack/batches"
     ledger = b'{"id":%d,"messages":%d,"bytes":1,"first_ms":0,"last_ms":0}'
     part = b'{"parts":[{"topic":"attacked","partition":%d,"ledgers":[%b]}]}'
     one = ledger % (10**15, 1)
@@ -199,7 +199,7 @@ def _bad_transactions() -> list[tuple[str, bytes]]:
     ]  # fmt: skip
 
 
-enter_each("transaction", _bad_transactions(), (400, 404, 409, 422))
+enter_each("bulk_load", _bad_bulk_loads(), (400, 404, 409, 422))
 
 
 @attempt("header bytes that are no UTF-8 are the same at every broker")

@@ -56,7 +56,7 @@ NAMES = {
     "topic": ("fuzz-0", "fuzz-1", "fuzz-2", "fuzz-3", "..", "%2f", "a" * 250, "%C3%BC"),
     "partition": ("0", "1", "2", "-1", "9" * 9, "9" * 30, "x"),
     "subscription": ("s", "t", "u", "..", "%00"),
-    "transaction": ("fuzz-t", "fuzz-u", "%ff", "b" * 250),
+    "bulk_load": ("fuzz-t", "fuzz-u", "%ff", "b" * 250),
     "batch": NUMBERS,
     "ledger": NUMBERS,
     "entry": NUMBERS,
@@ -82,7 +82,7 @@ WORDS = (
     "partitions", "retention", "time", "size", "rollover", "entries", "ensemble_size",
     "write_quorum", "ack_quorum", "type", "start", "to", "ack_ids", "up_to", "nack", "ack_id",
     "delay", "extend", "parts", "topic", "partition", "ledgers", "id", "bytes", "first_ms",
-    "last_ms", "transaction", "batch", "content", "ack_timeout", "compaction",
+    "last_ms", "bulk_load", "batch", "content", "ack_timeout", "compaction",
 )  # fmt: skip
 KEYS = (master_key(b""), master_key(b"secret"), bytes(20))
 DIGESTS = tuple(digest_for(kind, b"") for kind in (DigestType.CRC32C, DigestType.CRC32))

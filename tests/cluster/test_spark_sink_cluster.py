@@ -27,7 +27,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None:
-    writer = batch_writer(options(cluster, txnId="n", batchBytes="200"), SCHEMA, overwrite=False)
+    writer = batch_writer(
+        options(cluster, bulkLoadId="n", batchBytes="200"), SCHEMA, overwrite=False
+    )
     told: list[Any] = [
         await task(writer, rows(0, 30), rows(30, 50)),
         await task(writer, rows(50, 60)),
@@ -79,7 +81,7 @@ async def test_a_stream_knows_its_query_and_batch(
         await asyncio.to_thread(writer.commit, [told], batch)
     values = [int(one) for part in await messages(cluster) for one in part]
     assert sorted(values) == list(range(30))
-    shown = (await cluster.api.get("/v1/transactions/7d1c-9")).json()
+    shown = (await cluster.api.get("/v1/bulk-loads/7d1c-9")).json()
     assert (shown["batch"], shown["complete"]) == (2, True)
 
 
@@ -113,7 +115,7 @@ async def test_a_task_that_fails_after_its_ledger_is_closed_is_run_again(
     cluster: Cluster,
 ) -> None:
     """Spark takes the message of the second attempt; the first one's ledgers are orphans."""
-    writer = batch_writer(options(cluster, txnId="retried"), SCHEMA, overwrite=False)
+    writer = batch_writer(options(cluster, bulkLoadId="retried"), SCHEMA, overwrite=False)
     lost = await task(writer, rows(0, 20))
     told = await task(writer, rows(0, 20))
     await asyncio.to_thread(writer.commit, [told])

@@ -72,8 +72,8 @@ def numbers(found: list[list[str]]) -> list[int]:
     return sorted(int(one) for part in found for one in part)
 
 
-async def transaction(cluster: Cluster) -> dict[str, Any]:
-    found: dict[str, Any] = (await cluster.api.get("/v1/transactions/q-1")).json()
+async def bulk_load(cluster: Cluster) -> dict[str, Any]:
+    found: dict[str, Any] = (await cluster.api.get("/v1/bulk-loads/q-1")).json()
     return found
 
 
@@ -113,7 +113,7 @@ async def test_a_batch_is_one_entry_in_each_partition_and_no_ledger(
     found = await messages(cluster)
     assert numbers(found) == BOTH
     assert all([int(one) for one in part] == sorted(map(int, part)) for part in found)
-    shown = await transaction(cluster)
+    shown = await bulk_load(cluster)
     assert (shown["batch"], shown["complete"], shown["published"]) == (0, True, True)
     # Those that the first message of each partition opens, and no others.
     assert len(await ledgers(cluster) - before) <= 4
@@ -168,10 +168,10 @@ async def test_a_batch_begun_with_other_rows_is_refused_by_name(
     with pytest.raises(SinkFailed, match=r"begun with other messages for public/flights/\d"):
         await commit(writer, 0, await written(running, writer, 0, rows(0, 41)))
     # … nor is it finished by ledgers, or by another batch.
-    splice = stream_writer(options(cluster), SCHEMA)
+    by_ledgers = stream_writer(options(cluster), SCHEMA)
     for batch in (0, 1):
         with pytest.raises(SinkFailed, match="finish it the same way"):
-            await commit(splice, batch, await written(running, splice, batch, rows(0, 40)))
+            await commit(by_ledgers, batch, await written(running, by_ledgers, batch, rows(0, 40)))
     assert await messages(cluster) == seen
     with pytest.raises(SinkFailed, match="batch 0 is, unfinished"):
         await commit(writer, 1, await written(running, writer, 1, rows(0, 3)))
@@ -235,14 +235,14 @@ async def test_auto_takes_ledgers_for_what_is_not_small(cluster: Cluster, runnin
         told = await written(running, writer, batch, *tasks)
         await commit(writer, batch, told)
         await commit(writer, batch, told)
-        ways.append((await transaction(cluster))["published"])
+        ways.append((await bulk_load(cluster))["published"])
     assert ways == [True, False, False, True]
     assert numbers(await messages(cluster)) == list(range(end))
 
 
 async def test_the_producer_refuses_what_is_not_small(cluster: Cluster, running: Task) -> None:
     writer = stream_writer(options(cluster, commit="producer", batchBytes="400"), SCHEMA)
-    with pytest.raises(NotSmall, match="set commit to auto or splice"):
+    with pytest.raises(NotSmall, match="set commit to auto or bulk-load"):
         await written(running, writer, 0, rows(0, 90))
     told = await written(running, writer, 0, rows(0, 20), rows(20, 40))
     with pytest.raises(NotSmall, match=r"bytes for public/flights partition \d"):
@@ -265,8 +265,8 @@ async def test_rows_without_a_key_go_where_they_went_whichever_task_has_them(
     assert sorted(map(len, await messages(cluster))) == [0, 40]
 
 
-async def test_a_batch_write_has_its_txn_id(cluster: Cluster) -> None:
-    given = options(cluster, commit="producer", txnId="nightly")
+async def test_a_batch_write_has_its_bulk_load_id(cluster: Cluster) -> None:
+    given = options(cluster, commit="producer", bulkLoadId="nightly")
     for _ in range(2):
         writer = batch_writer(given, SCHEMA, overwrite=False)
         told: list[Any] = [await task(writer, rows(0, 40)), await task(writer)]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from octavo.broker.bulkload import rules
 from octavo.broker.bulkload.driver import ANYBODY
 from octavo.broker.bulkload.rules import Caller, Standing
-from octavo.broker.errors import BatchOutOfOrder, ForeignTransaction
+from octavo.broker.errors import BatchOutOfOrder, ForeignBulkLoad
+from octavo.metadata.bulk_loads import BulkLoadRecord, BulkLoadStore
 from octavo.metadata.topic_records import decode_record, encode_record
-from octavo.metadata.transactions import TransactionRecord, TransactionStore
 from octavo.protocol.records import Record, build_batch
 from octavo.spark import commit as sink
 from octavo.spark.cluster import connected
@@ -32,7 +32,7 @@ from tests.support.fake_broker import Answer
 
 HUGE = 2**63 - 1
 TOPIC = "/v1/topics/public/one"
-MINE = {"Transaction-Token": "only I know this"}
+MINE = {"Bulk-Load-Token": "only I know this"}
 TARGET = Target("public/one", 0)
 SHARE = {"topic": "one", "partition": 0, "content": "1-1-a"}
 
@@ -47,7 +47,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def ask(
     cluster: Cluster, call: str, batch: int, body: dict[str, Any], token: Any = None
 ) -> Answer:
-    path = f"/v1/transactions/t/batches/{batch}/{call}"
+    path = f"/v1/bulk-loads/t/batches/{batch}/{call}"
     return await cluster.api.call("POST", path, json=body, headers=token or {})
 
 
@@ -77,7 +77,7 @@ async def test_an_id_is_its_owners(cluster: Cluster) -> None:
     nothing: dict[str, Any] = {"parts": []}
     said = await ask(cluster, "begin", 0, {"parts": [SHARE]}, MINE)
     assert said.status == 200, said
-    for token in ({}, {"Transaction-Token": "guessed"}, {"Transaction-Token": "n\udce9"}):
+    for token in ({}, {"Bulk-Load-Token": "guessed"}, {"Bulk-Load-Token": "n\udce9"}):
         for call, batch, body in (
             ("begin", 0, {"parts": [SHARE]}),
             ("commit", 0, {**nothing, "published": True}),
@@ -86,12 +86,12 @@ async def test_an_id_is_its_owners(cluster: Cluster) -> None:
             ("begin", HUGE, {"parts": []}),
         ):
             said = await ask(cluster, call, batch, body, token)
-            assert (said.status, said.json()["code"]) == (403, "foreign-transaction"), said
+            assert (said.status, said.json()["code"]) == (403, "foreign-bulk-load"), said
     said = await ask(cluster, "commit", 0, {**nothing, "published": True}, MINE)
     assert (said.status, said.json()["repeated"]) == (200, False), said
-    said = await ask(cluster, "commit", 1, nothing, {"Transaction-Token": "x" * 201})
+    said = await ask(cluster, "commit", 1, nothing, {"Bulk-Load-Token": "x" * 201})
     assert (said.status, said.json()["code"]) == (400, "invalid-header"), said
-    shown = (await cluster.api.get("/v1/transactions/t")).body
+    shown = (await cluster.api.get("/v1/bulk-loads/t")).body
     assert b"only I know" not in shown
 
 
@@ -127,7 +127,7 @@ async def test_the_sinks_id_is_the_clusters(cluster: Cluster) -> None:
         content = {TARGET: ("1-1-a", build_batch([Record(None, b"published")], **numbers))}
         assert await sink.publish(service, "t", 20, content, 30_000)
         assert not await sink.publish(service, "t", 20, content, 30_000)
-    found, _ = await TransactionStore(node.store).read("t")
+    found, _ = await BulkLoadStore(node.store).read("t")
     assert (found.batch, found.complete) == (20, True)
     values = []
     for offset in range(4):
@@ -138,14 +138,14 @@ async def test_the_sinks_id_is_the_clusters(cluster: Cluster) -> None:
 
 
 def test_ids_of_older_versions_are_bound_by_the_first_token() -> None:
-    old = TransactionRecord(3, since_ms=1)
-    assert decode_record(TransactionRecord, "r", encode_record(old)).token_digest == ""
+    old = BulkLoadRecord(3, since_ms=1)
+    assert decode_record(BulkLoadRecord, "r", encode_record(old)).token_digest == ""
     for caller in (ANYBODY, Caller("mine")):
         rules.check_caller(old, caller)
     bound = rules.committing(old, 4, (), 5, digest="mine")
     rules.check_caller(bound, Caller("mine"))
     for other in (ANYBODY, Caller("other")):
-        with pytest.raises(ForeignTransaction):
+        with pytest.raises(ForeignBulkLoad):
             rules.check_caller(bound, other)
     later = rules.committing(bound, 5, (), 6, digest="mine")
     assert later.token_digest == "mine"
@@ -162,7 +162,7 @@ numbers = st.one_of(st.integers(0, 6), st.integers(0, HUGE))
 def test_no_batch_is_skipped_that_its_writer_did_not_skip(
     calls: list[tuple[int, int | None]],
 ) -> None:
-    record = TransactionRecord()
+    record = BulkLoadRecord()
     for batch, after in calls:
         before = record.batch
         try:
@@ -182,7 +182,7 @@ def test_no_batch_is_skipped_that_its_writer_did_not_skip(
 
 
 def test_the_batch_that_was_begun_may_go_on_without_after() -> None:
-    begun = rules.beginning(TransactionRecord(), 7, {}, 1)
+    begun = rules.beginning(BulkLoadRecord(), 7, {}, 1)
     assert begun is not None
     rules.check_order(begun, 7, None)
     with pytest.raises(BatchOutOfOrder):
@@ -192,15 +192,15 @@ def test_the_batch_that_was_begun_may_go_on_without_after() -> None:
 async def test_orphans_of_a_foreign_id_hold_up_nobody(cluster: Cluster) -> None:
     node = next(iter(cluster.brokers.values()))
     assert (await ask(cluster, "commit", 0, {"parts": []}, MINE)).status == 200
-    for transaction in ("t", "u"):
+    for bulk_load in ("t", "u"):
         writer = await node.ledgers.create(
             custom={
                 rules.KIND_KEY: rules.KIND,
                 rules.PARTITION_KEY: b"public/one/0",
-                rules.TRANSACTION_KEY: transaction.encode(),
+                rules.BULK_LOAD_KEY: bulk_load.encode(),
                 rules.BATCH_KEY: b"1",
             }
         )
         await writer.close()
     found = await collect_orphans(cluster.store.url, grace_ms=-60_000)
-    assert {one.transaction: len(one.deleted) for one in found} == {"t": 0, "u": 1}
+    assert {one.bulk_load: len(one.deleted) for one in found} == {"t": 0, "u": 1}

@@ -10,7 +10,7 @@ from tests.support.fake_broker import running
 TOPIC = "/v1/topics/public/one"
 PARTS = {
     "namespace": "public", "topic": "one", "partition": "0", "subscription": "s",
-    "transaction": "t", "batch": "0", "ledger": "1", "entry": "0",
+    "bulk_load": "t", "batch": "0", "ledger": "1", "entry": "0",
 }  # fmt: skip
 CHANGES = [route for route in ROUTES if route.method not in ("GET", "HEAD")]
 FOREIGN = [

@@ -24,7 +24,7 @@ async def test_the_next_broker_is_asked_within_the_time(monkeypatch: pytest.Monk
         return web.json_response({"ledgers": [7]})
 
     app = web.Application()
-    app.router.add_post("/v1/transactions/t/batches/0/abort", abort)
+    app.router.add_post("/v1/bulk-loads/t/batches/0/abort", abort)
     async with TestServer(app) as live:
         with vanished_host() as vanished:
 

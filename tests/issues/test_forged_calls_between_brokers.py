@@ -21,6 +21,7 @@ from octavo.broker.http.broker_calls import (
     TARGET_HEADER,
     BrokerProof,
 )
+from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.secret import cluster_secret
@@ -96,7 +97,7 @@ async def test_a_call_for_another_broker_is_sent_back(brokers: Cluster) -> None:
     assert (answer.status, answer.json()["code"]) == (503, "not-owner")
 
 
-INNER = [route for route in ROUTES if route.inner]
+INNER = [route for route in FormerNames().routes(ROUTES) if route.inner]
 
 
 def test_calls_from_broker_to_broker_say_that_they_are() -> None:

@@ -126,10 +126,10 @@ def test_files_that_are_ingested(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [File(f"file:/f{number}", 10, 1) for number in range(4)]
     ingested: set[str] = set()
 
-    def write(_: Run, rows: Any, topic: str, transaction: str) -> Wrote:
+    def write(_: Run, rows: Any, topic: str, bulk_load: str) -> Wrote:
         if len(ingested) == 2 and not again:
             stop()
-        ingested.add(transaction)
+        ingested.add(bulk_load)
         return Wrote(7, repeated=False)
 
     monkeypatch.setattr(ingesting, "target_settings", lambda *_: ("public/t", None))

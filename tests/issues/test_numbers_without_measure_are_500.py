@@ -12,7 +12,7 @@ from tests.support.fake_broker import CALL_KEY, running
 
 TOPIC = "/v1/topics/public/one"
 LEDGER = {"id": 7, "messages": 3, "bytes": 90, "first_ms": 1, "last_ms": 2}
-TRANSACTION = "/v1/transactions/t/batches/0"
+BULK_LOAD = "/v1/bulk-loads/t/batches/0"
 
 
 def part(**changes: Any) -> dict[str, Any]:
@@ -27,18 +27,18 @@ def part(**changes: Any) -> dict[str, Any]:
         ("PUT", TOPIC, {"rollover": {"time": "999999999999d"}}),
         ("PUT", TOPIC, {"rollover": {"size": "999999999999TiB"}}),
         ("PUT", TOPIC, {"rollover": {"entries": 2**63}}),
-        ("POST", f"{TRANSACTION}/abort", {"ledgers": [-1]}),
-        ("POST", f"{TRANSACTION}/abort", {"ledgers": [10**23]}),
-        ("POST", f"{TRANSACTION}/abort", {"ledgers": [7] * 100_000}),
-        ("POST", f"{TRANSACTION}/commit", part(partition=-1)),
-        ("POST", f"{TRANSACTION}/commit", part(partition=10**12)),
-        ("POST", f"{TRANSACTION}/commit", part(ledgers=[{**LEDGER, "id": -1}])),
-        ("POST", f"{TRANSACTION}/commit", part(ledgers=[{**LEDGER, "messages": 10**23}])),
-        ("POST", f"{TRANSACTION}/commit", part(ledgers=[{**LEDGER, "last_ms": 10**23}])),
-        ("POST", f"{TRANSACTION}/commit", part(ledgers=[LEDGER] * 4_001)),
-        ("POST", f"{TRANSACTION}/begin",
+        ("POST", f"{BULK_LOAD}/abort", {"ledgers": [-1]}),
+        ("POST", f"{BULK_LOAD}/abort", {"ledgers": [10**23]}),
+        ("POST", f"{BULK_LOAD}/abort", {"ledgers": [7] * 100_000}),
+        ("POST", f"{BULK_LOAD}/commit", part(partition=-1)),
+        ("POST", f"{BULK_LOAD}/commit", part(partition=10**12)),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[{**LEDGER, "id": -1}])),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[{**LEDGER, "messages": 10**23}])),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[{**LEDGER, "last_ms": 10**23}])),
+        ("POST", f"{BULK_LOAD}/commit", part(ledgers=[LEDGER] * 4_001)),
+        ("POST", f"{BULK_LOAD}/begin",
          {"parts": [{"topic": "one", "partition": -1, "content": "x"}]}),
-        ("POST", f"{TOPIC}/partitions/0/splice", {"transaction": "t", "batch": -1}),
+        ("POST", f"{TOPIC}/partitions/0/bulk-load", {"bulk_load": "t", "batch": -1}),
         ("POST", f"{TOPIC}/subscriptions/s/ack", {"up_to": "9" * 5_000}),
         ("POST", f"{TOPIC}/subscriptions/s/ack", {"up_to": 10**30}),
     ],
@@ -49,7 +49,7 @@ async def test_refused_with_what_was_wrong(method: str, path: str, body: dict[st
             assert (await one.api.put(TOPIC)).status == 201
             assert (await one.api.put(f"{TOPIC}/subscriptions/s")).status == 201
         headers: dict[str, str] = {}
-        if path.endswith("/splice"):  # between brokers only
+        if path.endswith("/bulk-load"):  # between brokers only
             BrokerProof(CALL_KEY).enter(headers, "b7", "b0", method, path)
         answer = await one.api.call(method, path, json=body, headers=headers)
         assert answer.status in (400, 422), answer

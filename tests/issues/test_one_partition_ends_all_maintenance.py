@@ -1,6 +1,6 @@
 """An error that nobody expected in one partition ended the maintenance of all, with one log line.
 
-Retention, roll-over by age and the sweep of transactions ran one after the other in one task. Now
+Retention, roll-over by age and the sweep of bulk loads ran one after the other in one task. Now
 each piece is a chore apart (broker/cluster/chores.py), and every loop in the background survives a
 bug.
 """

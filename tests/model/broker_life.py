@@ -25,11 +25,11 @@ from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.partition import PartitionOpening
 from octavo.broker.types import PartitionName, Published, TopicSettings
 from octavo.ledger.errors import LedgerClosed, LedgerFenced, LedgerNotFound, OutcomeUnknown
+from octavo.metadata.bulk_loads import BulkLoadStore
 from octavo.metadata.store import MetadataUnavailable, VersionConflict
 from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.metadata.topics import PartitionRecord, TopicRecord
 from octavo.metadata.topics import TopicSettings as StoredSettings
-from octavo.metadata.transactions import TransactionStore
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.records import Record, build_batch, read_records
@@ -158,7 +158,7 @@ class Life:
             config, _Ledgers(self), _Topics(self), TailCache(1 << 20),  # type: ignore[arg-type]
             ReadAheadBudget(0), OpenBatches(0), lambda: 0, Random(1), lambda: None, None,  # type: ignore[arg-type]
             lambda: self.name, spawn,
-            TransactionStore(None),  # type: ignore[arg-type]
+            BulkLoadStore(None),  # type: ignore[arg-type]
         )  # fmt: skip
 
     # What it asks

@@ -2,8 +2,8 @@
 
 LedgerChaining: only the owner of the current epoch changes the chain; a new owner raises the epoch;
 all links but the last are closed, in the record and in the ledger's own; nothing that a record
-names is deleted; only what every subscription has acked is trimmed. What comes by a splice, and
-where closed ledgers lie, is for splice_audit.py and offload_audit.py to judge.
+names is deleted; only what every subscription has acked is trimmed. What comes by a bulk load, and
+where closed ledgers lie, is for bulk_load_audit.py and offload_audit.py to judge.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from octavo.metadata.topic_records import (
     TopicRecord,
     decode_record,
 )
+from tests.sim.bulk_load_audit import BulkLoadAudit
 from tests.sim.compaction_audit import CompactedHistory
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
 from tests.sim.offload_audit import OffloadAudit
-from tests.sim.splice_audit import SpliceAudit
 from tests.sim.time_audit import TimeAudit
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
@@ -56,7 +56,7 @@ class ChainAudit:
         self._ledgers = ledgers
         self._trace = trace
         self._fail = fail
-        self.splices: SpliceAudit | None = None
+        self.bulk_loads: BulkLoadAudit | None = None
         self.offloads: OffloadAudit | None = None
         self.times: TimeAudit | None = None
         self.views: dict[PartitionName, CompactedHistory] = {}
@@ -70,8 +70,8 @@ class ChainAudit:
             if change.value is None:
                 self._check_not_named()
             return
-        if self.splices is not None and _TOPIC.match(change.path):
-            self.splices.topic_is_gone = (
+        if self.bulk_loads is not None and _TOPIC.match(change.path):
+            self.bulk_loads.topic_is_gone = (
                 change.value is None
                 or decode_record(TopicRecord, change.path, change.value).deleting
             )
@@ -98,7 +98,7 @@ class ChainAudit:
         for link, following in pairwise(record.ledgers):
             if link.count is None or link.base_offset + link.count != following.base_offset:
                 self._fail(f"S9 a link does not begin where the last one ends: {what}")
-        alone = self._without_splice(name, known, record, what)
+        alone = self._without_bulk_load(name, known, record, what)
         self._check_links(known.record.ledgers, alone, what)
         if self.offloads is not None:
             self.offloads.links_changed(name, known.record.ledgers, record.ledgers, what)
@@ -140,18 +140,18 @@ class ChainAudit:
         elif before is None or (before.horizon, before.ledgers) != (after.horizon, after.ledgers):
             self.views[name].published(after)
 
-    def _without_splice(
+    def _without_bulk_load(
         self, name: PartitionName, known: Owned, record: PartitionRecord, what: str
     ) -> tuple[PartitionLedger, ...]:
-        """The links but those that a splice has just brought, which are judged by themselves."""
+        """The links but those that a bulk load has just brought, which are judged by themselves."""
         before = {link.ledger_id for link in known.record.ledgers}
         added = [link for link in record.ledgers[:-1] if link.ledger_id not in before]
-        if self.splices is None or not added:
+        if self.bulk_loads is None or not added:
             return record.ledgers
         at = record.ledgers.index(added[0])
         if list(record.ledgers[at:-1]) != added or record.ledgers[-1].ledger_id in before:
             self._fail(f"X2 not between the ledger that was open and a new one: {what}")
-        self.splices.spliced(name, added, record, what)
+        self.bulk_loads.taken_in(name, added, record, what)
         return (*record.ledgers[:at], record.ledgers[-1])
 
     def _check_links(

@@ -1,7 +1,7 @@
 """The referee of published batches: each row once, a share whole, and nothing but what was begun.
 
 It is told what a batch's rows are, which for a batch are the same for ever, of every answer to a
-publish, and of what a driver is told in the end. It sees each change of a transaction's record.
+publish, and of what a driver is told in the end. It sees each change of a bulk load's record.
 
     X10  a batch is committed when it was begun and all of its shares were answered as stored; a
          driver that is told so was told the truth; the rows of a share stand together, in any
@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from octavo.broker.types import PartitionName, Published
+from octavo.metadata.bulk_loads import BULK_LOADS_ROOT, BulkLoadRecord
 from octavo.metadata.topic_records import decode_record
-from octavo.metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
 from octavo.protocol.records import read_records
+from tests.sim.bulk_load_audit import BULK_LOADED
 from tests.sim.metadata_tree import Change
-from tests.sim.splice_audit import SPLICED
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
 
@@ -46,7 +46,7 @@ class PublishedAudit:
         self._trace = trace
         self.fails = fail
         self._batches: dict[tuple[str, int], PublishedBatch] = {}
-        self._records: dict[str, TransactionRecord] = {}
+        self._records: dict[str, BulkLoadRecord] = {}
         self._committed: dict[str, int] = {}
         """The newest batch of each, also of those whose record was forgotten since."""
         self._stored: set[str] = set()
@@ -59,12 +59,12 @@ class PublishedAudit:
         self._batches[batch.query, batch.number] = batch
         for name, values in batch.values.items():
             # Their order may be another one each time: the referee of the log is told none.
-            self._topics.logs[name].sends(values, batch.query, SPLICED, 0)
+            self._topics.logs[name].sends(values, batch.query, BULK_LOADED, 0)
 
     def refused(self, values: Mapping[PartitionName, list[str]]) -> None:
         """Of these none may ever be seen."""
         for name, some in values.items():
-            self._topics.logs[name].sends(some, "other rows", SPLICED, 0)
+            self._topics.logs[name].sends(some, "other rows", BULK_LOADED, 0)
             self._topics.logs[name].refused(some)
 
     def stored(self, name: PartitionName, data: bytes, published: Published) -> None:
@@ -84,23 +84,23 @@ class PublishedAudit:
 
     def is_begun(self, batch: PublishedBatch) -> bool:
         """Whether its record notes its content, so that other rows are refused from now on."""
-        record = self._records.get(batch.query, TransactionRecord())
+        record = self._records.get(batch.query, BulkLoadRecord())
         return record.begun == batch.number
 
     # ------------------------------------------------------------------ records
 
     def changed(self, change: Change) -> None:
         """For the observers of the metadata store."""
-        name = change.path.removeprefix(TRANSACTIONS_ROOT + "/")
+        name = change.path.removeprefix(BULK_LOADS_ROOT + "/")
         if not any(query == name for query, _ in self._batches):
             return
         if change.value is None:
-            gone = self._records.pop(name, TransactionRecord())
+            gone = self._records.pop(name, BulkLoadRecord())
             if not gone.complete:
                 self.fails(f"X10 the record of {name} went before batch {gone.batch} was whole")
             return
-        new = decode_record(TransactionRecord, change.path, change.value)
-        old = self._records.get(name, TransactionRecord())
+        new = decode_record(BulkLoadRecord, change.path, change.value)
+        old = self._records.get(name, BulkLoadRecord())
         self._records[name] = new
         if new.batch == old.batch:
             return

@@ -17,7 +17,7 @@ from octavo.spark import commit as driver
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink_ledgers import TaskLedgers, Written
 from octavo.spark.sink_rows import Target
-from tests.sim.splice_audit import Attempt, SpliceAudit
+from tests.sim.bulk_load_audit import Attempt, BulkLoadAudit
 from tests.sim.tools import SERVICE, ToolCluster, Tools
 from tests.sim.topic_client import EXPECTED, TopicClient
 
@@ -42,7 +42,7 @@ class Query:
 class SinkLoad:
     """All queries of one seed, and who tidies up after them."""
 
-    def __init__(self, load: TopicLoad, tools: Tools, audit: SpliceAudit) -> None:
+    def __init__(self, load: TopicLoad, tools: Tools, audit: BulkLoadAudit) -> None:
         self.load = load
         self.tools = tools
         self.options = tools.options
@@ -83,7 +83,7 @@ class SinkLoad:
         if not written:
             return
         self.audit.wrote(attempt)
-        call = SERVICE, attempt.transaction, attempt.batch, written, timeout_ms
+        call = SERVICE, attempt.bulk_load, attempt.batch, written, timeout_ms
         if rng.random() < self.options.abort_p:
             self._probe("given_up_before")
             await driver.abort(*call)
@@ -125,7 +125,7 @@ class SinkLoad:
                     written.append(ledger)
         if any(isinstance(one, BaseException) for one in done):
             self._probe("task_failed")
-            batch = attempt.transaction, attempt.batch
+            batch = attempt.bulk_load, attempt.batch
             await driver.abort(SERVICE, *batch, written, self.options.commit_timeout_ms)
             return []
         return written
@@ -154,9 +154,7 @@ class SinkLoad:
         task: str,
         rows: dict[PartitionName, list[list[str]]],
     ) -> tuple[Written, ...]:
-        ledgers = TaskLedgers(
-            cluster, attempt.transaction, attempt.batch, f"{attempt.number}.{task}"
-        )
+        ledgers = TaskLedgers(cluster, attempt.bulk_load, attempt.batch, f"{attempt.number}.{task}")
         try:
             async with asyncio.timeout(_WRITE_S):
                 await ledgers.write(
@@ -177,7 +175,7 @@ class SinkLoad:
     def _rows(self, client: TopicClient, attempt: Attempt, task: int) -> list[str]:
         count = client.rng.randint(1, self.load.options.batch_max)
         first = self.load.take_numbers(count)
-        front = f"{attempt.transaction}.{attempt.batch}.{attempt.number}.{task}"
+        front = f"{attempt.bulk_load}.{attempt.batch}.{attempt.number}.{task}"
         return [f"{front}-{first + n}" for n in range(count)]
 
     def _probe(self, what: str) -> None:

@@ -36,7 +36,7 @@ KEPT: Mapping[str, str] = {
         octavo.metadata.ledger_ids:_SHORT_CUT octavo.metadata.ledger_ids:_LONG_CUT
         octavo.metadata.ledgers:UNALLOCATED octavo.metadata.opening:ZOOKEEPER_PORT
         octavo.metadata.secret:SECRET_BYTES octavo.metadata.store:ANY_VERSION
-        octavo.metadata.topic_records:FORMAT_VERSION octavo.metadata.transactions:ABSENT
+        octavo.metadata.topic_records:FORMAT_VERSION octavo.metadata.bulk_loads:ABSENT
         octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST octavo.spark.options:LATEST
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
@@ -52,7 +52,7 @@ KEPT: Mapping[str, str] = {
         octavo.metadata.store:RECORD_BYTES_MAX
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
-    "unit/broker/test_transactions_kept goes to the end of them": """
+    "unit/broker/test_bulk_loads_kept goes to the end of them": """
         octavo.broker.bulkload.driver:KEPT_MS
     """,
     "an estimate of memory, or a share of it: it is added up, and decides nothing by itself": """
@@ -68,6 +68,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
         octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.registry:_STRANGERS_TOLD_S
         octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.subscriptions.subscription:_STALE_SHOWN
+        octavo.broker.http.former_names:TOLD_S
         octavo.broker.types:_NAME_SHOWN_CHARS octavo.ledger.rereplication.forgetting:_NAMED_MAX
     """,
     "bounds a file that was never written longer: what is longer is not read": """
@@ -104,7 +105,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
         octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
         octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
-        octavo.broker.http.api.topics:* octavo.broker.http.api.transactions:*
+        octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
         octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*

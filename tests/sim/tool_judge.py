@@ -15,11 +15,11 @@ from octavo.broker.bulkload.rules import KIND, KIND_KEY
 from octavo.broker.errors import TopicNotFound
 from octavo.broker.types import TopicName
 from octavo.metadata.offloads import is_only_copy
+from tests.sim.bulk_load_audit import BulkLoadAudit
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.offload_audit import OffloadAudit
 from tests.sim.offload_load import EVERYTHING, OffloadLoad
 from tests.sim.sink_load import SinkLoad
-from tests.sim.splice_audit import SpliceAudit
 from tests.sim.time_load import TimeLoad
 from tests.sim.tools import Tools
 from tests.sim.topic_client import EXPECTED, TopicClient
@@ -50,30 +50,30 @@ class ToolJudge:
         self.tools = tools
         self.chains = chains
         told = cluster.trace, cluster.audit.fail
-        self.splices = SpliceAudit(load.audit, cluster.audit, cluster.events, *told)
+        self.bulk_loads = BulkLoadAudit(load.audit, cluster.audit, cluster.events, *told)
         self.offloads = OffloadAudit(tools.objects, cluster.audit, *told)
-        chains.splices, chains.offloads = self.splices, self.offloads
+        chains.bulk_loads, chains.offloads = self.bulk_loads, self.offloads
         cluster.metadata.observers += [
-            self.splices.changed,
+            self.bulk_loads.changed,
             self.offloads.intent_changed,
             self._ledger_changed,
         ]
-        self.sink = SinkLoad(load, tools, self.splices)
+        self.sink = SinkLoad(load, tools, self.bulk_loads)
         self.offload = OffloadLoad(load, tools)
         load.others += [self.sink.clients, self.offload.clients]
 
     def _ledger_changed(self, change: Any) -> None:
         ledger_id = self.cluster._ledger_id(change.path) if change.value is None else None
         if ledger_id is not None:
-            self.splices.ledger_deleted(ledger_id)
+            self.bulk_loads.ledger_deleted(ledger_id)
 
     async def finish(self) -> None:
-        """Until every transaction is complete and every orphan gone."""
+        """Until every bulk load is complete and every orphan gone."""
         loop = self.cluster.loop
         healed_s = loop.time()
-        while self.splices.unfinished:
+        while self.bulk_loads.unfinished:
             if loop.time() - healed_s > _FINISHED_S_MAX:
-                self._fail(f"S8 nobody finishes {self.splices.unfinished}")
+                self._fail(f"S8 nobody finishes {self.bulk_loads.unfinished}")
                 return
             await asyncio.sleep(_PAUSE_S)
         await self._until_done(lambda: self.sink.collect(_LONG_AGO_MS))
@@ -90,7 +90,7 @@ class ToolJudge:
         began_s = self.cluster.loop.time()
         while self._left() and self.cluster.loop.time() - began_s < _FINISHED_S_MAX:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)  # what is trimmed goes after its record was changed
-        self.splices.check_whole(self._left())
+        self.bulk_loads.check_whole(self._left())
         self.offloads.check_whole(await self._tidy())
         if self.options.deletes_topic:
             await self._delete(client, at_any)

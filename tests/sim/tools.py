@@ -27,7 +27,7 @@ import octavo.spark.commit
 import octavo.spark.orphans
 from octavo.broker.broker import Broker
 from octavo.broker.bulkload.rules import Caller, digest_of
-from octavo.broker.http.api.transactions import AbortBody, BeginBody, CommitBody, committed
+from octavo.broker.http.api.bulk_loads import AbortBody, BeginBody, CommitBody, committed
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName, Published, TopicName
 from octavo.ledger.client import LedgerClient
@@ -160,10 +160,10 @@ class Tools:
         name, _, kind, *path = url.removeprefix("sim://").split("/")
         if kind == "topics":
             return await self._post_messages(name, path, data)
-        transaction, _, batch, what = path
+        bulk_load, _, batch, what = path
         handle = {"begin": self._begin, "commit": self._commit, "abort": self._abort}[what]
         digest = digest_of(token.encode())
-        work = partial(handle, self.brokers[name], transaction, int(batch), data, digest)
+        work = partial(handle, self.brokers[name], bulk_load, int(batch), data, digest)
         answer: dict[str, Any] = await self.cluster.network.call(_here(), name, work, _ANSWER_S)
         return answer
 
@@ -177,9 +177,9 @@ class Tools:
         return {}
 
     async def _begin(
-        self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
+        self, at: SimBroker, bulk_load: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
-        """What `octavo.broker.http.api.transactions.begin` does."""
+        """What `octavo.broker.http.api.bulk_loads.begin` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
             asked = msgspec.json.decode(body, type=BeginBody)
@@ -187,50 +187,50 @@ class Tools:
                 TopicName.parse(one.topic).partition(one.partition): one.content
                 for one in asked.parts
             }
-            is_new = await found.transactions.begin(
-                transaction, batch, content, partial(self._splice, at), Caller(digest, asked.after)
+            is_new = await found.bulk_loads.begin(
+                bulk_load, batch, content, partial(self._load_part, at), Caller(digest, asked.after)
             )
             return {"repeated": not is_new, "batch": batch}
 
         return await _answered(at, work)
 
     async def _commit(
-        self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
+        self, at: SimBroker, bulk_load: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
-        """What `octavo.broker.http.api.transactions.commit` does."""
+        """What `octavo.broker.http.api.bulk_loads.commit` does."""
 
         async def work(found: Broker) -> dict[str, Any]:
             asked = msgspec.json.decode(body, type=CommitBody)
             offers = [part.offer() for part in asked.parts]
-            done = await found.transactions.commit(
-                transaction,
+            done = await found.bulk_loads.commit(
+                bulk_load,
                 batch,
                 offers,
-                partial(self._splice, at),
+                partial(self._load_part, at),
                 published=asked.published,
                 caller=Caller(digest, asked.after),
             )
-            answer: dict[str, Any] = msgspec.to_builtins(committed(transaction, done))
+            answer: dict[str, Any] = msgspec.to_builtins(committed(bulk_load, done))
             return answer
 
         return await _answered(at, work)
 
     async def _abort(
-        self, at: SimBroker, transaction: str, batch: int, body: bytes, digest: str
+        self, at: SimBroker, bulk_load: str, batch: int, body: bytes, digest: str
     ) -> dict[str, Any]:
         async def work(found: Broker) -> dict[str, Any]:
             ids = msgspec.json.decode(body, type=AbortBody).ledgers
             caller = Caller(digest)
-            return {"ledgers": await found.transactions.abort(transaction, batch, ids, caller)}
+            return {"ledgers": await found.bulk_loads.abort(bulk_load, batch, ids, caller)}
 
         return await _answered(at, work)
 
-    async def _splice(
-        self, at: SimBroker, name: PartitionName, transaction: str, batch: int
+    async def _load_part(
+        self, at: SimBroker, name: PartitionName, bulk_load: str, batch: int
     ) -> int | None:
         """At the partition's owner, as `octavo.broker.http.forwarding.ask_partition`."""
         try:
-            offset: int | None = await at.at_owner(name, lambda p: p.splice(transaction, batch))
+            offset: int | None = await at.at_owner(name, lambda p: p.load_part(bulk_load, batch))
         except (OSError, TimeoutError) as error:
             raise Problem(504, "outcome-unknown", f"{name}: {error!r}", retryable=True) from error
         return offset
@@ -249,12 +249,12 @@ class _SimBrokers(_Brokers):
         try:
             return await self._tools.post(url, data, self.token)
         except Problem as problem:
-            self._tools.cluster.trace.probe(f"transaction.answer.{problem.code}")
+            self._tools.cluster.trace.probe(f"bulk_load.answer.{problem.code}")
             self.why = problem.detail
             if not problem.can_retry:
                 raise SinkFailed(self.why, problem.body()) from problem
         except OSError as error:
-            self._tools.cluster.trace.probe("transaction.no_answer")
+            self._tools.cluster.trace.probe("bulk_load.no_answer")
             self.why = f"{url}: {error or type(error).__name__}"
         return None
 

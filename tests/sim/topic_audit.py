@@ -32,7 +32,7 @@ class Message:
     producer: str
     place: tuple[int, int]
     """Epoch and sequence of a producer that numbers its messages. Others: −1, number of the call;
-    those that come by a splice: −2."""
+    those that come by a bulk load: −2."""
     floor: int
     """The highest offset that was acked when it was first sent: it stands behind that."""
     offset: int = -1

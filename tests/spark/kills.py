@@ -48,7 +48,7 @@ class Report:
 
     seed: int
     cycles: int
-    commit: str = "splice"
+    commit: str = "bulk-load"
     seconds: float = 0.0
     batches: int = 0
     workers_killed: int = 0
@@ -234,7 +234,7 @@ class Campaign:
         """The newest batch that the sink has committed; -1 when none is."""
         try:
             query = json.loads((self._folder / "checkpoint" / "metadata").read_text())["id"]
-            with urlopen(f"{self._service}/v1/transactions/{query}", timeout=60) as answer:
+            with urlopen(f"{self._service}/v1/bulk-loads/{query}", timeout=60) as answer:
                 found: int = json.load(answer)["batch"]
                 return found
         except (FileNotFoundError, ValueError, HTTPError):
@@ -283,7 +283,7 @@ class Campaign:
 
 
 def run_campaign(
-    folder: Path, cycles: int, seed: int, say: Callable[[str], None], commit: str = "splice"
+    folder: Path, cycles: int, seed: int, say: Callable[[str], None], commit: str = "bulk-load"
 ) -> Report:
     """On a cluster of its own."""
     report = Report(seed, cycles, commit)
@@ -299,7 +299,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="tests.spark.kills")
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--commit", choices=COMMITS, default="splice", help="the sink's option")
+    parser.add_argument("--commit", choices=COMMITS, default="bulk-load", help="the sink's option")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="octavo-spark-kills-") as folder:

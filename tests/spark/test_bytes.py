@@ -63,7 +63,7 @@ def told(found: Any) -> Told:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("commit", ["splice", "producer"])
+@pytest.mark.parametrize("commit", ["bulk-load", "producer"])
 def test_what_was_published_is_read_and_written_byte_for_byte(
     spark: SparkSession, service: str, tmp_path: Path, commit: str
 ) -> None:

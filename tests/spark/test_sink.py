@@ -74,15 +74,15 @@ def test_a_batch_arrives_whole_with_kafkas_partitions(
     assert len(read(spark, service, "sunk")) == 501
 
 
-def test_a_batch_with_a_txn_id_counts_once(
+def test_a_batch_with_a_bulk_load_id_counts_once(
     spark: SparkSession, service: str, client: Client
 ) -> None:
     client.create_topic("nightly", partitions=2)
     write = numbers(spark, 40).write.format("octavo").mode("append")
     for _ in range(2):
-        write.options(service=service, topic="nightly", txnId="night-1").save()
+        write.options(service=service, topic="nightly", bulkLoadId="night-1").save()
     assert len(read(spark, service, "nightly")) == 40
-    write.options(service=service, topic="nightly", txnId="night-1", txnVersion="1").save()
+    write.options(service=service, topic="nightly", bulkLoadId="night-1", bulkLoadBatch="1").save()
     assert len(read(spark, service, "nightly")) == 80
 
 
@@ -133,7 +133,7 @@ def test_what_the_source_gives_the_sink_takes(
         ({"topic": "nowhere"}, "CAST(id AS STRING) AS value", "there is no topic"),
         ({"topic": "sunk"}, "id AS value", "column value is bigint"),
         ({"topic": "sunk"}, "CAST(id AS STRING) AS text", "column text is not one of"),
-        ({"topic": "sunk", "commit": "kafka"}, "CAST(id AS STRING) AS value", "one of splice"),
+        ({"topic": "sunk", "commit": "kafka"}, "CAST(id AS STRING) AS value", "one of bulk-load"),
         ({}, "CAST(id AS STRING) AS value", "neither the option topic nor a column"),
     ],
 )
@@ -165,7 +165,7 @@ def stream(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("commit", ["splice", "producer"])
+@pytest.mark.parametrize("commit", ["bulk-load", "producer"])
 def test_a_stream_counts_each_row_once_when_batches_are_run_again(
     spark: SparkSession, service: str, client: Client, tmp_path: Path, commit: str
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
     query = stream(spark, service, tmp_path, origin, copied, commit=commit)
     query.awaitTermination(120)
     assert query.exception() is None
-    found = get(service, f"/v1/transactions/{query.id}")
+    found = get(service, f"/v1/bulk-loads/{query.id}")
     assert (found["batch"], found["complete"]) == (newest, True)
     assert found["published"] == (commit == "producer")
     assert len(read(spark, service, copied)) == 300
@@ -221,7 +221,7 @@ def test_attempts_of_tasks_publish_nothing_and_the_driver_once(
 
     frame = spark.range(0, 200, 1, 2).select(breaks_once("id").alias("value"))
     write = frame.write.format("octavo").options(service=service, topic="retried")
-    write = write.options(commit="producer", txnId="retried").mode("append")
+    write = write.options(commit="producer", bulkLoadId="retried").mode("append")
     for _ in range(2):
         write.save()
     rows = read(spark, service, "retried", includeMetadata="true")

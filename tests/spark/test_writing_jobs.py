@@ -92,9 +92,9 @@ def test_parquet_and_json_under_a_name_of_their_own(
     pq.write_table(table, tmp_path / "t.parquet")
     (tmp_path / "l.jsonl").write_text('{"v": "one", "w": [1]}\n{"v": null}\n')
 
-    def into(path: str, transaction: str | None, dry_run: bool = False, **shape: Any) -> int:
+    def into(path: str, bulk_load: str | None, dry_run: bool = False, **shape: Any) -> int:
         options = IngestOptions(
-            (str(tmp_path / path),), "named", Shape(**shape), transaction, dry_run
+            (str(tmp_path / path),), "named", Shape(**shape), bulk_load, dry_run
         )
         return int(job(lambda run: ingest(run, options))["rows"])
 

@@ -17,7 +17,7 @@ import aiohttp
 
 from octavo.broker import errors
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import ANYBODY, Committed, Splice
+from octavo.broker.bulkload.driver import ANYBODY, Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.config import BrokerConfig
@@ -44,8 +44,8 @@ from octavo.broker.types import (
     TopicName,
     TopicSettings,
 )
+from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
 from octavo.metadata.store import SessionState
-from octavo.metadata.transactions import TransactionPart, TransactionRecord
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
 from octavo.protocol.records import read_records
 
@@ -163,59 +163,59 @@ class FakeSubscription:
         )
 
 
-class FakeTransactions:
-    """Remembers what was committed; nothing is written or spliced."""
+class FakeBulkLoads:
+    """Remembers what was committed; nothing is written or taken in."""
 
     def __init__(self) -> None:
-        self.records: dict[str, TransactionRecord] = {}
+        self.records: dict[str, BulkLoadRecord] = {}
         self.asked: list[tuple[str, int, Sequence[Offer]]] = []
         self.begun: list[tuple[str, int, Mapping[str, str]]] = []
         self.callers: list[Caller] = []
 
     async def begin(
         self,
-        transaction: str,
+        bulk_load: str,
         batch: int,
         content: Mapping[PartitionName, str],
-        splice: Splice,
+        load_part: LoadPart,
         caller: Caller = ANYBODY,
     ) -> bool:
         self.callers.append(caller)
-        self.begun.append((transaction, batch, {str(name): said for name, said in content.items()}))
-        return batch > self.records.get(transaction, TransactionRecord()).batch
+        self.begun.append((bulk_load, batch, {str(name): said for name, said in content.items()}))
+        return batch > self.records.get(bulk_load, BulkLoadRecord()).batch
 
     async def commit(
         self,
-        transaction: str,
+        bulk_load: str,
         batch: int,
         offers: Sequence[Offer],
-        splice: Splice,
+        load_part: LoadPart,
         *,
         published: bool = False,
         caller: Caller = ANYBODY,
     ) -> Committed:
         self.callers.append(caller)
-        self.asked.append((transaction, batch, offers))
-        found = self.records.get(transaction, TransactionRecord())
+        self.asked.append((bulk_load, batch, offers))
+        found = self.records.get(bulk_load, BulkLoadRecord())
         if batch <= found.batch:
             return Committed(found, True, {})
-        parts = tuple(TransactionPart(*one.name, 0, one.ledgers) for one in offers)
-        offsets = {one.name: await splice(one.name, transaction, batch) for one in offers}
-        record = self.records[transaction] = TransactionRecord(
+        parts = tuple(BulkLoadPart(*one.name, 0, one.ledgers) for one in offers)
+        offsets = {one.name: await load_part(one.name, bulk_load, batch) for one in offers}
+        record = self.records[bulk_load] = BulkLoadRecord(
             batch, parts, begun=batch if published else -1
         )
         return Committed(record, False, offsets)
 
     async def abort(
-        self, transaction: str, batch: int, ledgers: Sequence[int], caller: Caller = ANYBODY
+        self, bulk_load: str, batch: int, ledgers: Sequence[int], caller: Caller = ANYBODY
     ) -> list[int]:
         self.callers.append(caller)
-        assert transaction
+        assert bulk_load
         assert batch >= 0
         return list(ledgers)
 
-    async def newest(self, transaction: str) -> TransactionRecord:
-        return self.records.get(transaction, TransactionRecord())
+    async def newest(self, bulk_load: str) -> BulkLoadRecord:
+        return self.records.get(bulk_load, BulkLoadRecord())
 
 
 class FakeCompacted:
@@ -244,8 +244,11 @@ class FakePartition:
         self.waiters: set[asyncio.Future[None]] = set()
         self.before_publish: Callable[[], Any] | None = None
 
-    async def splice(self, transaction: str, batch: int) -> int | None:
-        assert transaction
+    async def prove(self) -> None:
+        pass
+
+    async def load_part(self, bulk_load: str, batch: int) -> int | None:
+        assert bulk_load
         assert batch >= 0
         return self.next_offset
 
@@ -399,7 +402,7 @@ class FakeBroker:
         self.config = config
         self.url = ""
         self.closed = False
-        self.transactions = FakeTransactions()
+        self.bulk_loads = FakeBulkLoads()
         self.open_batches = OpenBatches(0)
         self.balance = SimpleNamespace(to_move=dict[PartitionName, str])
         self.topics = self.ownership = self.registry = self  # what each of them is asked here

@@ -1,6 +1,6 @@
 """The calls, by noun: what each takes, does and answers.
 
-`topics`, `subscriptions`, `publish`, `read`, `deliveries` (receive and ack), `transactions` and
+`topics`, `subscriptions`, `publish`, `read`, `deliveries` (receive and ack), `bulk_loads` and
 `cluster` are the handlers. `batching` makes batches of a publish request's messages and brings
 them to their owners; `payloads` and `topic_body` read and show JSON, `answers` has the shapes of
 what is said.

@@ -264,7 +264,7 @@ class Acked(msgspec.Struct):
 # ---- bulk loads
 
 
-class TransactionShare(msgspec.Struct):
+class BulkLoadShare(msgspec.Struct):
     """What one partition has of a batch."""
 
     topic: str
@@ -274,26 +274,26 @@ class TransactionShare(msgspec.Struct):
     ledgers: list[Offset]
 
 
-class Transaction(msgspec.Struct):
+class BulkLoad(msgspec.Struct):
     """The newest committed batch."""
 
-    transaction: str
+    bulk_load: str
     batch: Annotated[int, Meta(description="the newest committed one")]
     complete: Annotated[bool, Meta(description="every partition has its part")]
     published: Annotated[bool, Meta(description="by its writer, without ledgers")]
-    parts: list[TransactionShare]
+    parts: list[BulkLoadShare]
     repeated: Annotated[bool, Meta(description="this call has added nothing")] | UnsetType = UNSET
 
 
-class TransactionTurn(msgspec.Struct):
+class BulkLoadTurn(msgspec.Struct):
     """Whether the caller is to publish the batch now."""
 
-    transaction: str
+    bulk_load: str
     batch: Count
     repeated: bool
 
 
-class Spliced(msgspec.Struct):
+class PartLoaded(msgspec.Struct):
     """Where a partition's part of a batch begins; null: it has none, or a later one."""
 
     offset: int | None

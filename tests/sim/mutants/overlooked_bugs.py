@@ -76,14 +76,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "splice-without-new-tail",
+        "bulk-load-without-new-tail",
         0,
         "rollover.py",
-        "after a splice the tail of the cache goes on from the ledger before it",
+        "after a bulk load the tail of the cache goes on from the ledger before it",
         """A cached run of offsets has no gap. The edit leaves out the new, empty one that follows
-        a splice.""",
+        a bulk load.""",
         "S8, S9",
-        "a splice beside publishers",
+        "a bulk load beside publishers",
         (
             Edit(
                 "octavo.broker.partition.rollover:Rollover._replace",
@@ -96,21 +96,21 @@ MUTANTS = (
     Mutant(
         "swept-though-not-all-here",
         0,
-        "transactions.py",
-        "a broker calls a transaction complete that other brokers have not finished",
+        "driver.py",
+        "a broker calls a bulk load complete that other brokers have not finished",
         """It does what is served here. The edit makes two branches one and loses the line that
         says that something is left.""",
         "X3",
         "a commit whose broker dies, on a cluster of several",
         (
             Edit(
-                "octavo.broker.bulkload.driver:Transactions.sweep",
+                "octavo.broker.bulkload.driver:BulkLoads.sweep",
                 "            if partition is None:\n"
                 "                done = False\n"
                 "            else:\n"
-                "                await partition.splice(transaction, record.batch)\n",
+                "                await partition.load_part(bulk_load, record.batch)\n",
                 "            if partition is not None:\n"
-                "                await partition.splice(transaction, record.batch)\n",
+                "                await partition.load_part(bulk_load, record.batch)\n",
             ),
         ),
         "topic",
@@ -170,9 +170,9 @@ MUTANTS = (
         "topic",
     ),
     Mutant(
-        "spliced-each-time-it-is-asked",
+        "taken-in-each-time-it-is-asked",
         0,
-        "splicing.py",
+        "part_loader.py",
         "a partition that has its part of a batch takes it in again when it is asked again",
         """Whoever did not hear the answer asks again. The edit looks only whether the partition has
         a part in the batch, not whether it has taken it in.""",
@@ -180,9 +180,8 @@ MUTANTS = (
         "a commit whose answer is lost",
         (
             Edit(
-                "octavo.broker.partition.splicing:Splicer._plan",
-                "if part is None or rules.is_spliced("
-                "self._record.value.transactions, mark, batch):",
+                "octavo.broker.partition.part_loader:PartLoader._plan",
+                "if part is None or rules.is_loaded(self._record.value.bulk_loads, mark, batch):",
                 "if part is None:",
             ),
         ),

@@ -57,7 +57,7 @@ MUTANTS = (
         0,
         "commit.py (publish)",
         "a batch that is run again after its commit is published again",
-        """Brokers remember so many producers only, and not for ever; the record of the transaction
+        """Brokers remember so many producers only, and not for ever; the record of the bulk load
         knows a committed batch longer. The edit does not heed its answer, so a driver that is
         behind, or has other rows by now, publishes once more.""",
         "X10, S9 (each row once)",

@@ -61,7 +61,7 @@ SECTIONS = (
     ),
     Section(
         "Spark's side",
-        """Planted together with the load that drives the ledger splice and the offload, which one
+        """Planted together with the load that drives bulk loads and the offload, which one
         in six seeds has.""",
         tool_bugs.MUTANTS,
     ),
@@ -122,7 +122,7 @@ SECTIONS = (
     ),
     Section(
         "What is another's",
-        "Planted in what a caller may do to ledgers and transactions that are not its own.",
+        "Planted in what a caller may do to ledgers and bulk loads that are not its own.",
         tested=tested_caller_bugs.BUGS,
     ),
 )

@@ -34,14 +34,14 @@ MUTANTS = (
 BUGS = (
     TestedBug(
         "marks-pruned-blindly",
-        "marks of transactions that are not complete are pruned",
-        """A partition keeps which batch of a transaction it has. The mark may go once nobody asks
-        for it. The edit lets all go when there are many, and a part is spliced in twice.""",
+        "marks of bulk loads that are not complete are pruned",
+        """A partition keeps which batch of a bulk load it has. The mark may go once nobody asks
+        for it. The edit lets all go when there are many, and a part is taken in twice.""",
         "X2",
         "unit/broker/test_marks_pruned.py",
         (
             Edit(
-                "octavo.broker.partition.splicing:Splicer._finished",
+                "octavo.broker.partition.part_loader:PartLoader._finished",
                 "if rules.is_finished(mark, batch, record):",
                 "if record is not None:",
             ),
@@ -180,14 +180,14 @@ BUGS = (
     ),
     TestedBug(
         "kept-from-the-first-use",
-        "a transaction is forgotten seven days after it was first used",
+        "a bulk load is forgotten seven days after it was first used",
         """An id is used for as long as its query lives. The edit counts from its first batch: a
         batch that is repeated after that is stored twice.""",
         "X1",
-        "unit/broker/test_transactions_kept.py",
+        "unit/broker/test_bulk_loads_kept.py",
         (
             Edit(
-                "octavo.broker.bulkload.driver:Transactions.sweep",
+                "octavo.broker.bulkload.driver:BulkLoads.sweep",
                 "self._is_old(record.changed_ms)",
                 "self._is_old(record.since_ms)",
             ),

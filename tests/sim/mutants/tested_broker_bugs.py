@@ -122,7 +122,7 @@ BUGS = (
         """Only the record's own word that it is complete keeps a late repeat out once the mark was
         pruned. With the mark that is there it looks redundant. The rows are there twice.""",
         "X2",
-        "unit/broker/test_transaction.py",
+        "unit/broker/test_bulk_load.py",
         (
             Edit(
                 "octavo.broker.bulkload.rules:part_of",
@@ -425,14 +425,14 @@ BUGS = (
     ),
     TestedBug(
         "changed-while-it-was-read",
-        "a transaction that changes while its record is read is not read again",
+        "a bulk load that changes while its record is read is not read again",
         """The watch says that a record is out of date, a reading says that it is not: the second is
         noted when the reading is done, as one would write it at first.""",
         "X3 (complete means everywhere)",
-        "issues/test_all_transactions_read_again_and_again.py",
+        "issues/test_all_bulk_loads_read_again_and_again.py",
         (
             Edit(
-                "octavo.broker.bulkload.driver:Transactions._read_watched",
+                "octavo.broker.bulkload.driver:BulkLoads._read_watched",
                 "    seen.complete, seen.changed_ms = record.complete, record.changed_ms\n",
                 "    seen.complete, seen.changed_ms = record.complete, record.changed_ms\n"
                 "    seen.stale = False\n",

@@ -168,15 +168,15 @@ BUGS = (
         ),
     ),
     TestedBug(
-        "spliced-into-a-namesake",
-        "a committed batch is spliced into a topic that was made after its own was deleted",
+        "taken-in-by-a-namesake",
+        "a committed batch is taken in by a topic that was made after its own was deleted",
         """That the topic is there and not being deleted looks like enough. The edit forgets to ask
         whether it is the one that the batch was written for.""",
         "X1, S9 (no phantom)",
-        "cluster/test_broker_transactions.py",
+        "cluster/test_broker_bulk_loads.py",
         (
             Edit(
-                "octavo.broker.partition.splicing:Splicer._is_void",
+                "octavo.broker.partition.part_loader:PartLoader._is_void",
                 "topic.deleting or not part.is_of(topic)",
                 "topic.deleting",
             ),

@@ -1,4 +1,4 @@
-"""Planted bugs of the ledger splice and of the offload."""
+"""Planted bugs of bulk loads and of the offload."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MUTANTS = (
         "complete-though-a-partition-failed",
         0,
         "broker/bulkload/rules.py (all or nothing)",
-        "a transaction is complete though a partition does not have its part",
+        "a bulk load is complete though a partition does not have its part",
         """The commit is answered, and the record says complete, when the owners were asked,
         whatever they said. From then on nobody owes the part to the partition that failed: it
         shows nothing of the batch, the others all. The edit passes over their errors.""",
@@ -35,7 +35,7 @@ MUTANTS = (
         "a take-over or a lost call while parts are taken in",
         (
             Edit(
-                "octavo.broker.bulkload.driver:Transactions._finish",
+                "octavo.broker.bulkload.driver:BulkLoads._finish",
                 "if isinstance(result, OctavoError):\n",
                 "if isinstance(result, OctavoError):\n            continue\n"
                 "        if isinstance(result, OctavoError):\n",
@@ -48,25 +48,25 @@ MUTANTS = (
         "broker/bulkload/rules.py (giving up)",
         "an abort deletes private ledgers that are committed",
         """A driver that does not know whether its commit took place aborts; who collects orphans
-        does the same from outside. Between the commit and the splice no partition names the
+        does the same from outside. Between commit and insertion no partition names the
         ledgers yet. The edit looks only at the partitions: a committed ledger is deleted, and its
         partition can never take it in.""",
         "X4 (what is committed is not deleted)",
-        "an abort, or a collection of orphans, between commit and splice",
+        "an abort, or a collection of orphans, between commit and insertion",
         (
             Edit(
-                "octavo.broker.bulkload.driver:Transactions._is_needed",
+                "octavo.broker.bulkload.driver:BulkLoads._is_needed",
                 "if not record.complete and ",
                 "if False and ",
             ),
         ),
     ),
     Mutant(
-        "spliced-without-a-mark",
+        "taken-in-without-a-mark",
         0,
         "broker/bulkload/rules.py (once)",
         "a partition does not keep which batch it took in",
-        """The answer of a splice is lost, the commit is made again: the owner, which may be another
+        """The answer of an owner is lost, the commit is made again: the owner, which may be another
         one by now, must know that it has the part. The edit lets it keep nothing.""",
         "X2 (a partition takes in a part once)",
         "a commit that is repeated before it is complete",

@@ -1,7 +1,7 @@
-"""Which marks of transactions a partition lets go when it has many: those nobody asks for again.
+"""Which marks of bulk loads a partition lets go when it has many: those nobody asks for again.
 
-A mark that goes while its batch is not complete lets the batch be spliced in a second time. Random
-transactions, some of them forgotten and used again since.
+A mark that goes while its batch is not complete lets the batch be taken in a second time. Random
+bulk loads, some of them forgotten and used again since.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 
 from octavo.broker.bulkload import rules
-from octavo.broker.partition.splicing import Splicer
+from octavo.broker.partition.part_loader import PartLoader
 from octavo.broker.types import PartitionName
-from octavo.metadata.transactions import TransactionRecord
+from octavo.metadata.bulk_loads import BulkLoadRecord
 
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_only_what_is_finished_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    records: dict[str, TransactionRecord] = {}
+    records: dict[str, BulkLoadRecord] = {}
     marks: dict[str, int] = {}
     needed: set[str] = set()
     for number in range(rng.randint(1, 12)):
         name, batch = f"t{number}", rng.randint(0, 5)
-        record = TransactionRecord(batch=batch, complete=rng.random() < 0.5, since_ms=7)
+        record = BulkLoadRecord(batch=batch, complete=rng.random() < 0.5, since_ms=7)
         records[name] = record
         behind, again = rng.random() < 0.3, rng.random() < 0.2
         mark = f"{name}@{5 if again else 7}"
@@ -34,13 +34,13 @@ async def test_only_what_is_finished_goes(seed: int, monkeypatch: pytest.MonkeyP
         if not (record.complete or behind or again):
             needed.add(mark)
 
-    async def read(transaction: str) -> tuple[TransactionRecord, int]:
-        return records[transaction], 1
+    async def read(bulk_load: str) -> tuple[BulkLoadRecord, int]:
+        return records[bulk_load], 1
 
-    context: Any = SimpleNamespace(transactions=SimpleNamespace(read=read))
-    keeper: Any = SimpleNamespace(value=SimpleNamespace(transactions=marks))
-    splicer = Splicer(PartitionName("public", "t", 0), context, keeper)
+    context: Any = SimpleNamespace(bulk_loads=SimpleNamespace(read=read))
+    keeper: Any = SimpleNamespace(value=SimpleNamespace(bulk_loads=marks))
+    loader = PartLoader(PartitionName("public", "t", 0), context, keeper)
     monkeypatch.setattr(rules, "MARKS_MAX", len(marks))
-    assert await splicer._finished() == marks.keys() - needed
+    assert await loader._finished() == marks.keys() - needed
     monkeypatch.setattr(rules, "MARKS_MAX", len(marks) + 1)
-    assert await splicer._finished() == set(), "few marks cost nothing"
+    assert await loader._finished() == set(), "few marks cost nothing"

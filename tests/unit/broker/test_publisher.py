@@ -139,7 +139,7 @@ async def test_the_new_ledgers_answers_wait_until_the_record_names_it() -> None:
     assert await new == Published(101, 102, 2, 0, 2, False)
 
 
-async def test_offsets_leap_over_what_is_spliced_in_when_the_record_names_it() -> None:
+async def test_offsets_leap_over_what_is_inserted_when_the_record_names_it() -> None:
     bench = Bench()
     old = bench.publish(2)
     await turns()
@@ -152,7 +152,7 @@ async def test_offsets_leap_over_what_is_spliced_in_when_the_record_names_it() -
     other.confirm()
     bench.writer.confirm()
     assert (await old).last_offset == 101
-    assert bench.publisher.confirmed_offset == 102, "nothing of the splice is visible yet"
+    assert bench.publisher.confirmed_offset == 102, "nothing of the bulk load is visible yet"
     tail = TailCache(1 << 20).partition()
     seen = len(bench.confirmed)
     bench.publisher.release(segment, tail)
@@ -163,7 +163,7 @@ async def test_offsets_leap_over_what_is_spliced_in_when_the_record_names_it() -
     assert tail.read(104, 999, 999) == []
 
 
-async def test_readers_are_told_of_a_splice_when_nobody_publishes() -> None:
+async def test_readers_are_told_of_a_bulk_load_when_nobody_publishes() -> None:
     bench = Bench()
     segment = bench.segment(FakeWriter(2), 105, released=False)
     bench.publisher.switch_to(segment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from random import Random
@@ -26,7 +27,7 @@ from octavo.spark import sink_producer as producing
 from octavo.spark.commit import parts_of
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_ledgers import Written
-from octavo.spark.sink_options import checked_columns, sink_options
+from octavo.spark.sink_options import SinkOptions, checked_columns, sink_options
 from octavo.spark.sink_rows import BadRow, RowRouter, Rows, Target, batches_of
 
 NOW_MS = 1_700_000_000_000
@@ -136,17 +137,39 @@ def test_batches_are_packed_as_asked(name: str) -> None:
         ({"topic": "a"}, False, "service is missing"),
         ({"service": "http://x", "subscribe": "a"}, False, "unknown option subscribe"),
         ({"service": "http://x", "topic": "a/b/c"}, False, "option topic"),
-        ({"service": "http://x", "txnVersion": "1"}, False, "give that too"),
-        ({"service": "http://x", "txnId": "a"}, True, "a stream has its query id"),
-        ({"service": "http://x", "txnId": "a/b"}, False, "letters, digits"),
+        ({"service": "http://x", "bulkLoadBatch": "1"}, False, "give that too"),
+        ({"service": "http://x", "bulkLoadId": "a"}, True, "a stream has its query id"),
+        ({"service": "http://x", "bulkLoadId": "a/b"}, False, "letters, digits"),
         ({"service": "http://x", "partition": "-1"}, False, "whole number from 0"),
         ({"service": "http://x", "compression": "rar"}, False, "one of none, gzip"),
-        ({"service": "http://x", "commit": "kafka"}, False, "one of splice, producer, auto"),
+        ({"service": "http://x", "commit": "kafka"}, False, "one of bulk-load, producer, auto"),
     ],
 )
 def test_options_that_cannot_be(given: Mapping[str, str], streaming: bool, why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         sink_options(given, streaming=streaming)
+
+
+FORMER = {"txnId": "n", "txnVersion": "3", "commit": "splice"}
+NOW = {"bulkLoadId": "n", "bulkLoadBatch": "3", "commit": "bulk-load"}
+
+
+@pytest.mark.parametrize("of_table", ["", "option."])
+def test_options_of_0_1_mean_what_todays_mean_and_warn(of_table: str) -> None:
+    def options(given: Mapping[str, str]) -> SinkOptions:
+        all_of = {"service": "http://x", **given}
+        return sink_options({of_table + name: all_of[name] for name in all_of}, streaming=False)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        now = options(NOW)
+    assert (now.bulk_load, now.version, now.commit) == ("n", 3, "bulk-load")
+    with pytest.warns(FutureWarning) as told:
+        assert options(FORMER) == now
+    assert len(told) == len(FORMER), [str(one.message) for one in told]
+    for was, today in {"txnId": "bulkLoadId", "txnVersion": "bulkLoadBatch"}.items():
+        with pytest.raises(InvalidOption, match="give one of them"):
+            options({**NOW, was: "1", today: "1"})
 
 
 @pytest.mark.parametrize(

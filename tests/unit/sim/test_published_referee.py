@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from octavo.broker.types import PartitionName, Published
+from octavo.metadata.bulk_loads import BULK_LOADS_ROOT, BulkLoadRecord
 from octavo.metadata.topic_records import encode_record
-from octavo.metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
 from octavo.protocol.records import Record, build_batch
 from tests.sim.published_audit import PublishedAudit, PublishedBatch
 from tests.sim.topic_audit import LogHistory
@@ -30,13 +30,13 @@ class Story:
         self.audit.planned(self.batch)
 
     def record(self, **fields: Any) -> None:
-        self._changed(encode_record(TransactionRecord(**fields)))
+        self._changed(encode_record(BulkLoadRecord(**fields)))
 
     def forgotten(self) -> None:
         self._changed(None)
 
     def _changed(self, value: bytes | None) -> None:
-        change: Any = SimpleNamespace(path=f"{TRANSACTIONS_ROOT}/q", value=value)
+        change: Any = SimpleNamespace(path=f"{BULK_LOADS_ROOT}/q", value=value)
         self.audit.changed(change)
 
     def stored(self, name: PartitionName, *values: str, at: int, duplicate: bool = False) -> None:

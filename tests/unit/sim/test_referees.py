@@ -24,11 +24,11 @@ from octavo.metadata.topic_records import PartitionLedger, PartitionRecord, enco
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, build_batch
 from tests.sim import chain_audit, ledger_audit, topic_audit
+from tests.sim.bulk_load_audit import BulkLoadAudit
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.events import Events
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
-from tests.sim.splice_audit import SpliceAudit
 from tests.sim.topic_audit import Asked, TopicAudit
 from tests.sim.trace import Trace
 from tests.support.memory_index import MemoryIndex
@@ -125,9 +125,9 @@ class Story:
 
     # Topics
 
-    def with_splices(self) -> Story:
-        """With a referee of splices that minds nothing: test_tool_referees.py tells of it."""
-        self.chains.splices = Mock(spec=SpliceAudit)
+    def with_bulk_loads(self) -> Story:
+        """With a referee of bulk loads that minds nothing: test_tool_referees.py tells of it."""
+        self.chains.bulk_loads = Mock(spec=BulkLoadAudit)
         return self
 
     def chain(self, *links: PartitionLedger, store: int = 1, **fields: Any) -> Story:
@@ -282,7 +282,7 @@ STORIES: dict[str, Callable[[Story], object]] = {
     "P46 ledger 1 of": lambda s: s.change().chain(link(1, 0)).deleted(1),
     "P46 state ledger": lambda s: s.change().chain(link(2, 0), state_ledger=1).deleted(1),
     "X2 not between": lambda s: (
-        s.with_splices()
+        s.with_bulk_loads()
         .chain(link(1, 0, 2), link(2, 2))
         .chain(link(1, 0, 2), link(3, 2, 1), link(2, 3))
     ),

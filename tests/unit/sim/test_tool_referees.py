@@ -1,4 +1,4 @@
-"""The referees of the splice and of the offload: a broken promise is told, a kept one is not."""
+"""The referees of bulk loads and of the offload: a broken promise is told, a kept one is not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from octavo.broker.bulkload.rules import mark_of
 from octavo.broker.types import PartitionName
 from octavo.ledger.offload.format import About, ObjectWriter
+from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord, PrivateLedger
 from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED
 from octavo.metadata.topic_records import (
     OffloadRecord,
@@ -20,15 +21,14 @@ from octavo.metadata.topic_records import (
     PartitionRecord,
     encode_record,
 )
-from octavo.metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
 from octavo.protocol.entry import Entry
 from octavo.protocol.records import Record, build_batch
+from tests.sim.bulk_load_audit import Attempt, BulkLoadAudit
 from tests.sim.events import Events
 from tests.sim.loop import SimLoop
 from tests.sim.metadata_tree import Change
 from tests.sim.object_store import SimObjects
 from tests.sim.offload_audit import OffloadAudit
-from tests.sim.splice_audit import Attempt, SpliceAudit
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
 
@@ -46,7 +46,7 @@ def _ledgers(**others: Any) -> Any:
     return SimpleNamespace(ledgers={number: SimpleNamespace(**kinds) for number in range(30)})
 
 
-class Splices:
+class Story:
     """A query whose first batch has ledgers 10 and 11 for one partition, 12 for another."""
 
     def __init__(self, failures: list[str], **ledgers: Any) -> None:
@@ -54,7 +54,7 @@ class Splices:
         self.topics = TopicAudit(events, trace, failures.append)
         for name in (ZERO, ONE):
             self.topics.add(name, [], repeats=False)
-        self.audit = SpliceAudit(self.topics, _ledgers(**ledgers), events, trace, failures.append)
+        self.audit = BulkLoadAudit(self.topics, _ledgers(**ledgers), events, trace, failures.append)
         self.first = self.attempt(1, 10)
         self.again = self.attempt(2, 20)
 
@@ -72,38 +72,38 @@ class Splices:
         self, attempt: Attempt, batch: int = 0, lacking: PartitionName | None = None
     ) -> None:
         parts = tuple(
-            TransactionPart(
+            BulkLoadPart(
                 *name, 5, tuple(PrivateLedger(one, len(v), 9, 0, 0) for one, v in part.items())
             )
             for name, part in attempt.parts.items()
             if name != lacking
         )
-        self.record(TransactionRecord(batch, parts, complete=False, since_ms=7))
+        self.record(BulkLoadRecord(batch, parts, complete=False, since_ms=7))
 
-    def record(self, record: TransactionRecord) -> None:
+    def record(self, record: BulkLoadRecord) -> None:
         path = "/octavo/transactions/q"
         self.audit.changed(Change(0.0, 1, path, encode_record(record), 1, "k", 1))
 
     def completes(self) -> None:
         self.record(replace(self.audit.records["q"], complete=True))
 
-    def splices(self, name: PartitionName, *ids: int, marked: bool = True, base: int = 3) -> None:
+    def takes_in(self, name: PartitionName, *ids: int, marked: bool = True, base: int = 3) -> None:
         links = []
         for one in ids:
             count = len(self.audit.private[one].parts[name][one])
-            links.append(PartitionLedger(one, base, count, spliced=True))
+            links.append(PartitionLedger(one, base, count, bulk_loaded=True))
             base += count
-        of = self.audit.records.get("q", TransactionRecord())
+        of = self.audit.records.get("q", BulkLoadRecord())
         marks = {mark_of("q", of): 0} if marked else {}
-        self.audit.spliced(name, links, PartitionRecord((OLD,), transactions=marks), "a change")
+        self.audit.taken_in(name, links, PartitionRecord((OLD,), bulk_loads=marks), "a change")
 
     def joins(self) -> None:
-        self.splices(ZERO, 10, 11)
-        self.splices(ONE, 12)
+        self.takes_in(ZERO, 10, 11)
+        self.takes_in(ONE, 12)
 
 
-def test_a_good_transaction_is_left_alone(failures: list[str]) -> None:
-    all_of = Splices(failures)
+def test_a_good_bulk_load_is_left_alone(failures: list[str]) -> None:
+    all_of = Story(failures)
     all_of.commits(all_of.first)
     all_of.joins()
     all_of.completes()
@@ -116,7 +116,7 @@ def test_a_good_transaction_is_left_alone(failures: list[str]) -> None:
     assert [m.value for _, m in sorted(all_of.topics.logs[ZERO].at.items())] == ["a1", "b1", "c1"]
 
 
-BAD: dict[str, Callable[[Splices], object]] = {
+BAD: dict[str, Callable[[Story], object]] = {
     "X1 a committed batch was changed": lambda s: (s.commits(s.first), s.commits(s.again)),
     "X1 a batch over one that is newer, or unfinished": lambda s: (
         s.commits(s.first),
@@ -129,34 +129,34 @@ BAD: dict[str, Callable[[Splices], object]] = {
         s.joins(),
         s.audit.told(s.again, won=True),
     ),
-    "X2 [10] are not a whole part": lambda s: (s.commits(s.first), s.splices(ZERO, 10)),
-    "X2 [11, 10] are not a whole part": lambda s: (s.commits(s.first), s.splices(ZERO, 11, 10)),
+    "X2 [10] are not a whole part": lambda s: (s.commits(s.first), s.takes_in(ZERO, 10)),
+    "X2 [11, 10] are not a whole part": lambda s: (s.commits(s.first), s.takes_in(ZERO, 11, 10)),
     "X2 q batch 0 attempt 2 was not committed": lambda s: (
         s.commits(s.first),
-        s.splices(ZERO, 20, 21),
+        s.takes_in(ZERO, 20, 21),
     ),
     "X2 q batch 0 attempt 1 is not the batch that is open": lambda s: (
         s.commits(s.first),
         s.joins(),
         s.completes(),
-        s.splices(ZERO, 10, 11, base=9),
+        s.takes_in(ZERO, 10, 11, base=9),
     ),
     "X2 no mark of q batch 0 attempt 1": lambda s: (
         s.commits(s.first),
-        s.splices(ZERO, 10, 11, marked=False),
+        s.takes_in(ZERO, 10, 11, marked=False),
     ),
     "X2 ledger 10 was taken in before": lambda s: (
         s.commits(s.first),
-        s.splices(ZERO, 10, 11),
-        s.splices(ZERO, 10, 11, base=6),
+        s.takes_in(ZERO, 10, 11),
+        s.takes_in(ZERO, 10, 11, base=6),
     ),
     "X2 ledger 12 has 1 messages": lambda s: (
         s.commits(s.first),
-        s.audit.spliced(ONE, [PartitionLedger(12, 0, 2)], PartitionRecord(), "a change"),
+        s.audit.taken_in(ONE, [PartitionLedger(12, 0, 2)], PartitionRecord(), "a change"),
     ),
     "X3 complete, and [12] are nowhere": lambda s: (
         s.commits(s.first),
-        s.splices(ZERO, 10, 11),
+        s.takes_in(ZERO, 10, 11),
         s.completes(),
     ),
     "X3 q batch 0 attempt 1 was answered": lambda s: (
@@ -165,7 +165,7 @@ BAD: dict[str, Callable[[Splices], object]] = {
     ),
     "X4 ledger 12 of q batch 0 attempt 1 was deleted": lambda s: (
         s.commits(s.first),
-        s.splices(ZERO, 10, 11),
+        s.takes_in(ZERO, 10, 11),
         s.audit.ledger_deleted(12),
     ),
     "X5 q batch 0 attempt 2 is not committed": lambda s: (
@@ -175,22 +175,22 @@ BAD: dict[str, Callable[[Splices], object]] = {
     "S8 private ledger 20 is left": lambda s: s.audit.check_whole([20]),
     "S8 q batch 0 attempt 1 is committed": lambda s: (
         s.commits(s.first),
-        s.splices(ZERO, 10, 11),
+        s.takes_in(ZERO, 10, 11),
         s.audit.check_whole([]),
     ),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_broken_transaction_is_told(failures: list[str], what: str) -> None:
-    BAD[what](Splices(failures))
+def test_a_broken_bulk_load_is_told(failures: list[str], what: str) -> None:
+    BAD[what](Story(failures))
     assert any(what in failure for failure in failures), failures
 
 
 @pytest.mark.parametrize("of", [{"is_closed": False}, {"deleted": True}])
 def test_open_or_deleted_ledgers_may_not_be_committed(failures: list[str], of: Any) -> None:
-    splices = Splices(failures, **of)
-    splices.commits(splices.first)
+    story = Story(failures, **of)
+    story.commits(story.first)
     assert any("is open, or was given up" in failure for failure in failures)
 
 

@@ -1,4 +1,4 @@
-"""How long a transaction is remembered: seven days from its last use, not from its first.
+"""How long a bulk load is remembered: seven days from its last use, not from its first.
 
 A query's id is used for as long as the query lives, which may be years; forgotten too early, a
 repeated batch is stored twice. Random lives of one id, with sweeps in between.
@@ -13,27 +13,27 @@ from unittest.mock import Mock
 
 import pytest
 
-from octavo.broker.bulkload.driver import KEPT_MS, Transactions
+from octavo.broker.bulkload.driver import KEPT_MS, BulkLoads
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.types import PartitionName
+from octavo.metadata.bulk_loads import ABSENT, BulkLoadRecord
 from octavo.metadata.store import VersionConflict
-from octavo.metadata.transactions import ABSENT, TransactionRecord
 
 ID = "query"
 
 
 class Store:
-    """The record of one transaction, in memory."""
+    """The record of one bulk load, in memory."""
 
     def __init__(self) -> None:
-        self.record = TransactionRecord()
+        self.record = BulkLoadRecord()
         self.version = ABSENT
         self._written = 0
 
-    async def read(self, _: str) -> tuple[TransactionRecord, int]:
+    async def read(self, _: str) -> tuple[BulkLoadRecord, int]:
         return self.record, self.version
 
-    async def write(self, _: str, record: TransactionRecord, version: int) -> None:
+    async def write(self, _: str, record: BulkLoadRecord, version: int) -> None:
         if version != self.version:
             raise VersionConflict("somebody was there before")
         self._written += 1
@@ -41,7 +41,7 @@ class Store:
 
     async def delete(self, _: str, version: int) -> None:
         assert version == self.version
-        self.record, self.version = TransactionRecord(), ABSENT
+        self.record, self.version = BulkLoadRecord(), ABSENT
 
     def watch(self, _: str, on_change: Callable[[], None]) -> Any:
         """Nothing changes behind the sweeps of this test."""
@@ -51,7 +51,7 @@ class Store:
         return [ID] * (self.version != ABSENT)
 
 
-async def splice(_name: PartitionName, _transaction: str, _batch: int) -> int | None:
+async def load_part(_name: PartitionName, _bulk_load: str, _batch: int) -> int | None:
     raise AssertionError("no batch here has parts")
 
 
@@ -65,7 +65,7 @@ async def test_it_is_kept_from_its_last_use(seed: int) -> None:
     store: Any = Store()
     unused: Any = None
     now_ms = used_ms = 1_700_000_000_000
-    transactions = Transactions(
+    bulk_loads = BulkLoads(
         store, unused, unused, lambda: now_ms, lambda: DeletionTime(now_ms, "", 0, now_ms)
     )
     batch, used = -1, False
@@ -73,7 +73,7 @@ async def test_it_is_kept_from_its_last_use(seed: int) -> None:
         now_ms += rng.choice((0, 1, KEPT_MS // 7, KEPT_MS // 2, KEPT_MS))
         action = rng.choice(("commit", "publish", "sweep", "sweep"))
         if action == "sweep":
-            await transactions.sweep(ID, nobody)
+            await bulk_loads.sweep(ID, nobody)
             if used and now_ms - used_ms <= KEPT_MS:
                 assert store.record.batch == batch, "it was used within seven days"
             else:
@@ -82,7 +82,7 @@ async def test_it_is_kept_from_its_last_use(seed: int) -> None:
             continue
         batch += 1
         if action == "publish":
-            assert await transactions.begin(ID, batch, {}, splice)
-        done = await transactions.commit(ID, batch, [], splice, published=action == "publish")
+            assert await bulk_loads.begin(ID, batch, {}, load_part)
+        done = await bulk_loads.commit(ID, batch, [], load_part, published=action == "publish")
         assert not done.repeated
         used_ms, used = now_ms, True

@@ -1,4 +1,4 @@
-"""Transactions over HTTP: commit and abort at any broker, splice at a partition's owner.
+"""Bulk loads over HTTP: commit and abort at any broker, a part at its owner.
 
 The rules are in bulkload/rules.py. Every call here may be made again as it stands.
 """
@@ -11,24 +11,25 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import Committed, Splice
+from octavo.broker.bulkload.driver import Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller, digest_of
-from octavo.broker.errors import PartitionNotFound, TopicNotFound, TransactionNotFound
+from octavo.broker.errors import BulkLoadNotFound, PartitionNotFound, TopicNotFound
+from octavo.broker.http import former_names
 from octavo.broker.http.api.answers import (
+    BulkLoad,
+    BulkLoadShare,
+    BulkLoadTurn,
     Name,
-    Spliced,
-    Transaction,
-    TransactionShare,
-    TransactionTurn,
+    PartLoaded,
 )
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
 from octavo.broker.http.forwarding import ask_partition, at_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName, checked_name
-from octavo.metadata.transactions import PrivateLedger, TransactionRecord
+from octavo.metadata.bulk_loads import BulkLoadRecord, PrivateLedger
 
-TOKEN_HEADER = "Transaction-Token"
+TOKEN_HEADER = "Bulk-Load-Token"
 TOKEN_BYTES_MAX = 200
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
@@ -127,36 +128,36 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
     ledgers: Annotated[list[Number], msgspec.Meta(max_length=ABORTED_LEDGERS_MAX)]
 
 
-class SpliceBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a splice."""
+class LoadPartBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a partition's owner is asked to take in."""
 
-    transaction: Name
+    bulk_load: Name
     batch: Number
 
 
-async def get_transaction(call: Call) -> web.StreamResponse:
-    """`GET /v1/transactions/{transaction}`."""
-    name = _transaction(call)
-    record = await call.services.broker.transactions.newest(name)
+async def get_bulk_load(call: Call) -> web.StreamResponse:
+    """`GET /v1/bulk-loads/{bulk_load}`."""
+    name = _bulk_load(call)
+    record = await call.services.broker.bulk_loads.newest(name)
     if record.batch < 0:
-        raise TransactionNotFound(f"no batch of transaction {name} was committed")
+        raise BulkLoadNotFound(f"no batch of bulk load {name} was committed")
     return call.reply(show(name, record, {}))
 
 
 async def commit(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/commit`."""
-    name, batch = _transaction(call), _batch(call)
+    name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(CommitBody)
     if body.published and body.parts:
         raise Problem(
             422, "invalid-body", "what its writer has published has no ledgers: parts must be empty"
         )
     offers = [part.offer() for part in body.parts]
-    done = await call.services.broker.transactions.commit(
+    done = await call.services.broker.bulk_loads.commit(
         name,
         batch,
         offers,
-        _splicing(call),
+        _loading(call),
         published=body.published,
         caller=_caller(call, batch, body.after),
     )
@@ -165,62 +166,72 @@ async def commit(call: Call) -> web.StreamResponse:
 
 async def begin(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/begin`."""
-    name, batch = _transaction(call), _batch(call)
+    name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(BeginBody)
     content = {
         TopicName.parse(one.topic).partition(one.partition): one.content for one in body.parts
     }
     if len(content) < len(body.parts):
         raise Problem(422, "invalid-body", "a partition stands twice in the batch")
-    is_new = await call.services.broker.transactions.begin(
-        name, batch, content, _splicing(call), _caller(call, batch, body.after)
+    is_new = await call.services.broker.bulk_loads.begin(
+        name, batch, content, _loading(call), _caller(call, batch, body.after)
     )
-    return call.reply(TransactionTurn(name, batch, repeated=not is_new))
+    return call.reply(BulkLoadTurn(name, batch, repeated=not is_new))
 
 
-def _splicing(call: Call) -> Splice:
-    async def splice(partition: PartitionName, transaction: str, number: int) -> int | None:
+def _loading(call: Call) -> LoadPart:
+    async def load_part(partition: PartitionName, bulk_load: str, number: int) -> int | None:
         async def here(found: Partition) -> dict[str, Any]:
-            return {"offset": await found.splice(transaction, number)}
+            return {"offset": await found.load_part(bulk_load, number)}
+
+        async def ask(suffix: str, field: str) -> dict[str, Any]:
+            body = {field: bulk_load, "batch": number}
+            found: dict[str, Any] = await ask_partition(
+                call, partition, here, "POST", suffix, body=body
+            )
+            return found
 
         try:
-            answer = await ask_partition(
-                call, partition, here, "POST", "/splice",
-                body={"transaction": transaction, "batch": number},
-            )  # fmt: skip
+            try:
+                answer = await ask("/bulk-load", "bulk_load")
+            except Problem as error:
+                if error.code != "no-such-call":
+                    raise
+                # An owner of 0.1, while the brokers of a cluster are upgraded one after another.
+                answer = await ask(former_names.LOAD_PART, former_names.FIELDS["bulk_load"])
         except Problem as error:
             raise _GONE[error.code](error.detail) if error.code in _GONE else error from error
         offset: int | None = answer["offset"]
         return offset
 
-    return splice
+    return load_part
 
 
 async def abort(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/abort`."""
-    name, batch = _transaction(call), _batch(call)
+    name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(AbortBody)
-    deleted = await call.services.broker.transactions.abort(
+    deleted = await call.services.broker.bulk_loads.abort(
         name, batch, body.ledgers, _caller(call, batch, None)
     )
     return call.reply(AbortBody(deleted))
 
 
-async def splice(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/splice`."""
+async def load_part(call: Call) -> web.StreamResponse:
+    """`POST …/partitions/{partition}/bulk-load`."""
     name = call.partition
     assert name is not None
-    body = await call.read_json(SpliceBody)
-    transaction = checked_name("transaction", body.transaction)
+    body = await call.read_json(LoadPartBody)
+    bulk_load = checked_name("bulk load", body.bulk_load)
 
     async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply(Spliced(await partition.splice(transaction, body.batch)))
+        return call.reply(PartLoaded(await partition.load_part(bulk_load, body.batch)))
 
     return await at_owner(call, name, here)
 
 
-def _transaction(call: Call) -> str:
-    return checked_name("transaction", call.variables["transaction"])
+def _bulk_load(call: Call) -> str:
+    return checked_name("bulk load", call.variables["bulk_load"])
 
 
 def _batch(call: Call) -> int:
@@ -246,24 +257,22 @@ def _caller(call: Call, batch: int, after: int | None) -> Caller:
     return Caller(digest_of(token), after)
 
 
-def committed(name: str, done: Committed) -> Transaction:
+def committed(name: str, done: Committed) -> BulkLoad:
     """The answer of a commit: every partition has its part."""
     shown = show(name, done.record, done.offsets)
     shown.complete, shown.repeated = True, done.repeated
     return shown
 
 
-def show(
-    name: str, record: TransactionRecord, offsets: dict[PartitionName, int | None]
-) -> Transaction:
+def show(name: str, record: BulkLoadRecord, offsets: dict[PartitionName, int | None]) -> BulkLoad:
     """What the record says; `offsets`: where each partition's part begins, as far as is known."""
-    return Transaction(
+    return BulkLoad(
         name,
         record.batch,
         record.complete,
         record.begun == record.batch >= 0,
         [
-            TransactionShare(
+            BulkLoadShare(
                 f"{part.namespace}/{part.topic}",
                 part.partition,
                 sum(one.count for one in part.ledgers),

@@ -1,7 +1,7 @@
-"""The referee of the ledger splice: what is committed, by whom, once, and whole.
+"""The referee of bulk loads: what is committed, by whom, once, and whole.
 
 It is told what each attempt at a batch wrote, what a driver asks and is told, and sees every change
-of a transaction's record and of a partition's at the moment it takes effect.
+of a bulk load's record and of a partition's at the moment it takes effect.
 
     X1  one attempt at a batch is committed, with all of its ledgers, closed and never given up;
         batches ascend, and the next one begins when the last is complete
@@ -19,23 +19,23 @@ from dataclasses import dataclass, field
 
 from octavo.broker.bulkload.rules import mark_of
 from octavo.broker.types import PartitionName
+from octavo.metadata.bulk_loads import BULK_LOADS_ROOT, BulkLoadRecord
 from octavo.metadata.topic_records import PartitionLedger, PartitionRecord, decode_record
-from octavo.metadata.transactions import TRANSACTIONS_ROOT, TransactionRecord
 from tests.sim.events import Events
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_tree import Change
 from tests.sim.topic_audit import TopicAudit
 from tests.sim.trace import Trace
 
-SPLICED = -2
-"""The epoch of messages that come by a splice: they have no sequence, and are there once."""
+BULK_LOADED = -2
+"""The epoch of messages that come by a bulk load: they have no sequence, and are there once."""
 
 
 @dataclass(eq=False)
 class Attempt:
     """What one try at a batch wrote: by partition and ledger, the values in their order."""
 
-    transaction: str
+    bulk_load: str
     batch: int
     number: int
     parts: dict[PartitionName, dict[int, list[str]]] = field(default_factory=dict)
@@ -43,15 +43,15 @@ class Attempt:
     is_refused: bool = False
 
     def __str__(self) -> str:
-        return f"{self.transaction} batch {self.batch} attempt {self.number}"
+        return f"{self.bulk_load} batch {self.batch} attempt {self.number}"
 
     def ledgers(self) -> dict[PartitionName, list[int]]:
         """By partition, in the order in which they are to be joined."""
         return {name: list(part) for name, part in self.parts.items()}
 
 
-class SpliceAudit:
-    """All transactions of one seed."""
+class BulkLoadAudit:
+    """All bulk loads of one seed."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SpliceAudit:
         trace: Trace,
         fail: Callable[[str], None],
     ) -> None:
-        self.records: dict[str, TransactionRecord] = {}
+        self.records: dict[str, BulkLoadRecord] = {}
         self.winners: dict[tuple[str, int], Attempt] = {}
         self.attempts: list[Attempt] = []
         self.base_of: dict[int, int] = {}
@@ -90,12 +90,12 @@ class SpliceAudit:
             attempt.is_offered = True
             for name, part in attempt.parts.items():
                 values = [value for ledger in part.values() for value in ledger]
-                self._topics.logs[name].sends(values, attempt.transaction, SPLICED, 0)
+                self._topics.logs[name].sends(values, attempt.bulk_load, BULK_LOADED, 0)
 
     def told(self, attempt: Attempt, *, won: bool) -> None:
         """Its driver was told that it is committed, or that another attempt was before."""
         self._events.add("told", attempt, "committed" if won else "committed before")
-        winner = self.winners.get((attempt.transaction, attempt.batch))
+        winner = self.winners.get((attempt.bulk_load, attempt.batch))
         if winner is None or (won and winner is not attempt):
             self._fail(f"X1 {attempt} was answered {'' if won else 'not '}won; it was {winner}")
             return
@@ -110,7 +110,7 @@ class SpliceAudit:
                     self._topics.logs[name].acked(values, base, duplicate=False)
         elif winner is not attempt and not attempt.is_refused:
             attempt.is_refused = True
-            self._trace.probe("transaction.lost_to_another_attempt")
+            self._trace.probe("bulk_load.lost_to_another_attempt")
             for name, part in attempt.parts.items():
                 self._topics.logs[name].refused([v for values in part.values() for v in values])
 
@@ -118,25 +118,23 @@ class SpliceAudit:
 
     def changed(self, change: Change) -> None:
         """For the observers of the metadata store."""
-        name = change.path.removeprefix(TRANSACTIONS_ROOT + "/")
+        name = change.path.removeprefix(BULK_LOADS_ROOT + "/")
         if name == change.path or change.value is None:
             return
-        new = decode_record(TransactionRecord, change.path, change.value)
-        old = self.records.get(name, TransactionRecord())
+        new = decode_record(BulkLoadRecord, change.path, change.value)
+        old = self.records.get(name, BulkLoadRecord())
         self.records[name] = new
         what = f"{name} by {change.by}: {_short(old)} → {_short(new)}"
-        self._events.add("transaction", what)
+        self._events.add("bulk_load", what)
         if new.batch != old.batch:
-            self._trace.probe("transaction.committed")
+            self._trace.probe("bulk_load.committed")
             self._committed(name, old, new, what)
         elif new.parts != old.parts or (old.complete and not new.complete):
             self._fail(f"X1 a committed batch was changed: {what}")
         if new.complete and not self.topic_is_gone:
             self._check_complete(new, what)
 
-    def _committed(
-        self, name: str, old: TransactionRecord, new: TransactionRecord, what: str
-    ) -> None:
+    def _committed(self, name: str, old: BulkLoadRecord, new: BulkLoadRecord, what: str) -> None:
         if new.batch < old.batch or not old.complete:
             self._fail(f"X1 a batch over one that is newer, or unfinished: {what}")
         found = {
@@ -151,7 +149,7 @@ class SpliceAudit:
             if ids:
                 self._fail(f"X1 ledgers that no attempt wrote: {what}")
             return
-        if attempt.ledgers() != found or (attempt.transaction, attempt.batch) != (name, new.batch):
+        if attempt.ledgers() != found or (attempt.bulk_load, attempt.batch) != (name, new.batch):
             self._fail(f"X1 not one whole attempt; it was {attempt} {attempt.ledgers()}: {what}")
         for part in new.parts:
             for ledger in part.ledgers:
@@ -160,7 +158,7 @@ class SpliceAudit:
                     self._fail(f"X1 ledger {ledger.ledger_id} is open, or was given up: {what}")
         self.winners[name, new.batch] = attempt
 
-    def _check_complete(self, record: TransactionRecord, what: str) -> None:
+    def _check_complete(self, record: BulkLoadRecord, what: str) -> None:
         for part in record.parts:
             missing = [x.ledger_id for x in part.ledgers if x.ledger_id not in self.base_of]
             if missing:
@@ -168,7 +166,7 @@ class SpliceAudit:
 
     # ------------------------------------------------------------------ chains
 
-    def spliced(
+    def taken_in(
         self,
         name: PartitionName,
         links: Iterable[PartitionLedger],
@@ -182,20 +180,20 @@ class SpliceAudit:
         if attempt is None or ids != list(attempt.parts.get(name, {})):
             self._fail(f"X2 {ids} are not a whole part of {attempt}: {what}")
             return
-        of = self.records.get(attempt.transaction, TransactionRecord())
-        if self.winners.get((attempt.transaction, attempt.batch)) is not attempt:
+        of = self.records.get(attempt.bulk_load, BulkLoadRecord())
+        if self.winners.get((attempt.bulk_load, attempt.batch)) is not attempt:
             self._fail(f"X2 {attempt} was not committed: {what}")
         if of.batch != attempt.batch or of.complete:
             self._fail(f"X2 {attempt} is not the batch that is open, {_short(of)}: {what}")
-        if record.transactions.get(mark_of(attempt.transaction, of)) != attempt.batch:
-            self._fail(f"X2 no mark of {attempt} in {dict(record.transactions)}: {what}")
-        self._trace.probe("transaction.spliced")
+        if record.bulk_loads.get(mark_of(attempt.bulk_load, of)) != attempt.batch:
+            self._fail(f"X2 no mark of {attempt} in {dict(record.bulk_loads)}: {what}")
+        self._trace.probe("bulk_load.taken_in")
         log = self._topics.logs[name]
         for link in added:
             values = attempt.parts[name][link.ledger_id]
             if link.ledger_id in self.base_of:
                 self._fail(f"X2 ledger {link.ledger_id} was taken in before: {what}")
-            if link.count != len(values) or not link.spliced:
+            if link.count != len(values) or not link.bulk_loaded:
                 self._fail(f"X2 ledger {link.ledger_id} has {len(values)} messages: {what}")
             self.base_of[link.ledger_id] = link.base_offset
             log.stands(values, link.base_offset, f"{attempt} was taken in")
@@ -205,15 +203,15 @@ class SpliceAudit:
         attempt = self.private.get(ledger_id)
         if attempt is None or self.topic_is_gone or ledger_id in self.base_of:
             return  # of what a partition names P46 speaks
-        if self.winners.get((attempt.transaction, attempt.batch)) is attempt:
+        if self.winners.get((attempt.bulk_load, attempt.batch)) is attempt:
             self._fail(f"X4 ledger {ledger_id} of {attempt} was deleted, and it is committed")
-        self._trace.probe("transaction.given_up")
+        self._trace.probe("bulk_load.given_up")
 
     # ------------------------------------------------------------------ the end
 
     @property
     def unfinished(self) -> list[str]:
-        """Transactions that are committed, and not complete."""
+        """Bulk loads that are committed, and not complete."""
         return [name for name, record in self.records.items() if not record.complete]
 
     def check_whole(self, left: Iterable[int]) -> None:
@@ -221,7 +219,7 @@ class SpliceAudit:
         for ledger_id in left:
             self._fail(f"S8 private ledger {ledger_id} is left, of {self.private.get(ledger_id)}")
         for attempt in self.attempts:
-            won = self.winners.get((attempt.transaction, attempt.batch)) is attempt
+            won = self.winners.get((attempt.bulk_load, attempt.batch)) is attempt
             for name, part in attempt.parts.items():
                 for ledger, values in part.items():
                     if won and ledger not in self.base_of:
@@ -232,7 +230,7 @@ class SpliceAudit:
                         self._fail(f"X5 {attempt} is not committed; {name} has {seen}")
 
 
-def _short(record: TransactionRecord) -> str:
+def _short(record: BulkLoadRecord) -> str:
     parts = " ".join(f"{p.partition}:{[x.ledger_id for x in p.ledgers]}" for p in record.parts)
     refused = f" refused {dict(record.refused)}" if record.refused else ""
     return f"batch {record.batch} {'complete' if record.complete else 'open'} {parts}{refused}"

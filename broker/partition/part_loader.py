@@ -1,7 +1,7 @@
-"""One partition's part in committed transactions: what is to be spliced in, decided at its turn.
+"""One partition's part in committed bulk loads: what is to be taken in, decided at its turn.
 
 The rule and its reasons are in bulkload/rules.py; how the ledgers get in is rollover.py's. On a
-crash nothing is lost: the transaction's record says what is still to be done, the partition's what
+crash nothing is lost: the bulk load's record says what is still to be done, the partition's what
 was.
 """
 
@@ -12,20 +12,20 @@ from functools import partial
 import structlog
 
 from octavo.broker.bulkload import rules
-from octavo.broker.errors import TransactionNotFound
+from octavo.broker.errors import BulkLoadNotFound
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.rollover import Insertion, Rollover
 from octavo.broker.state.log import delete_quietly
 from octavo.broker.types import PartitionName
+from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
 from octavo.metadata.store import RecordNotFound
-from octavo.metadata.transactions import TransactionPart, TransactionRecord
 
 _log = structlog.get_logger()
 
 
-class Splicer:
-    """Splices into one partition that is owned here."""
+class PartLoader:
+    """Takes parts into one partition that is owned here."""
 
     def __init__(
         self, name: PartitionName, context: PartitionContext, record: PartitionRecordKeeper
@@ -34,27 +34,27 @@ class Splicer:
         self._context = context
         self._record = record
 
-    async def splice(self, rollover: Rollover, transaction: str, batch: int) -> int | None:
-        """See `Partition.splice`."""
-        await rollover.splice(partial(self._plan, transaction, batch))
-        return await self._first_offset(transaction, batch)
+    async def load(self, rollover: Rollover, bulk_load: str, batch: int) -> int | None:
+        """See `Partition.load_part`."""
+        await rollover.insert(partial(self._plan, bulk_load, batch))
+        return await self._first_offset(bulk_load, batch)
 
-    async def _plan(self, transaction: str, batch: int) -> Insertion | None:
-        """What is to be done, now that no other splice is under way in this partition."""
-        record = await self._committed(transaction, batch)
-        part, mark = rules.part_of(record, batch, *self._name), rules.mark_of(transaction, record)
-        if part is None or rules.is_spliced(self._record.value.transactions, mark, batch):
+    async def _plan(self, bulk_load: str, batch: int) -> Insertion | None:
+        """What is to be done, now that this partition takes in no other part."""
+        record = await self._committed(bulk_load, batch)
+        part, mark = rules.part_of(record, batch, *self._name), rules.mark_of(bulk_load, record)
+        if part is None or rules.is_loaded(self._record.value.bulk_loads, mark, batch):
             return None
         if await self._is_void(part):
-            _log.info("part_void", partition=str(self._name), transaction=transaction, batch=batch)
+            _log.info("part_void", partition=str(self._name), bulk_load=bulk_load, batch=batch)
             for ledger in part.ledgers:
                 self._context.spawn(delete_quietly(self._context.ledgers, ledger.ledger_id))
             return None
         finished = await self._finished()
         _log.info(
-            "splicing",
+            "part_loading",
             partition=str(self._name),
-            transaction=transaction,
+            bulk_load=bulk_load,
             batch=batch,
             ledgers=[ledger.ledger_id for ledger in part.ledgers],
         )
@@ -63,16 +63,16 @@ class Splicer:
             lambda marks: rules.marking(marks, mark, batch, finished),
         )
 
-    async def _committed(self, transaction: str, batch: int) -> TransactionRecord:
-        record, _ = await self._context.transactions.read(transaction)
+    async def _committed(self, bulk_load: str, batch: int) -> BulkLoadRecord:
+        record, _ = await self._context.bulk_loads.read(bulk_load)
         if record.batch < batch:
-            raise TransactionNotFound(
-                f"batch {batch} of transaction {transaction} is not committed; "
+            raise BulkLoadNotFound(
+                f"batch {batch} of bulk load {bulk_load} is not committed; "
                 f"the newest one that is: {record.batch if record.batch >= 0 else 'none'}"
             )
         return record
 
-    async def _is_void(self, part: TransactionPart) -> bool:
+    async def _is_void(self, part: BulkLoadPart) -> bool:
         """The topic that it was meant for is deleted; this is a namesake."""
         try:
             topic, _ = await self._context.topics.read_topic(*self._name.topic_name)
@@ -82,17 +82,17 @@ class Splicer:
 
     async def _finished(self) -> set[str]:
         """The marks here that may go, when there are many."""
-        marks = self._record.value.transactions
+        marks = self._record.value.bulk_loads
         found: set[str] = set()
         if len(marks) >= rules.MARKS_MAX:
             for mark, batch in marks.items():
-                record, _ = await self._context.transactions.read(rules.transaction_of(mark))
+                record, _ = await self._context.bulk_loads.read(rules.bulk_load_of(mark))
                 if rules.is_finished(mark, batch, record):
                     found.add(mark)
         return found
 
-    async def _first_offset(self, transaction: str, batch: int) -> int | None:
-        record, _ = await self._context.transactions.read(transaction)
+    async def _first_offset(self, bulk_load: str, batch: int) -> int | None:
+        record, _ = await self._context.bulk_loads.read(bulk_load)
         if record.batch != batch:
             return None
         name = tuple(self._name)

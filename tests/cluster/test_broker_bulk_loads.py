@@ -14,18 +14,18 @@ from octavo.broker.bulkload.driver import Committed
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.errors import (
     BrokerError,
-    InvalidTransaction,
-    SpliceUnfinished,
+    BulkLoadAborted,
+    BulkLoadNotFound,
+    BulkLoadUnfinished,
+    InvalidBulkLoad,
     TopicNotFound,
-    TransactionAborted,
-    TransactionNotFound,
 )
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.types import PartitionName, SubscriptionSettings
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.write.writer import LedgerWriter
-from octavo.metadata.transactions import PrivateLedger
+from octavo.metadata.bulk_loads import PrivateLedger
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
 from tests.support.cluster import TOPIC, Cluster, RunningBroker, batch, make_topic, owned, values
@@ -34,7 +34,7 @@ from tests.support.cluster import TOPIC, Cluster, RunningBroker, batch, make_top
 async def private(
     running: RunningBroker,
     name: PartitionName,
-    transaction: str,
+    bulk_load: str,
     number: int,
     counts: Sequence[int],
     tag: str = "s",
@@ -45,7 +45,7 @@ async def private(
         custom={
             rules.KIND_KEY: rules.KIND,
             rules.PARTITION_KEY: str(name).encode(),
-            rules.TRANSACTION_KEY: transaction.encode(),
+            rules.BULK_LOAD_KEY: bulk_load.encode(),
             rules.BATCH_KEY: str(number).encode(),
         }
     )
@@ -59,12 +59,12 @@ async def private(
     return PrivateLedger(writer.ledger_id, base, size, time_ms, time_ms + max(counts) - 1)
 
 
-def local_splice(
+def local(
     *cluster: RunningBroker,
 ) -> Callable[[PartitionName, str, int], Awaitable[int | None]]:
     """Asks whichever of these brokers serves the partition, as the HTTP layer does."""
 
-    async def splice(name: PartitionName, transaction: str, number: int) -> int | None:
+    async def load_part(name: PartitionName, bulk_load: str, number: int) -> int | None:
         for running in cluster:
             if running.gone:
                 continue
@@ -72,18 +72,18 @@ def local_splice(
                 partition = await running.broker.ownership.partition(name)
             except OctavoError:
                 continue
-            return await partition.splice(transaction, number)
+            return await partition.load_part(bulk_load, number)
         partition = await owned(next(one for one in cluster if not one.gone).broker, name)
-        return await partition.splice(transaction, number)
+        return await partition.load_part(bulk_load, number)
 
-    return splice
+    return load_part
 
 
 async def commit(
-    running: RunningBroker, transaction: str, number: int, offers: list[Offer], *more: RunningBroker
+    running: RunningBroker, bulk_load: str, number: int, offers: list[Offer], *more: RunningBroker
 ) -> Committed:
-    return await running.broker.transactions.commit(
-        transaction, number, offers, local_splice(running, *more), caller=Caller(after=number - 1)
+    return await running.broker.bulk_loads.commit(
+        bulk_load, number, offers, local(running, *more), caller=Caller(after=number - 1)
     )
 
 
@@ -138,7 +138,7 @@ async def test_a_repeat_does_nothing_and_another_attempt_is_given_up(
     assert (await commit(running, "q", 4, [Offer(name, (again,))])).repeated
     assert (await commit(running, "q", 3, [Offer(name, (older,))])).repeated
     assert await values(partition) == ["s0-0", "s0-1", "s0-2"]
-    abort = running.broker.transactions.abort
+    abort = running.broker.bulk_loads.abort
     assert await abort("q", 4, [ledger.ledger_id, again.ledger_id]) == [again.ledger_id]
     assert await abort("q", 3, [older.ledger_id]) == [older.ledger_id]
     await commit(running, "q", 5, [])
@@ -151,10 +151,10 @@ async def test_what_was_given_up_is_never_committed(cluster: Cluster) -> None:
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
     ledger = await private(running, name, "q", 0, [3])
-    transactions = running.broker.transactions
+    bulk_loads = running.broker.bulk_loads
     checked = asyncio.Event()
     go_on = asyncio.Event()
-    check = transactions._checks.parts
+    check = bulk_loads._checks.parts
 
     async def slow(*args: Any) -> Any:
         found = await check(*args)
@@ -162,17 +162,17 @@ async def test_what_was_given_up_is_never_committed(cluster: Cluster) -> None:
         await go_on.wait()
         return found
 
-    transactions._checks.parts = slow  # type: ignore[method-assign]
+    bulk_loads._checks.parts = slow  # type: ignore[method-assign]
     committing = asyncio.create_task(commit(running, "q", 0, [Offer(name, (ledger,))]))
     await checked.wait()
-    assert await transactions.abort("q", 0, [ledger.ledger_id]) == [ledger.ledger_id]
+    assert await bulk_loads.abort("q", 0, [ledger.ledger_id]) == [ledger.ledger_id]
     go_on.set()
-    with pytest.raises(TransactionAborted):
+    with pytest.raises(BulkLoadAborted):
         await committing
     with pytest.raises(LedgerNotFound):
         await running.ledgers.metadata(ledger.ledger_id)
     assert partition.next_offset == 0
-    transactions._checks.parts = check  # type: ignore[method-assign]
+    bulk_loads._checks.parts = check  # type: ignore[method-assign]
     again = await private(running, name, "q", 0, [2], "again")
     await commit(running, "q", 0, [Offer(name, (again,))])
     assert await values(partition) == ["again0-0", "again0-1"]
@@ -188,7 +188,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_committed(
     open_one = await running.ledgers.create(
         custom={
             rules.KIND_KEY: rules.KIND, rules.PARTITION_KEY: str(name).encode(),
-            rules.TRANSACTION_KEY: b"q", rules.BATCH_KEY: b"0",
+            rules.BULK_LOAD_KEY: b"q", rules.BATCH_KEY: b"0",
         }
     )  # fmt: skip
     data_ledger = partition.stats().ledgers[0][0]
@@ -200,21 +200,21 @@ async def test_what_does_not_fit_is_refused_before_anything_is_committed(
         (elsewhere, "is for public/flights/1"),
         (good, "stands twice"),
     ):
-        with pytest.raises(InvalidTransaction, match=why):
+        with pytest.raises(InvalidBulkLoad, match=why):
             await commit(running, "q", 0, [Offer(name, (bad, good))])
     too_many = PrivateLedger(good.ledger_id, 4, good.bytes, 0, 0)
-    with pytest.raises(InvalidTransaction, match="has 3 messages"):
+    with pytest.raises(InvalidBulkLoad, match="has 3 messages"):
         await commit(running, "q", 0, [Offer(name, (too_many,))])
-    with pytest.raises(InvalidTransaction, match="was not written for batch 1"):
+    with pytest.raises(InvalidBulkLoad, match="was not written for batch 1"):
         await commit(running, "q", 1, [Offer(name, (good,))])
-    with pytest.raises(InvalidTransaction, match="was not written"):
-        await running.broker.transactions.abort("q", 0, [data_ledger])
-    with pytest.raises(TransactionNotFound):
-        await partition.splice("q", 0)
+    with pytest.raises(InvalidBulkLoad, match="was not written"):
+        await running.broker.bulk_loads.abort("q", 0, [data_ledger])
+    with pytest.raises(BulkLoadNotFound):
+        await partition.load_part("q", 0)
     assert partition.next_offset == 0
 
 
-async def test_publishers_go_on_while_batches_are_spliced(cluster: Cluster) -> None:
+async def test_publishers_go_on_while_batches_are_loaded(cluster: Cluster) -> None:
     running = await cluster.start("A")
     name = await make_topic(running.broker)
     partition = await owned(running.broker, name)
@@ -261,7 +261,7 @@ async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
     await commit(running, "q", 0, [Offer(name, (ledger,))])
     assert (await waiting)[0].base_offset == 2
     await partition.publish(batch(1, tag="z"))
-    # From before the splice to after it in one read: what is cached must not skip what is not.
+    # From before the bulk load to after it in one read: what is cached must not skip what is not.
     offset, seen = 0, []
     while offset < partition.next_offset:
         for stored in await partition.read(offset, bytes_max=10**6, count_max=99):
@@ -281,7 +281,7 @@ async def test_a_subscription_and_a_tailing_reader_see_it_like_any_message(
     assert subscription.stats().backlog == 0
 
 
-async def test_producers_are_still_known_after_a_splice_and_a_take_over(
+async def test_producers_are_still_known_after_a_bulk_load_and_a_take_over(
     cluster: Cluster,
 ) -> None:
     first, second = await cluster.start("A"), await cluster.start("B")
@@ -363,15 +363,15 @@ async def test_a_take_over_in_the_middle_has_all_of_it_or_nothing(
     await asyncio.gather(committing, unanswered, return_exceptions=True)
 
 
-async def forgotten(cluster: Cluster, running: RunningBroker, transaction: str) -> None:
+async def forgotten(cluster: Cluster, running: RunningBroker, bulk_load: str) -> None:
     """Its record goes a week later: by a clock that somebody vouches for, and not before."""
-    transactions = running.broker.transactions
+    bulk_loads = running.broker.bulk_loads
     cluster.clock.now_ms += 8 * 24 * 3600 * 1000
-    await transactions.sweep(transaction, running.broker._served_here)
-    assert (await transactions.newest(transaction)).batch >= 0, "by a clock that was set"
+    await bulk_loads.sweep(bulk_load, running.broker._served_here)
+    assert (await bulk_loads.newest(bulk_load)).batch >= 0, "by a clock that was set"
     await running.broker.confirm_clock()
     async with asyncio.timeout(60):
-        while (await transactions.newest(transaction)).batch >= 0:  # noqa: ASYNC110
+        while (await bulk_loads.newest(bulk_load)).batch >= 0:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -385,19 +385,19 @@ async def test_a_broker_finishes_what_the_one_that_committed_it_has_left(
     first, second = await owned(running.broker, zero), await owned(running.broker, one)
     offers = [Offer(name, (await private(running, name, "q", 0, [2]),)) for name in (zero, one)]
 
-    async def half(name: PartitionName, transaction: str, number: int) -> int | None:
+    async def half(name: PartitionName, bulk_load: str, number: int) -> int | None:
         if name == one:
             raise BrokerError("the owner of this one does not answer")
-        return await first.splice(transaction, number)
+        return await first.load_part(bulk_load, number)
 
-    transactions = running.broker.transactions
-    with pytest.raises(SpliceUnfinished, match="flights/1 does not have its part yet"):
-        await transactions.commit("q", 0, offers, half)
+    bulk_loads = running.broker.bulk_loads
+    with pytest.raises(BulkLoadUnfinished, match="flights/1 does not have its part yet"):
+        await bulk_loads.commit("q", 0, offers, half)
     assert (first.next_offset, second.next_offset) == (2, 0)
-    assert not (await transactions.newest("q")).complete
+    assert not (await bulk_loads.newest("q")).complete
     cluster.clock.now_ms -= 3_600_000  # set back: nobody may wait until it has caught up
     async with asyncio.timeout(60):
-        while not (await transactions.newest("q")).complete:  # noqa: ASYNC110
+        while not (await bulk_loads.newest("q")).complete:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert await values(second) == ["s0-0", "s0-1"]
     assert first.next_offset == 2
@@ -416,11 +416,11 @@ async def test_the_next_batch_waits_until_the_one_before_is_whole(cluster: Clust
     async def none(*_: Any) -> int | None:
         raise BrokerError("nobody answers")
 
-    with pytest.raises(SpliceUnfinished):
-        await running.broker.transactions.commit("q", 0, [Offer(name, (ledgers[0],))], none)
-    with pytest.raises(SpliceUnfinished):
-        await running.broker.transactions.commit("q", 1, [Offer(name, (ledgers[1],))], none)
-    assert (await running.broker.transactions.newest("q")).batch == 0
+    with pytest.raises(BulkLoadUnfinished):
+        await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledgers[0],))], none)
+    with pytest.raises(BulkLoadUnfinished):
+        await running.broker.bulk_loads.commit("q", 1, [Offer(name, (ledgers[1],))], none)
+    assert (await running.broker.bulk_loads.newest("q")).batch == 0
     await commit(running, "q", 1, [Offer(name, (ledgers[1],))])
     assert await values(partition) == ["t0-0-0", "t0-0-1", "t1-0-0", "t1-0-1"]
 
@@ -437,14 +437,14 @@ async def test_a_topic_deleted_after_the_commit_takes_its_part_with_it(
     async def none(*_: Any) -> int | None:
         raise BrokerError("nobody answers")
 
-    with pytest.raises(SpliceUnfinished):
-        await running.broker.transactions.commit("q", 0, [Offer(name, (ledger,))], none)
+    with pytest.raises(BulkLoadUnfinished):
+        await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledger,))], none)
     await running.broker.topics.delete(TOPIC)
     cluster.clock.now_ms += later_ms
     await make_topic(running.broker)
     namesake = await owned(running.broker, name)
     assert (await commit(running, "q", 0, [])).repeated
-    assert (await running.broker.transactions.newest("q")).complete
+    assert (await running.broker.bulk_loads.newest("q")).complete
     assert namesake.next_offset == 0
     async with asyncio.timeout(10):
         while ledger.ledger_id in await running.ledgers.list():  # noqa: ASYNC110
@@ -463,8 +463,8 @@ async def test_who_does_not_find_a_topic_that_is_there_was_only_behind(
     async def behind(*_: Any) -> int | None:
         raise TopicNotFound("there is no such topic, says a broker that is behind")
 
-    with pytest.raises(SpliceUnfinished):
-        await running.broker.transactions.commit("q", 0, [Offer(name, (ledger,))], behind)
+    with pytest.raises(BulkLoadUnfinished):
+        await running.broker.bulk_loads.commit("q", 0, [Offer(name, (ledger,))], behind)
     assert (await commit(running, "q", 0, [])).repeated
     assert await values(partition) == ["s0-0", "s0-1"]
 
@@ -494,11 +494,11 @@ async def test_an_id_that_was_forgotten_and_is_used_again_is_a_new_one(
     first, second = await owned(running.broker, zero), await owned(running.broker, one)
     old = await private(running, zero, "q", 4, [2], "old")
     await commit(running, "q", 4, [Offer(zero, (old,))])
-    transactions = running.broker.transactions
+    bulk_loads = running.broker.bulk_loads
     await forgotten(cluster, running, "q")
-    with pytest.raises(InvalidTransaction, match="the batch was committed"):
+    with pytest.raises(InvalidBulkLoad, match="the batch was committed"):
         await commit(running, "q", 4, [Offer(zero, (old,))])
-    assert await transactions.abort("q", 4, [old.ledger_id]) == []
+    assert await bulk_loads.abort("q", 4, [old.ledger_id]) == []
     offers = [Offer(name, (await private(running, name, "q", 3, [1], "new"),))
               for name in (zero, one)]  # fmt: skip
     done = await commit(running, "q", 3, offers)

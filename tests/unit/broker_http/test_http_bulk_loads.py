@@ -1,4 +1,4 @@
-"""Transactions over HTTP: what reaches the driver, and what is refused before it does."""
+"""Bulk loads over HTTP: what reaches the driver, and what is refused before it does."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.errors import SpliceUnfinished, TransactionAborted
+from octavo.broker.errors import BulkLoadAborted, BulkLoadUnfinished
 from octavo.broker.types import PartitionName
-from octavo.metadata.transactions import PrivateLedger
-from tests.support.fake_broker import FakeTransactions, Running
+from octavo.metadata.bulk_loads import PrivateLedger
+from tests.support.fake_broker import FakeBulkLoads, Running
 
 LEDGER = {"id": 7, "messages": 3, "bytes": 100, "first_ms": 1, "last_ms": 2}
-COMMIT = "/v1/transactions/q-1/batches/4/commit"
+COMMIT = "/v1/bulk-loads/q-1/batches/4/commit"
 
-BEGIN = "/v1/transactions/q-1/batches/4/begin"
+BEGIN = "/v1/bulk-loads/q-1/batches/4/begin"
 SHARE = {"topic": "flights", "partition": 1, "content": "3-9-ff"}
 
 
-def driver(one: Running) -> FakeTransactions:
+def driver(one: Running) -> FakeBulkLoads:
     (broker,) = one.cluster.brokers.values()
-    return broker.transactions
+    return broker.bulk_loads
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ async def test_a_commit_reaches_every_owner_and_is_shown(one: Running) -> None:
     part = {
         "topic": "public/flights", "partition": 1, "messages": 3, "offset": 0, "ledgers": [7],
     }  # fmt: skip
-    shown = {"transaction": "q-1", "batch": 4, "complete": True}
+    shown = {"bulk_load": "q-1", "batch": 4, "complete": True}
     shown |= {"published": False, "parts": [part]}
     assert answer.json() == {**shown, "repeated": False}
     name = PartitionName("public", "flights", 1)
@@ -43,7 +43,7 @@ async def test_a_commit_reaches_every_owner_and_is_shown(one: Running) -> None:
     assert asked == [("q-1", 4, [Offer(name, (PrivateLedger(7, 3, 100, 1, 2),))])]
     again = (await one.api.call("POST", COMMIT, json=body())).json()
     assert again["repeated"] is True
-    found = (await one.api.get("/v1/transactions/q-1")).json()
+    found = (await one.api.get("/v1/bulk-loads/q-1")).json()
     assert found == {**shown, "parts": [{**part, "offset": None}]}
 
 
@@ -51,7 +51,7 @@ async def test_what_a_writer_publishes_is_begun_and_committed_without_ledgers(
     one: Running,
 ) -> None:
     await one.api.call("PUT", "/v1/topics/public/flights", json={"partitions": 2})
-    turn = {"transaction": "q-1", "batch": 4, "repeated": False}
+    turn = {"bulk_load": "q-1", "batch": 4, "repeated": False}
     answer = await one.api.call("POST", BEGIN, json={"parts": [SHARE]})
     assert (answer.status, answer.json()) == (200, turn)
     assert driver(one).begun == [("q-1", 4, {"public/flights/1": "3-9-ff"})]
@@ -90,8 +90,8 @@ async def test_the_drivers_refusals_are_problems(
     one: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error, status, retryable in (
-        (TransactionAborted("given up"), 409, False),
-        (SpliceUnfinished("one is missing"), 503, True),
+        (BulkLoadAborted("given up"), 409, False),
+        (BulkLoadUnfinished("one is missing"), 503, True),
     ):
 
         async def fails(*_: Any, error: Exception = error, **__: Any) -> Any:
@@ -103,5 +103,5 @@ async def test_the_drivers_refusals_are_problems(
 
 
 async def test_an_id_that_was_never_committed_is_not_found(one: Running) -> None:
-    answer = await one.api.get("/v1/transactions/never")
-    assert (answer.status, answer.json()["code"]) == (404, "transaction-not-found")
+    answer = await one.api.get("/v1/bulk-loads/never")
+    assert (answer.status, answer.json()["code"]) == (404, "bulk-load-not-found")

@@ -1,10 +1,12 @@
-"""The records of transactions: which ledgers belong to the newest batch of each transaction id.
+"""The records of bulk loads: which ledgers belong to each one's newest batch.
 
     /octavo/transactions/<id>
 
-One record per id, for all its batches: writing batch n over batch n - 1 is the moment at which
-batch n is committed (broker/bulkload/rules.py says when that may be done). Every read here is
-synced: what it says is not older than anything that anybody was told before.
+A bulk load was called a transaction in 0.1. Paths and the keys of stored maps keep the old word, so
+that stores made before still open. One record per id, for all its batches: writing batch n over
+batch n - 1 is the moment at which batch n is committed (broker/bulkload/rules.py says when that may
+be done). Every read here is synced: what it says is not older than anything that anybody was told
+before.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from octavo.metadata.paths import join
 from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound, Watch
 from octavo.metadata.topic_records import TopicRecord, decode_record, encode_record
 
-TRANSACTIONS_ROOT = "/octavo/transactions"
+BULK_LOADS_ROOT = "/octavo/transactions"
 ABSENT = -1
 """The version of a record that is not there."""
 
@@ -39,7 +41,7 @@ class PrivateLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionPart:
+class BulkLoadPart:
     """What a batch adds to one partition.
 
     `topic_incarnation` is the topic's `identity`; older records have none, and `topic_created_ms`
@@ -62,8 +64,8 @@ class TransactionPart:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionRecord:
-    """The newest committed batch (-1: none yet), and whether all of its parts are spliced.
+class BulkLoadRecord:
+    """The newest committed batch (-1: none yet), and whether all of its parts are taken in.
 
     `refused` maps ledgers that were given up, and may be deleted already, to their batch.
     `since_ms`, when the id was first used, tells it from one that was forgotten and used again.
@@ -73,7 +75,7 @@ class TransactionRecord:
     """
 
     batch: int = -1
-    parts: tuple[TransactionPart, ...] = ()
+    parts: tuple[BulkLoadPart, ...] = ()
     complete: bool = True
     since_ms: int = 0
     changed_ms: int = 0
@@ -84,42 +86,42 @@ class TransactionRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def transaction_path(transaction: str) -> str:
-    """Where a transaction's record stands."""
-    return join(TRANSACTIONS_ROOT, transaction)
+def bulk_load_path(bulk_load: str) -> str:
+    """Where a bulk load's record stands."""
+    return join(BULK_LOADS_ROOT, bulk_load)
 
 
-class TransactionStore:
+class BulkLoadStore:
     """Reads and compare-and-sets of these records."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def read(self, transaction: str) -> tuple[TransactionRecord, int]:
+    async def read(self, bulk_load: str) -> tuple[BulkLoadRecord, int]:
         """The record and its version; an empty one, `ABSENT`, when there is none."""
         await self.sync()
-        path = transaction_path(transaction)
+        path = bulk_load_path(bulk_load)
         try:
             value, version = await self._store.get(path)
         except RecordNotFound:
-            return TransactionRecord(), ABSENT
-        return decode_record(TransactionRecord, path, value), version
+            return BulkLoadRecord(), ABSENT
+        return decode_record(BulkLoadRecord, path, value), version
 
-    async def write(self, transaction: str, record: TransactionRecord, version: int) -> None:
+    async def write(self, bulk_load: str, record: BulkLoadRecord, version: int) -> None:
         """Make it or compare-and-set it.
 
         Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
         """
-        path, value = transaction_path(transaction), encode_record(record)
+        path, value = bulk_load_path(bulk_load), encode_record(record)
         if version == ABSENT:
             await self._store.create(path, value)
         else:
             await self._store.put(path, value, version)
 
-    async def delete(self, transaction: str, version: int) -> None:
+    async def delete(self, bulk_load: str, version: int) -> None:
         """Raises `VersionConflict`, `RecordNotFound`."""
         assert version != ANY_VERSION
-        await self._store.delete(transaction_path(transaction), version)
+        await self._store.delete(bulk_load_path(bulk_load), version)
 
     async def sync(self) -> None:
         """Reads begun after this, of topics too, see all that anybody was told of before it."""
@@ -127,12 +129,12 @@ class TransactionStore:
 
     async def list(self) -> list[str]:
         """All ids, sorted."""
-        return await self._store.children(TRANSACTIONS_ROOT)
+        return await self._store.children(BULK_LOADS_ROOT)
 
-    def watch(self, transaction: str, on_change: Callable[[], None]) -> Watch:
+    def watch(self, bulk_load: str, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after the record is made, changed or deleted."""
-        return self._store.watch(transaction_path(transaction), on_change)
+        return self._store.watch(bulk_load_path(bulk_load), on_change)
 
     def watch_list(self, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after an id came or went."""
-        return self._store.watch_children(TRANSACTIONS_ROOT, on_change)
+        return self._store.watch_children(BULK_LOADS_ROOT, on_change)

@@ -1,7 +1,8 @@
-"""The rules of transactions against their promises: once, all or nothing, nothing in use given up.
+"""The rules of bulk loads against their promises: once, all or nothing, nothing in use given up.
 
-A model plays commits, aborts, splices and losses in any order over a few partitions, and at times
-forgets the id. It keeps what was decided as plain sets; the rules under test only see records.
+A model plays commits, aborts, insertions and losses in any order over a few partitions, and at
+times forgets the id. It keeps what was decided as plain sets; the rules under test only see
+records.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from octavo.broker.bulkload import rules
 from octavo.broker.bulkload.rules import Standing
-from octavo.broker.errors import BatchBegun, TransactionAborted
+from octavo.broker.errors import BatchBegun, BulkLoadAborted
 from octavo.broker.log.ledger_list import Contents, LedgerList
+from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord, PrivateLedger
 from octavo.metadata.topic_records import decode_record, encode_record
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
-from octavo.metadata.transactions import PrivateLedger, TransactionPart, TransactionRecord
 
 PARTITIONS = 3
 
@@ -28,22 +29,22 @@ def private(ledger_id: int, count: int = 2) -> PrivateLedger:
     return PrivateLedger(ledger_id, count, 10 * count, 5, 9)
 
 
-def part(number: int, *ledgers: PrivateLedger) -> TransactionPart:
-    return TransactionPart("public", "t", number, 1, ledgers)
+def part(number: int, *ledgers: PrivateLedger) -> BulkLoadPart:
+    return BulkLoadPart("public", "t", number, 1, ledgers)
 
 
-class Transactions(RuleBasedStateMachine):
+class BulkLoads(RuleBasedStateMachine):
     """One id; its batches are written to any partitions, committed and given up at any time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.record = TransactionRecord()
+        self.record = BulkLoadRecord()
         self.lists = [LedgerList().appending(-1 - n) for n in range(PARTITIONS)]
         self.marks: list[Mapping[str, int]] = [{} for _ in range(PARTITIONS)]
         self.next_ledger = 1
-        self.offers: list[tuple[int, tuple[TransactionPart, ...]]] = []
-        self.decided: dict[int, tuple[TransactionPart, ...]] = {}
-        self.forgotten: list[tuple[TransactionPart, ...]] = []
+        self.offers: list[tuple[int, tuple[BulkLoadPart, ...]]] = []
+        self.decided: dict[int, tuple[BulkLoadPart, ...]] = {}
+        self.forgotten: list[tuple[BulkLoadPart, ...]] = []
         """What was decided before the id was forgotten."""
         self.now_ms = 1
         self.deleted: set[int] = set()
@@ -63,7 +64,7 @@ class Transactions(RuleBasedStateMachine):
             self.forgotten += self.decided.values()
             self.decided = {}
             self.published = {}
-            self.record = TransactionRecord()
+            self.record = BulkLoadRecord()
             self.now_ms += 1
 
     @rule(batch=st.integers(0, 4), of=st.sets(st.integers(0, PARTITIONS - 1)))
@@ -93,7 +94,7 @@ class Transactions(RuleBasedStateMachine):
         if self.deleted & ids:
             if not self.record.refused.keys() & ids:
                 return  # given up before the id was forgotten: the driver finds no such ledger
-            with pytest.raises(TransactionAborted):
+            with pytest.raises(BulkLoadAborted):
                 rules.committing(self.record, batch, parts, self.now_ms)
             return
         self.record = rules.committing(self.record, batch, parts, self.now_ms)
@@ -139,18 +140,18 @@ class Transactions(RuleBasedStateMachine):
                 self.deleted.add(ledger_id)
 
     @rule(number=st.integers(0, PARTITIONS - 1), data=st.data())
-    def splice(self, number: int, data: st.DataObject) -> None:
+    def load_part(self, number: int, data: st.DataObject) -> None:
         """Of what is decided, also long after it was done: a late repeat."""
         if not self.decided:
             return
-        self._splice(number, data.draw(st.sampled_from(sorted(self.decided))))
+        self._load_part(number, data.draw(st.sampled_from(sorted(self.decided))))
 
-    def _splice(self, number: int, batch: int) -> None:
+    def _load_part(self, number: int, batch: int) -> None:
         found = rules.part_of(self.record, batch, "public", "t", number)
-        if found is None or rules.is_spliced(self.marks[number], self.mark, batch):
+        if found is None or rules.is_loaded(self.marks[number], self.mark, batch):
             return
         ledger_list = self.lists[number].closing_last(Contents(1, 10, 5, 9), 0)
-        ledger_list = ledger_list.splicing(found.ledgers, 0)
+        ledger_list = ledger_list.inserting(found.ledgers, 0)
         self.lists[number] = ledger_list.appending(-100 - self.next_ledger)
         self.next_ledger += 1
         self.marks[number] = rules.marking(self.marks[number], self.mark, batch, ())
@@ -161,7 +162,7 @@ class Transactions(RuleBasedStateMachine):
         owed = [
             one
             for one in self.record.parts
-            if not rules.is_spliced(self.marks[one.partition], self.mark, batch)
+            if not rules.is_loaded(self.marks[one.partition], self.mark, batch)
         ]
         if not owed:
             self.record = rules.completed(self.record, batch) or self.record
@@ -170,7 +171,7 @@ class Transactions(RuleBasedStateMachine):
     def finish(self) -> None:
         """As whoever committed does, when nothing comes between."""
         for number in range(PARTITIONS):
-            self._splice(number, self.record.batch)
+            self._load_part(number, self.record.batch)
         self.complete()
 
     @rule()
@@ -187,11 +188,11 @@ class Transactions(RuleBasedStateMachine):
         decided = [one for parts in self.every() for one in rules.ledger_ids(parts)]
         assert len(set(decided)) == len(decided)
         for ledger_list in self.lists:
-            there = [link.ledger_id for link in ledger_list.segments if link.spliced]
+            there = [link.ledger_id for link in ledger_list.segments if link.bulk_loaded]
             assert len(set(there)) == len(there)
             assert set(there) <= set(decided)
 
-    def every(self) -> list[tuple[TransactionPart, ...]]:
+    def every(self) -> list[tuple[BulkLoadPart, ...]]:
         return [*self.forgotten, *self.decided.values()]
 
     @invariant()
@@ -219,28 +220,28 @@ class Transactions(RuleBasedStateMachine):
         assert not decided & self.deleted
 
 
-TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBulkLoads = BulkLoads.TestCase
+TestBulkLoads.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.integers(1, 9), max_size=5), st.lists(st.integers(1, 9), max_size=5))
-def test_spliced_ledgers_follow_one_another(before: list[int], spliced: list[int]) -> None:
+def test_inserted_ledgers_follow_one_another(before: list[int], inserted: list[int]) -> None:
     ledger_list = LedgerList()
     for number, count in enumerate(before):
         ledger_list = ledger_list.appending(number).closing_last(Contents(count, count, 1, 2), 3)
-    longer = ledger_list.splicing((private(100 + n, count) for n, count in enumerate(spliced)), 4)
-    assert longer.end_offset == sum(before) + sum(spliced)
+    longer = ledger_list.inserting((private(100 + n, count) for n, count in enumerate(inserted)), 4)
+    assert longer.end_offset == sum(before) + sum(inserted)
     model = [n for n, count in enumerate(before) for _ in range(count)]
-    model += [100 + n for n, count in enumerate(spliced) for _ in range(count)]
+    model += [100 + n for n, count in enumerate(inserted) for _ in range(count)]
     assert [longer.find(offset).ledger_id for offset in range(len(model))] == model
-    news = [False] * len(before) + [True] * len(spliced)
-    assert [one.spliced for one in longer.segments] == news
+    news = [False] * len(before) + [True] * len(inserted)
+    assert [one.bulk_loaded for one in longer.segments] == news
     assert longer.appending(999).find(len(model)).ledger_id == 999
 
 
-def test_a_splice_after_an_empty_open_ledger_replaces_it() -> None:
+def test_an_insertion_after_an_empty_open_ledger_replaces_it() -> None:
     ledger_list = LedgerList((), trimmed_to=40).appending(3).closing_last(Contents(), 7)
-    ledger_list = ledger_list.splicing([private(8, 5)], 7).appending(9)
+    ledger_list = ledger_list.inserting([private(8, 5)], 7).appending(9)
     assert [(link.ledger_id, link.base_offset) for link in ledger_list.segments] == [
         (8, 40),
         (9, 45),
@@ -248,29 +249,29 @@ def test_a_splice_after_an_empty_open_ledger_replaces_it() -> None:
 
 
 @pytest.mark.parametrize("ledger", [private(1), private(5, 0)])
-def test_a_ledger_that_is_there_or_is_empty_is_not_spliced(ledger: PrivateLedger) -> None:
+def test_a_ledger_that_is_there_or_is_empty_is_not_inserted(ledger: PrivateLedger) -> None:
     ledger_list = LedgerList().appending(1).closing_last(Contents(1, 1, 1, 1), 1)
     with pytest.raises(AssertionError):
-        ledger_list.splicing([ledger], 2)
+        ledger_list.inserting([ledger], 2)
 
 
-def test_nothing_is_spliced_behind_an_open_ledger() -> None:
+def test_nothing_is_inserted_behind_an_open_ledger() -> None:
     with pytest.raises(AssertionError):
-        LedgerList().appending(1).splicing([private(2)], 2)
+        LedgerList().appending(1).inserting([private(2)], 2)
 
 
 def test_an_empty_batch_is_complete_at_once() -> None:
-    record = rules.committing(TransactionRecord(), 0, (), 7)
+    record = rules.committing(BulkLoadRecord(), 0, (), 7)
     assert (record.batch, record.complete) == (0, True)
 
 
 def test_what_was_never_begun_is_not_committed_as_published() -> None:
     with pytest.raises(BatchBegun, match="none is"):
-        rules.committing(TransactionRecord(), 0, (), 7, published=True)
+        rules.committing(BulkLoadRecord(), 0, (), 7, published=True)
 
 
 def test_refusals_of_later_batches_outlive_a_commit() -> None:
-    record = rules.aborting(TransactionRecord(), 2, [5], 1)
+    record = rules.aborting(BulkLoadRecord(), 2, [5], 1)
     assert record is not None
     record = rules.aborting(record, 1, [4], 1)
     assert record is not None
@@ -278,27 +279,27 @@ def test_refusals_of_later_batches_outlive_a_commit() -> None:
     assert record.refused == {5: 2}
     record = rules.completed(record, 1)
     assert record is not None
-    with pytest.raises(TransactionAborted, match="write the batch again"):
+    with pytest.raises(BulkLoadAborted, match="write the batch again"):
         rules.committing(record, 2, (part(0, private(5)),), 7)
 
 
 def test_marks_lose_only_what_is_finished() -> None:
     assert rules.marking({"a": 1, "b": 2}, "b", 3, {"a"}) == {"b": 3}
     assert rules.marking({"a": 1}, "b", 3, ()) == {"a": 1, "b": 3}
-    record = rules.committing(TransactionRecord(), 3, (part(0, private(6)),), 7)
+    record = rules.committing(BulkLoadRecord(), 3, (part(0, private(6)),), 7)
     assert rules.mark_of("a", record) == "a@7"
     assert not rules.is_finished("a@7", 3, record)
     assert rules.is_finished("a@7", 2, record)
     assert rules.is_finished("a@6", 3, record), "of an id that was forgotten meanwhile"
-    assert rules.is_finished("a@7", 3, TransactionRecord())
+    assert rules.is_finished("a@7", 3, BulkLoadRecord())
 
 
 def test_the_records_come_back_as_they_were() -> None:
-    record = TransactionRecord(
+    record = BulkLoadRecord(
         3, (part(1, private(7), private(8)),), False, 98, 99, {5: 4}, 3, {"public/t/1": "2-9-a"}
     )
-    assert decode_record(TransactionRecord, "r", encode_record(record)) == record
+    assert decode_record(BulkLoadRecord, "r", encode_record(record)) == record
     partition = PartitionRecord(
-        (PartitionLedger(1, 0, 4, 10, 5, 9, 9, spliced=True),), transactions={"a": 3}
+        (PartitionLedger(1, 0, 4, 10, 5, 9, 9, bulk_loaded=True),), bulk_loads={"a": 3}
     )
     assert decode_record(PartitionRecord, "p", encode_record(partition)) == partition

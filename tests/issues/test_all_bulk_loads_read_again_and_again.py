@@ -1,4 +1,4 @@
-"""Every broker read every transaction's record again every ten seconds, one after the other.
+"""Every broker read every bulk load's record again every ten seconds, one after the other.
 
 An id is remembered for seven days, and nearly all of them rest: thousands of synced reads a round
 and broker, for nothing. And one whose partition was slow held up all that came after it. Now what
@@ -18,12 +18,12 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import Transactions
-from octavo.broker.errors import BrokerError, SpliceUnfinished
+from octavo.broker.bulkload.driver import BulkLoads
+from octavo.broker.errors import BrokerError, BulkLoadUnfinished
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName
-from octavo.metadata.transactions import ABSENT, TransactionRecord, TransactionStore
-from tests.cluster.test_broker_transactions import commit, private
+from octavo.metadata.bulk_loads import ABSENT, BulkLoadRecord, BulkLoadStore
+from tests.cluster.test_broker_bulk_loads import commit, private
 from tests.support.cluster import (
     Cluster,
     make_topic,
@@ -52,18 +52,18 @@ async def test_only_what_has_changed_is_read(
     brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: Counter[str] = Counter()
-    read = TransactionStore.read
+    read = BulkLoadStore.read
 
-    async def counted(store: TransactionStore, transaction: str) -> tuple[TransactionRecord, int]:
-        reads[transaction] += 1
-        return await read(store, transaction)
+    async def counted(store: BulkLoadStore, bulk_load: str) -> tuple[BulkLoadRecord, int]:
+        reads[bulk_load] += 1
+        return await read(store, bulk_load)
 
     running = await brokers.start("A", trim_interval_ms=ROUND_MS)
-    records = TransactionStore(running.store)
-    resting = TransactionRecord(batch=0, since_ms=1, changed_ms=brokers.clock.now_ms)
+    records = BulkLoadStore(running.store)
+    resting = BulkLoadRecord(batch=0, since_ms=1, changed_ms=brokers.clock.now_ms)
     for one in IDS:
         await records.write(one, resting, ABSENT)
-    monkeypatch.setattr(TransactionStore, "read", counted)
+    monkeypatch.setattr(BulkLoadStore, "read", counted)
     await asyncio.sleep(5 * ROUND_MS / 1000)
     reads.clear()
     await asyncio.sleep(20 * ROUND_MS / 1000)
@@ -78,22 +78,22 @@ async def test_what_changes_while_it_is_read_is_read_again() -> None:
     """The alarm comes between the store's answer and its arrival."""
     store: Any = Mock(list=AsyncMock(return_value=["q"]))
 
-    async def read(_: str) -> tuple[TransactionRecord, int]:
+    async def read(_: str) -> tuple[BulkLoadRecord, int]:
         store.watch.call_args.args[1]()
-        return TransactionRecord(batch=0, changed_ms=1), 0
+        return BulkLoadRecord(batch=0, changed_ms=1), 0
 
     store.read = read
     unused: Any = None
-    transactions = Transactions(store, unused, unused, lambda: 1, lambda: None)
-    assert await transactions.due() == ["q"]
-    await transactions.sweep("q", unused)
-    assert await transactions.due() == ["q"]
-    store.read = AsyncMock(return_value=(TransactionRecord(batch=0, changed_ms=1), 0))
-    await transactions.sweep("q", unused)
-    assert await transactions.due() == []
+    bulk_loads = BulkLoads(store, unused, unused, lambda: 1, lambda: None)
+    assert await bulk_loads.due() == ["q"]
+    await bulk_loads.sweep("q", unused)
+    assert await bulk_loads.due() == ["q"]
+    store.read = AsyncMock(return_value=(BulkLoadRecord(batch=0, changed_ms=1), 0))
+    await bulk_loads.sweep("q", unused)
+    assert await bulk_loads.due() == []
 
 
-async def test_a_slow_partition_holds_up_no_other_transaction(
+async def test_a_slow_partition_holds_up_no_other_bulk_load(
     brokers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = await brokers.start("A", trim_interval_ms=ROUND_MS)
@@ -101,29 +101,29 @@ async def test_a_slow_partition_holds_up_no_other_transaction(
     quick = slow.topic_name.partition(1)
     for name in (slow, quick):
         await owned(running.broker, name)
-    transactions = running.broker.transactions
-    splice = Partition.splice
+    bulk_loads = running.broker.bulk_loads
+    load_part = Partition.load_part
 
-    async def hangs(partition: Partition, transaction: str, number: int) -> int | None:
+    async def hangs(partition: Partition, bulk_load: str, number: int) -> int | None:
         if partition.name == slow:
             await asyncio.Event().wait()
-        return await splice(partition, transaction, number)
+        return await load_part(partition, bulk_load, number)
 
-    monkeypatch.setattr(Partition, "splice", hangs)
+    monkeypatch.setattr(Partition, "load_part", hangs)
     for one, name in (("a", slow), ("b", quick)):
         ledger = await private(running, name, one, 0, [2])
-        with pytest.raises(SpliceUnfinished):
-            await transactions.commit(one, 0, [Offer(name, (ledger,))], none)
+        with pytest.raises(BulkLoadUnfinished):
+            await bulk_loads.commit(one, 0, [Offer(name, (ledger,))], none)
     async with asyncio.timeout(10):
-        while not (await transactions.newest("b")).complete:  # noqa: ASYNC110
+        while not (await bulk_loads.newest("b")).complete:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert not (await transactions.newest("a")).complete
+    assert not (await bulk_loads.newest("a")).complete
 
 
 async def test_another_broker_finishes_what_one_that_died_had_committed(
     brokers: Cluster,
 ) -> None:
-    """It learns of the batch by the watch alone: it knew the transaction, complete, before."""
+    """It learns of the batch by the watch alone: it knew the bulk load, complete, before."""
     first = await brokers.start("A", trim_interval_ms=600_000)
     second = await brokers.start("B", trim_interval_ms=ROUND_MS)
     name = await make_topic(first.broker)
@@ -134,11 +134,11 @@ async def test_another_broker_finishes_what_one_that_died_had_committed(
         return [Offer(PartitionName(*name), (ledger,))]
 
     await commit(second, "q", 0, await offer(0))
-    seen = second.broker.transactions
+    seen = second.broker.bulk_loads
     await until(lambda: "q" in seen.known and seen._seen["q"].complete, "known, complete")
     offers = await offer(1)
-    with pytest.raises(SpliceUnfinished):
-        await first.broker.transactions.commit("q", 1, offers, none)
+    with pytest.raises(BulkLoadUnfinished):
+        await first.broker.bulk_loads.commit("q", 1, offers, none)
     await first.vanish()
     async with asyncio.timeout(10):
         while not (await seen.newest("q")).complete:  # noqa: ASYNC110

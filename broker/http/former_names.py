@@ -1,0 +1,145 @@
+"""What calls of 0.1 were named, understood until 0.3. Everything that knows these names is here.
+
+What Spark's sink commits was called a transaction, and that an owner takes in its part a splice:
+words that mean other things to Kafka and Pulsar. It is a bulk load now. A call at a former path
+does the same, and is answered in the former words, with `Deprecation: true`; so is one that gives a
+former header, in today's words. Once a minute the log says how many there were
+(`former_name_used`).
+
+None of it stands in /openapi.json. Nothing is kept: a crash ends nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+import structlog
+from aiohttp import web
+from multidict import CIMultiDict
+
+from octavo.broker.http.call import Call
+from octavo.broker.http.problems import problem_of
+from octavo.broker.http.router import Handler, Route
+
+LOAD_PART = "/splice"
+PATHS = {
+    "/v1/bulk-loads/": "/v1/transactions/",
+    "/partitions/{partition}/bulk-load": "/partitions/{partition}" + LOAD_PART,
+}
+HEADERS = {"Bulk-Load-Token": "Transaction-Token"}
+FIELDS = {"bulk_load": "transaction"}
+"""Of bodies and of answers, on the outermost level."""
+CODES = {
+    "invalid-bulk-load": "invalid-transaction",
+    "bulk-load-not-found": "transaction-not-found",
+    "bulk-load-aborted": "transaction-aborted",
+    "foreign-bulk-load": "foreign-transaction",
+    "bulk-load-unfinished": "splice-unfinished",
+}
+DEPRECATION_HEADER = "Deprecation"
+TOLD_S = 60.0
+_FIELDS_NOW = {was: now for now, was in FIELDS.items()}
+
+log = structlog.get_logger()
+
+
+class FormerNames:
+    """Routes that understand them, for one server."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._told_s: float | None = None
+
+    def routes(self, routes: Iterable[Route]) -> tuple[Route, ...]:
+        """The same calls, and each that was renamed at its former path, too."""
+        found: list[Route] = []
+        for route in routes:
+            if any(one.name in HEADERS for one in route.parameters):
+                found.append(replace(route, handler=self._with_headers(route.handler)))
+            else:
+                found.append(route)
+            for path, former in PATHS.items():
+                if path in route.path:
+                    was = route.path.replace(path, former)
+                    found.append(replace(route, path=was, handler=self._in_words(route.handler)))
+        return tuple(found)
+
+    def _with_headers(self, handler: Handler) -> Handler:
+        """`handler`, which may be given a former header."""
+
+        async def answer(call: Call) -> web.StreamResponse:
+            if not _rename_headers(call):
+                return await handler(call)
+            self._tell(call)
+            try:
+                response = await handler(call)
+            except ConnectionError:
+                raise
+            except Exception as error:
+                problem = problem_of(error)
+                problem.headers[DEPRECATION_HEADER] = "true"
+                raise problem from error
+            response.headers[DEPRECATION_HEADER] = "true"
+            return response
+
+        return answer
+
+    def _in_words(self, handler: Handler) -> Handler:
+        """`handler` for a caller who knows the former words alone."""
+
+        async def answer(call: Call) -> web.StreamResponse:
+            self._tell(call)
+            _rename_headers(call)
+            call.take_body(_renamed(await call.read_body(), _FIELDS_NOW))
+            try:
+                response = await handler(call)
+            except ConnectionError:
+                raise
+            except Exception as error:
+                problem = problem_of(error)
+                problem.code = CODES.get(problem.code, problem.code)
+                problem.headers[DEPRECATION_HEADER] = "true"
+                raise problem from error
+            if isinstance(response, web.Response) and isinstance(response.body, bytes):
+                response.body = _renamed(response.body, FIELDS)
+            response.headers[DEPRECATION_HEADER] = "true"
+            return response
+
+        return answer
+
+    def _tell(self, call: Call) -> None:
+        self._count += 1
+        now_s = asyncio.get_running_loop().time()
+        if self._told_s is None or now_s - self._told_s >= TOLD_S:
+            log.warning(
+                "former_name_used",
+                call=f"{call.request.method} {call.route.path}",
+                remote=call.request.remote,
+                count=self._count,
+            )
+            self._count, self._told_s = 0, now_s
+
+
+def _rename_headers(call: Call) -> bool:
+    """Whether there was one to rename. Who gives both means today's."""
+    given = [(now, was) for now, was in HEADERS.items() if was in call.headers]
+    if given:
+        headers = CIMultiDict(call.headers)
+        for now, was in given:
+            headers.setdefault(now, headers[was])
+        call.headers = headers
+    return bool(given)
+
+
+def _renamed(body: bytes, names: dict[str, str]) -> bytes:
+    """A JSON object with other names. What is none, the handler has to judge."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body
+    if not isinstance(found, dict) or not found.keys() & names.keys():
+        return body
+    return msgspec.json.encode({names.get(key, key): value for key, value in found.items()}) + b"\n"
