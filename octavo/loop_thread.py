@@ -58,6 +58,16 @@ class LoopThread:
                 with contextlib.suppress(RuntimeError):
                     self.call(close())
 
+    @contextlib.contextmanager
+    def entered(self, manager: contextlib.AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """An asynchronous context manager as an ordinary one; it hears of no error of the block."""
+        found = self.call(manager.__aenter__())
+        try:
+            yield found
+        finally:
+            if not self._stopped:
+                self.call(manager.__aexit__(None, None, None))
+
     def stop(self) -> None:
         """End the thread."""
         self._stopped = True

@@ -34,6 +34,8 @@ from octavo.protocol.batch import (
 from octavo.protocol.compression import Compression, compression_of, unpack
 from octavo.protocol.entry import Buffer
 
+NOT_RECORDS = (CorruptRecordException, ValueError)
+"""What `open_batch` raises where the records are not what header and lengths promise."""
 _UNLIMITED = 2**31 - 1
 """The builder's own size limit is not used: callers bound a batch by what they put into it."""
 RECORD_OVERHEAD_BYTES = 16
@@ -143,7 +145,7 @@ def read_records(batch: Buffer) -> Iterator[Record]:
         for record in open_batch(batch):
             yield Record(record.key, record.value, record.headers, record.timestamp, position)
             position += 1
-    except (CorruptRecordException, ValueError) as error:
+    except NOT_RECORDS as error:
         raise InvalidBatch(f"record {position} of {found.record_count}: {error}") from error
 
 
@@ -165,7 +167,7 @@ def read_gapped_records(batch: Buffer) -> Iterator[Record]:
                 )
             yield Record(record.key, record.value, record.headers, record.timestamp, delta)
             position, last = position + 1, delta
-    except (CorruptRecordException, ValueError) as error:
+    except NOT_RECORDS as error:
         raise InvalidBatch(f"record {position} of {found.record_count}: {error}") from error
     if position != found.record_count or last != found.last_offset_delta:
         raise InvalidBatch(
@@ -187,7 +189,7 @@ def open_batch(batch: Buffer) -> Iterable[Any]:
     """The same as aiokafka's record objects, which are quick to make and slow to look at twice.
 
     For a batch that `check_batch` or an entry's digest has passed. Iterating over it raises
-    aiokafka's `CorruptRecordException` and `ValueError` where `read_records` says `InvalidBatch`.
+    `NOT_RECORDS` where `read_records` says `InvalidBatch`.
     """
     found = read_header(batch)
     kind = compression_of(found.attributes & ATTRIBUTE_COMPRESSION)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from types import TracebackType
 from typing import Any, Literal, Unpack
 from urllib.parse import quote
@@ -14,7 +22,7 @@ from octavo.client.encoding import BatchEncoding, NdjsonEncoding
 from octavo.client.errors import ClientError, TopicReplaced
 from octavo.client.incarnation import Incarnation
 from octavo.client.producer import Producer, ProducerOptions, Receipt, producer_id_of
-from octavo.client.reading import find_offset, read_messages
+from octavo.client.reading import find_offset, pages, read_messages
 from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
@@ -286,23 +294,36 @@ class AsyncClient:
         All are of one topic: raises `TopicReplaced` as `read` does, which also says what
         `incarnation` is.
         """
+        found = self.pages(
+            topic, partition=partition, start=start, follow=follow, compacted=compacted,
+            incarnation=incarnation,
+        )  # fmt: skip
+        async with contextlib.aclosing(found):
+            async for page in found:
+                for message in page:
+                    yield message
+
+    async def pages(
+        self,
+        topic: str,
+        *,
+        partition: int = 0,
+        start: str | int = "earliest",
+        follow: bool = False,
+        compacted: bool = False,
+        incarnation: str | None = None,
+    ) -> AsyncGenerator[list[Message], None]:
+        """The same as `messages`, as many at a time as come together: for work in bulk."""
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)
-        place: str | int = start
-        while True:
-            wait_s = FOLLOW_WAIT_S if follow else 0.0
-            batch = await read_messages(
-                self.transport, name, partition, place, READ_MESSAGES_MAX, wait_s, of=of,
-                compacted=compacted,
-            )  # fmt: skip
-            if place == start:
+        found = pages(
+            self.transport, name, partition, start, of=of, compacted=compacted,
+            follow_s=FOLLOW_WAIT_S if follow else 0.0,
+        )  # fmt: skip
+        async with contextlib.aclosing(found):
+            async for page in found:
                 self._looked_at[name] = of
-            for message in batch.messages:
-                yield message
-            if batch.next_offset is not None:
-                place = batch.next_offset
-            if not batch.messages and not follow:
-                return
+                yield page
 
     async def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
         """The offset of `earliest`, `latest` or a time; `latest` is the next one to be written."""

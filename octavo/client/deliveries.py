@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo.client.errors import AcksUnsent, ClientError, Conflict, InvalidCall, TopicReplaced
-from octavo.client.handing import Handing
+from octavo.client.handing import Hand, Handing
 from octavo.client.types import Delivery
 
+WAIT_S_MAX = 60.0
+"""A broker holds no call for longer."""
 CLOSE_S = 10.0
 """Closing tries for so long to send the last acks."""
+AHEAD_CLOSE_S = 1.0
+"""… and waits for so long for messages that were asked for already, to give them back."""
 LOOKS = 24
 """In one lease, at whether something is due."""
 LOOK_S_MIN, LOOK_S_MAX = 0.005, 0.25
+UNSENT_HANDS_MAX = 4
+"""Acks that have not arrived, in hands: with more the body waits."""
 
 
 class Consumer(Protocol):
     """What a loop needs of its subscription."""
 
-    def receive(self, messages_max: int, *, wait_s: float) -> Awaitable[Sequence[Delivery]]:
+    def receive(
+        self, messages_max: int, *, wait_s: float
+    ) -> Coroutine[Any, Any, Sequence[Delivery]]:
         """Up to so many messages."""
 
     def acknowledge(self, body: Mapping[str, Any], retry_s: float | None = None) -> Awaitable[None]:
@@ -34,38 +42,59 @@ class Consumer(Protocol):
 
 
 class DeliveryLoop:
-    """One loop. `next` until it gives None, then, or earlier, `close`."""
+    """One loop. `hand` until it gives None, then, or earlier, `close`."""
 
     def __init__(self, consumer: Consumer, lease_s: float, *, auto_ack: bool, batch: int) -> None:
         if batch < 1:
             raise InvalidCall(f"batch is {batch}: a loop takes at least one message at a time")
         self._consumer = consumer
         self._handing = Handing(lease_s, batch, auto_ack=auto_ack)
+        self._batch = batch
         self._look_s = max(LOOK_S_MIN, min(LOOK_S_MAX, lease_s / LOOKS))
+        self._look_at_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._calls = asyncio.Lock()
         self._failed: Exception | None = None
         self._closed = False
         self._closing = asyncio.Lock()
+        self._ahead: asyncio.Task[Sequence[Delivery]] | None = None
+        """Receives while the body works."""
+        self._hand_is_done = asyncio.Event()
         self._keeper = self._loop.create_task(self._keep(), name="keep leases")
 
-    async def next(self, wait_s: float) -> Delivery | None:
-        """The next message; None when none came within `wait_s`. The last one is done.
+    async def hand(self, wait_s: float) -> Hand | None:
+        """The next messages, all of the last ones being done; None when none came within `wait_s`.
 
         Raises why acks cannot be sent, and what `receive` raises.
         """
         handing = self._handing
-        handing.came_back(self._loop.time())
-        if handing.is_empty or handing.is_due(self._loop.time()):
-            await self._send_due()
-        while handing.is_empty:
-            self._check()
-            received = await self._consumer.receive(handing.want(), wait_s=wait_s)
-            if not received:
-                return None
-            handing.took(received, self._loop.time())
         self._check()
-        return handing.hand(self._loop.time())
+        handing.notice(self._loop.time())
+        if handing.undone > UNSENT_HANDS_MAX * self._batch:
+            await self._send_due()
+        elif handing.undone:
+            self._hand_is_done.set()
+        while (hand := handing.hand(self._loop.time())) is None:
+            ahead, self._ahead = self._ahead, None
+            received = await ahead if ahead is not None else ()
+            if not received:
+                self._check()
+                received = await self._consumer.receive(handing.want(), wait_s=wait_s)
+                if not received:
+                    return None
+            handing.took(received, self._loop.time())
+            self._check()
+        if handing.wants_ahead and self._ahead is None:
+            self._ahead = self._loop.create_task(self._consumer.receive(handing.want(), wait_s=0.0))
+        return hand
+
+    async def between(self) -> None:
+        """To be called between two messages by a body on this event loop, which it may block."""
+        now_s = self._loop.time()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + self._look_s
+            if self._handing.is_due(now_s):
+                await self._send_due()
 
     async def close(self) -> None:
         """Ack what is done, give back what is not. Raises `AcksUnsent` when that fails."""
@@ -76,11 +105,23 @@ class DeliveryLoop:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
+            await self._take_ahead()
             async with self._calls:
                 await self._send_last()
 
+    async def _take_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        await asyncio.wait({ahead}, timeout=AHEAD_CLOSE_S)
+        if ahead.cancel():
+            await asyncio.wait({ahead})
+        elif not ahead.cancelled() and ahead.exception() is None:
+            self._handing.took(ahead.result(), self._loop.time())
+
     async def _send_last(self) -> None:
-        done, rest = self._handing.due(self._loop.time()).acks, self._handing.rest()
+        done = self._handing.due(self._loop.time()).acks
+        rest = self._handing.rest(_closed())
         if not done and not rest:
             return
         try:
@@ -95,16 +136,20 @@ class DeliveryLoop:
         if self._failed is not None:
             raise self._failed
         if self._closed:
-            raise InvalidCall("this loop's client was closed")
+            raise _closed()
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(self._look_s)
-            if self._handing.is_due(self._loop.time()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await self._hand_is_done.wait()
+            if self._hand_is_done.is_set() or self._handing.is_due(self._loop.time()):
+                self._hand_is_done.clear()
                 try:
                     await self._send_due()
                 except Exception as error:
                     self._failed = error  # for the body, when it comes back
+                    self._handing.fail(error)
                     return
 
     async def _send_due(self) -> None:
@@ -126,3 +171,18 @@ class DeliveryLoop:
             if error.code != "stale-lease":
                 raise
             self._handing.stale(error.problem.get("stale", ()))
+
+
+async def hands(loop: DeliveryLoop, idle_s: float | None) -> AsyncIterator[Hand]:
+    """One after the other; ends when nothing came for `idle_s`, never when that is None."""
+    wait_s = WAIT_S_MAX / 2 if idle_s is None else min(idle_s, WAIT_S_MAX)
+    while True:
+        hand = await loop.hand(wait_s)
+        if hand is not None:
+            yield hand
+        elif idle_s is not None:
+            return
+
+
+def _closed() -> InvalidCall:
+    return InvalidCall("this loop's client was closed")

@@ -277,6 +277,7 @@ class PartitionQueue:
             return
         batch.done.set_result(stored)
         self._released(batch.bytes, len(batch.items))
+        batch.items = []  # receipts live on
         while self._window and self._window[0].done.done():
             self._window.popleft()
             self._moved.set()
@@ -317,6 +318,7 @@ class PartitionQueue:
         if not batch.done.done():
             batch.done.set_exception(error)
             self._released(batch.bytes, 0)
+            batch.items = []
 
     def _next_epoch(self) -> None:
         """Sequences begin anew, which only a new epoch allows: in the old one they would be taken

@@ -19,7 +19,7 @@ from octavo.client.incarnation import Incarnation
 from octavo.client.partition_queue import Batch, PartitionQueue, Stored
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Position, TopicName, Value, header_pairs, key_bytes
-from octavo.protocol.records import partition_for
+from octavo.protocol.records import Record, partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
 BATCH_BYTES_MAX = 2 * 1024 * 1024
@@ -170,14 +170,38 @@ class Producer:
         partition: int | None = None,
     ) -> Receipt:
         """The same without waiting for room: for callers that look at `has_room` themselves."""
+        self.check(partition)
+        item, size = self.item(value, key, headers, timestamp_ms)
+        return Receipt(*self.take(item, size, key, partition))
+
+    def check(self, partition: int | None) -> None:
+        """Raises what `send` raises, but for a message that is too long."""
         if self._replaced is not None:
             raise self._replaced
         if self._closed:
             raise InvalidCall(f"this producer of {self.topic} is closed: make a new one")
-        queue = self._queue_for(key, partition)
-        pairs = header_pairs(headers)
+        if partition is not None and not 0 <= partition < self.partitions:
+            raise InvalidCall(
+                f"{self.topic} has partitions 0 to {self.partitions - 1}, not {partition}"
+            )
+
+    def item(
+        self,
+        value: Value,
+        key: str | bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+    ) -> tuple[Record | bytes, int]:
+        """What `take` takes, and its size; on any thread. Raises `MessageTooLong`."""
         stamp = self._clock() if timestamp_ms is None else timestamp_ms
-        item, size = self.options.encoding.item(key, value, pairs, stamp)
+        pairs = header_pairs(headers) if headers else ()
+        return self.options.encoding.item(key, value, pairs, stamp)
+
+    def take(
+        self, item: Record | bytes, size: int, key: str | bytes | None, partition: int | None
+    ) -> tuple[Batch, int]:
+        """Put a message that `check` has passed into a batch: which one, and its place there."""
+        queue = self._queue_for(key, partition)
         self._pending_bytes += size
         if self._pending_bytes >= self.options.pending_bytes_max:
             self._room.clear()
@@ -186,7 +210,7 @@ class Producer:
             self._sticky_batch = batch
         if index == 0:
             batch.done.add_done_callback(self._note)
-        return Receipt(batch, index)
+        return batch, index
 
     def note(self, error: BaseException) -> None:
         """A message was not taken, and who gave it may not know: `flush` will say so."""
@@ -237,10 +261,6 @@ class Producer:
 
     def _queue_for(self, key: str | bytes | None, partition: int | None) -> PartitionQueue:
         if partition is not None:
-            if not 0 <= partition < self.partitions:
-                raise InvalidCall(
-                    f"{self.topic} has partitions 0 to {self.partitions - 1}, not {partition}"
-                )
             return self._queues[partition]
         if key is not None:
             return self._queues[partition_for(key_bytes(key) or b"", self.partitions)]

@@ -6,13 +6,16 @@ values arrive byte for byte and the broker spends nothing per message.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import BATCH_TYPE, NEXT_OFFSET, Transport
 from octavo.client.types import Message, TopicName
-from octavo.protocol.batch import split_batches
-from octavo.protocol.records import read_gapped_records, read_records
+from octavo.protocol.batch import InvalidBatch, split_batches
+from octavo.protocol.entry import Buffer
+from octavo.protocol.records import NOT_RECORDS, open_batch, read_gapped_records
 
 
 class ReadBatch(NamedTuple):
@@ -27,13 +30,13 @@ async def read_messages(
     topic: TopicName,
     partition: int,
     start: str | int,
-    limit: int,
+    limit: int | None,
     wait_s: float,
     *,
     of: Incarnation,
     compacted: bool = False,
 ) -> ReadBatch:
-    """One read of the topic `of`.
+    """One read of the topic `of`; as much as a broker gives at once when there is no `limit`.
 
     Raises `Trimmed`, `NotFound`, `TopicReplaced`, `InvalidBatch` (damaged on the way).
     """
@@ -59,31 +62,93 @@ async def read_messages(
         return ReadBatch([], next_offset)
     first = start if isinstance(start, int) else 0
     messages: list[Message] = []
-    cut = False
-    opened = read_gapped_records if compacted else read_records
     for header, data in split_batches(answer.body, gaps=compacted):
-        for record in opened(data):
-            offset = header.base_offset + record.offset_delta
-            if offset < first:
-                continue  # a batch is sent whole: it may begin before the offset asked for
-            if len(messages) == limit:
-                cut = True
-                break  # … and end behind the limit
-            messages.append(
-                Message(
-                    partition,
-                    offset,
-                    "",
-                    record.key,
-                    record.value,
-                    tuple(record.headers),
-                    record.timestamp_ms,
-                )
-            )
+        if compacted:
+            messages += _of_gapped(partition, header.base_offset, data, first)
+        else:
+            # A batch is sent whole: it may begin before the offset asked for …
+            skip = max(0, first - header.base_offset)
+            messages += messages_of(partition, header.base_offset, data)[skip:]
         first = header.next_offset
-    if messages and (cut or next_offset is None):
+    if limit is not None and len(messages) > limit:
+        del messages[limit:]  # … and end behind the limit
+        next_offset = None
+    if messages and next_offset is None:
         next_offset = messages[-1].offset + 1
     return ReadBatch(messages, next_offset)
+
+
+def messages_of(partition: int, base: int, batch: Buffer) -> list[Message]:
+    """All of one batch that `check_batch` has passed. Raises `InvalidBatch`."""
+    try:
+        return [
+            Message(
+                partition,
+                offset,
+                "",
+                record.key,
+                record.value,
+                tuple(headers) if (headers := record.headers) else (),
+                record.timestamp,
+            )
+            for offset, record in enumerate(open_batch(batch), base)
+        ]
+    except NOT_RECORDS as error:
+        raise InvalidBatch(f"the batch at offset {base}: {error}") from error
+
+
+def _of_gapped(partition: int, base: int, batch: Buffer, first: int) -> list[Message]:
+    return [
+        Message(
+            partition,
+            base + record.offset_delta,
+            "",
+            record.key,
+            record.value,
+            tuple(record.headers),
+            record.timestamp_ms,
+        )
+        for record in read_gapped_records(batch)
+        if base + record.offset_delta >= first
+    ]
+
+
+async def pages(
+    transport: Transport,
+    topic: TopicName,
+    partition: int,
+    start: str | int,
+    *,
+    of: Incarnation,
+    follow_s: float,
+    compacted: bool,
+) -> AsyncGenerator[list[Message], None]:
+    """Message after message, as much at a time as one answer has; the next is under way meanwhile.
+
+    To the partition's end, or, with `follow_s`, without end: so long one call waits for more.
+    """
+
+    def reading(place: str | int) -> asyncio.Task[ReadBatch]:
+        read = read_messages(
+            transport, topic, partition, place, None, follow_s, of=of, compacted=compacted
+        )
+        return asyncio.create_task(read, name=f"read {topic} {partition} from {place}")
+
+    place = start
+    ahead = reading(place)
+    try:
+        while True:
+            page = await ahead
+            if page.next_offset is not None:
+                place = page.next_offset
+            if not page.messages and not follow_s:
+                return
+            ahead = reading(place)
+            if page.messages:
+                yield page.messages
+    finally:
+        ahead.cancel()
+        await asyncio.wait({ahead})
 
 
 async def find_offset(

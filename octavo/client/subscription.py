@@ -8,19 +8,21 @@ again (`delivery_count` grows).
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from octavo.client.deliveries import DeliveryLoop
+from octavo.client.deliveries import WAIT_S_MAX, DeliveryLoop, hands
 from octavo.client.doubt import PartitionKey
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import JSON_TYPE, Transport
 from octavo.client.types import Delivery, TopicName, decode_deliveries
 
-WAIT_S_MAX = 60.0
 LEASE_S = 30.0
 """Of a subscription that does not say."""
+HAND_MAX = 5_000
+"""Messages that a loop receives at a time."""
 Handed = Delivery | str
 """A delivery, or its ack id."""
 
@@ -114,7 +116,7 @@ class Subscription:
         await self._transport.call("DELETE", self._path, of=self._of)
 
     async def deliveries(
-        self, *, auto_ack: bool = True, batch: int = 500, idle_s: float | None = None
+        self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
     ) -> AsyncGenerator[Delivery, None]:
         """Messages one by one. With `auto_ack` each is acked after the loop came back for more.
 
@@ -122,18 +124,22 @@ class Subscription:
         loop for longer than a lease loses the message that it has in hand. Acks are sent a second
         later at the latest. Leaving the loop (`break`, an error, closing the client) gives back at
         once what is not done, the message in hand included. Ends when nothing came for `idle_s`;
-        never when that is None. Raises `AcksUnsent` when the last acks could not be sent.
+        never when that is None. So many as a quarter of a lease is enough for, and no more than
+        `batch`, are received at a time. Raises `AcksUnsent` when the last acks could not be sent.
         """
-        wait_s = WAIT_S_MAX / 2 if idle_s is None else min(idle_s, WAIT_S_MAX)
+        async with self.opened(auto_ack=auto_ack, batch=batch) as loop:
+            async for hand in hands(loop, idle_s):
+                for delivery in hand:
+                    yield delivery
+                    await loop.between()
+
+    @asynccontextmanager
+    async def opened(self, *, auto_ack: bool, batch: int) -> AsyncIterator[DeliveryLoop]:
+        """A loop over the messages for the length of a block; closing the client closes it too."""
         loop = DeliveryLoop(self, await self._lease_s(), auto_ack=auto_ack, batch=batch)
         self._loops[loop] = None
         try:
-            while True:
-                delivery = await loop.next(wait_s)
-                if delivery is not None:
-                    yield delivery
-                elif idle_s is not None:
-                    return
+            yield loop
         finally:
             try:
                 await loop.close()

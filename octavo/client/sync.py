@@ -7,30 +7,105 @@ asynchronous ones (`blocking`), with their types and descriptions.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Literal, Unpack
+from typing import Literal, NamedTuple, Unpack
 
 from octavo.client.client import DEFAULT_URL, AsyncClient
+from octavo.client.deliveries import hands
+from octavo.client.partition_queue import Batch
 from octavo.client.producer import Producer as AsyncProducer
 from octavo.client.settings import ProducerSettings
+from octavo.client.subscription import HAND_MAX
 from octavo.client.subscription import Subscription as AsyncSubscription
 from octavo.client.types import Delivery, Headers, Message, Position, Value
 from octavo.loop_thread import LoopThread, OnLoopThread, blocking
 from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record
 
-HANDED_OVER_MAX = 1_000
-"""Messages on their way from the caller's thread to the loop's."""
+HANDED_OVER_MAX = 10_000
+"""Messages on their way from callers' threads to the loop's."""
+
+
+class Receipt:
+    """Where one message is stored, once that is known. Awaits nothing unless it is asked."""
+
+    __slots__ = ("_batch", "_error", "_index", "_thread")
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        self._batch: Batch | None = None
+        self._index = 0
+        self._error: BaseException | None = None
+
+    def result(self, timeout_s: float | None = None) -> Position:
+        """Wait for it. Raises why it was not stored, `OutcomeUnknown`, `TimeoutError`."""
+        if not self.done():
+            self._thread.call(self._wait(timeout_s))
+        return self._found()
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """Wait for it; why it was not stored, None if it was. Raises `TimeoutError`."""
+        if not self.done():
+            self._thread.call(self._wait(timeout_s))
+        return self._error if self._batch is None else self._batch.done.exception()
+
+    def done(self) -> bool:
+        """Whether there is an answer, good or bad."""
+        return self._error is not None or (self._batch is not None and self._batch.done.done())
+
+    def add_done_callback(self, told: Callable[[Receipt], object]) -> None:
+        """Call `told` with this receipt, on the client's thread, when there is an answer."""
+
+        def place() -> None:
+            if self._batch is None:
+                told(self)
+            else:
+                self._batch.done.add_done_callback(lambda _: told(self))
+
+        self._thread.soon(place)
+
+    def placed(self, batch: Batch, index: int) -> None:
+        """It is in this batch. For the producer, as `refused`."""
+        self._batch, self._index = batch, index
+
+    def refused(self, error: BaseException) -> None:
+        """It is in none."""
+        self._error = error
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        # On the loop's thread: what was handed over before this has been taken by now.
+        if self._batch is not None:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wait({self._batch.done})
+
+    def _found(self) -> Position:
+        if self._batch is None:
+            assert self._error is not None
+            raise self._error
+        return self._batch.done.result().position(self._index)
+
+
+class _Handed(NamedTuple):
+    """One message on its way from the caller's thread to the loop's."""
+
+    receipt: Receipt
+    item: Record | bytes
+    size: int
+    key: str | bytes | None
+    partition: int | None
 
 
 class Producer(OnLoopThread[AsyncProducer]):
-    """The synchronous face of a producer."""
+    """The synchronous face of a producer. Messages cross to the loop's thread many at a time."""
 
     def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
         super().__init__(inner, thread)
-        self._handed_over = threading.Semaphore(HANDED_OVER_MAX)
+        self._lock = threading.Lock()
+        self._handed: list[_Handed] = []
+        self._handed_bytes = 0
 
     def send(
         self,
@@ -40,30 +115,41 @@ class Producer(OnLoopThread[AsyncProducer]):
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
-    ) -> Future[Position]:
-        """Take a message on; the future's result is where it is stored.
+    ) -> Receipt:
+        """Take a message on; the receipt's `result()` is where it is stored.
 
-        Waits only while too much is unanswered.
+        Waits only while too much is unanswered. Raises `InvalidCall`, also (`MessageTooLong`) for
+        a message that no broker would take, and `TopicReplaced`.
         """
-        if not self._inner.has_room:
-            self._thread.call(self._inner.until_room())
-        self._handed_over.acquire()
-        future: Future[Position] = Future()
+        inner = self._inner
+        inner.check(partition)
+        item, size = inner.item(value, key, headers, timestamp_ms)
+        receipt = Receipt(self._thread)
+        handed_bytes, bytes_max = self._handed_bytes, inner.options.pending_bytes_max
+        if len(self._handed) >= HANDED_OVER_MAX or inner.pending_bytes + handed_bytes >= bytes_max:
+            self._thread.call(inner.until_room())  # which is after all that was handed over before
+        with self._lock:
+            self._handed.append(_Handed(receipt, item, size, key, partition))
+            self._handed_bytes += size
+            is_first = len(self._handed) == 1
+        if is_first:
+            self._thread.soon(self._take)
+        return receipt
 
-        def take() -> None:
-            self._handed_over.release()
+    def _take(self) -> None:
+        """On the loop's thread: what was handed over goes into batches."""
+        with self._lock:
+            handed, self._handed, self._handed_bytes = self._handed, [], 0
+        check, take = self._inner.check, self._inner.take
+        for receipt, item, size, key, partition in handed:
             try:
-                receipt = self._inner.send_nowait(
-                    value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
-                )
+                check(partition)
+                batch, index = take(item, size, key, partition)
             except Exception as error:
                 self._inner.note(error)
-                future.set_exception(error)
+                receipt.refused(error)
             else:
-                receipt.on_done(lambda found: _settle(future, found))
-
-        self._thread.soon(take)
-        return future
+                receipt.placed(batch, index)
 
     flush = blocking(AsyncProducer.flush)
 
@@ -85,13 +171,6 @@ class Producer(OnLoopThread[AsyncProducer]):
         self._thread.call(self._inner.close(flush=kind is None))
 
 
-def _settle(future: Future[Position], found: Position | BaseException) -> None:
-    if isinstance(found, BaseException):
-        future.set_exception(found)
-    else:
-        future.set_result(found)
-
-
 class Subscription(OnLoopThread[AsyncSubscription]):
     """The synchronous face of a subscription's consumer."""
 
@@ -110,12 +189,16 @@ class Subscription(OnLoopThread[AsyncSubscription]):
         return self._inner.held_back
 
     def deliveries(
-        self, *, auto_ack: bool = True, batch: int = 500, idle_s: float | None = None
+        self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
     ) -> Iterator[Delivery]:
-        """Messages one by one; see `octavo.client.subscription.Subscription.deliveries`."""
-        return self._thread.iterate(
-            self._inner.deliveries(auto_ack=auto_ack, batch=batch, idle_s=idle_s)
-        )
+        """Messages one by one; see `octavo.client.subscription.Subscription.deliveries`.
+
+        The loop's body runs on the caller's thread; leases and acks are seen to on the client's.
+        """
+        opened = self._inner.opened(auto_ack=auto_ack, batch=batch)
+        with self._thread.entered(opened) as loop:
+            for hand in self._thread.iterate(hands(loop, idle_s)):
+                yield from hand
 
 
 class Client(OnLoopThread[AsyncClient]):
@@ -203,8 +286,26 @@ class Client(OnLoopThread[AsyncClient]):
         `compacted`: first its compacted view, then every message behind the view's horizon.
         All are of one topic: see `AsyncClient.messages`.
         """
+        found = self.pages(
+            topic, partition=partition, start=start, follow=follow, compacted=compacted,
+            incarnation=incarnation,
+        )  # fmt: skip
+        for page in found:
+            yield from page
+
+    def pages(
+        self,
+        topic: str,
+        *,
+        partition: int = 0,
+        start: str | int = "earliest",
+        follow: bool = False,
+        compacted: bool = False,
+        incarnation: str | None = None,
+    ) -> Iterator[list[Message]]:
+        """The same as `messages`, as many at a time as come together: for work in bulk."""
         return self._thread.iterate(
-            self._inner.messages(
+            self._inner.pages(
                 topic,
                 partition=partition,
                 start=start,

@@ -64,8 +64,7 @@ def key_bytes(key: str | bytes | None) -> bytes | None:
     return key.encode() if isinstance(key, str) else key
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message as it was read. `id` is `ledger:entry:index`; times are ms since the epoch."""
 
     partition: int
@@ -88,8 +87,7 @@ class Message:
             raise ValueError(f"the value is not JSON: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery(Message):
+class Delivery(Message, frozen=True, gc=False):
     """A message handed to a consumer of a subscription, until its lease ends."""
 
     ack_id: str = ""

@@ -42,7 +42,7 @@ async def test_it_is_refused_at_once_and_alone(encoding: Literal["batch", "ndjso
         await producer.close()
 
 
-async def test_who_waits_for_no_answer_hears_of_it_from_flush() -> None:
+async def test_who_waits_for_no_answer_hears_of_it_too() -> None:
     async with running(1) as one:
         await one.api.put(ONE)
 
@@ -50,10 +50,10 @@ async def test_who_waits_for_no_answer_hears_of_it_from_flush() -> None:
             with Client(one.api.url) as client:
                 producer = client.producer("one")
                 producer.send(b"before")
-                producer.send(TOO_LONG)
-                behind = producer.send(b"behind")
                 with pytest.raises(MessageTooLong):
-                    producer.flush()
+                    producer.send(TOO_LONG)
+                behind = producer.send(b"behind")
+                producer.flush()
                 assert behind.result().offset == 1
                 producer.close()
 

@@ -12,7 +12,7 @@ import heapq
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,34 @@ class SlowConsumer:
     def __init__(self, name: str, broker: Dispatcher, cursor: Cursor, end: int) -> None:
         self.name, self.broker, self.cursor, self.end = name, broker, cursor, end
         self.handing = Handing(LEASE_S, 500, auto_ack=True)
+        self.hand: Iterator[Delivery] = iter(())
 
     def next(self, now_s: float) -> int | None:
         handing, now_ms = self.handing, int(now_s * 1000)
-        handing.came_back(now_s)
-        if handing.is_empty or handing.is_due(now_s):
+        found = next(self.hand, None)
+        if found is None or handing.is_due(now_s):
+            handing.notice(now_s)
             self._send(handing.due(now_s), now_ms)
-        if handing.is_empty:
-            self.broker.enter(self.name, now_ms)
-            found = self.broker.dispatch(self.name, now_ms, self.end, handing.want())
-            if found is None:
-                return None
-            received = [
-                Delivery(0, one, "", None, b"", ack_id=f"0-{one}-1-{found.number}")
-                for one in found.offsets
-            ]
-            handing.took(received, now_s)
-        return handing.hand(now_s).offset
+        if found is not None:
+            return found.offset
+        self._receive(now_s, now_ms)
+        hand = handing.hand(now_s)
+        if hand is None:
+            return None
+        self.hand = iter(hand)
+        return next(self.hand).offset
+
+    def _receive(self, now_s: float, now_ms: int) -> None:
+        handing = self.handing
+        self.broker.enter(self.name, now_ms)
+        found = self.broker.dispatch(self.name, now_ms, self.end, handing.want())
+        if found is None:
+            return
+        received = [
+            Delivery(0, one, "", None, b"", ack_id=f"0-{one}-1-{found.number}")
+            for one in found.offsets
+        ]
+        handing.took(received, now_s)
 
     def _send(self, due: Due, now_ms: int) -> None:
         self.broker.expire(now_ms)
@@ -102,18 +113,23 @@ def test_a_consumer_that_dies_keeps_little_from_the_others() -> None:
     handing = Handing(LEASE_S, 500, auto_ack=True)
     assert handing.want() == 50
     received = [Delivery(0, n, "", None, b"", ack_id=f"0-{n}-1-1") for n in range(50)]
-    handing.took(received, 0.0)
     now_s = 0.0
-    while not handing.is_empty:
-        handing.hand(now_s)
-        now_s += 0.065
-        handing.came_back(now_s)
-    assert handing.want() == int(LEASE_S / 4 / 0.065)
     handing.took(received, now_s)
-    while not handing.is_empty:
-        handing.hand(now_s)
-        handing.came_back(now_s)
+    hand = handing.hand(now_s)
+    assert hand is not None
+    for _ in hand:
+        handing.notice(now_s)
+        now_s += 0.065
+    assert handing.hand(now_s) is None
+    assert handing.want() == int(LEASE_S / 4 / 0.065)
+    assert not handing.wants_ahead
+    handing.took(received, now_s)
+    hand = handing.hand(now_s)
+    assert hand is not None
+    assert len(list(hand)) == 50
+    handing.notice(now_s)
     assert handing.want() == 500
+    assert handing.wants_ahead
 
 
 # ---- over real HTTP

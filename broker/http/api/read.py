@@ -53,7 +53,9 @@ async def read(call: Call) -> web.StreamResponse:
     kind = answer_type(call)
     config = call.services.config
     bytes_max = call.integer("max_bytes", config.read_bytes, 1, config.read_bytes_max)
-    limit = call.integer("limit", config.read_messages, 1, config.read_messages_max)
+    most = config.read_messages_max  # of batches also by default: they cost nothing per message
+    given = most if kind == RECORD_BATCH else config.read_messages
+    limit = call.integer("limit", given, 1, most)
     wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
     position = parse_position(call, "from", "earliest")
     compacted = wants_compacted(call)

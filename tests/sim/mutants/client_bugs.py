@@ -66,9 +66,9 @@ MUTANTS = (
         "two loops, of which one ends before the other",
         (
             Edit(
-                "octavo.client.deliveries:DeliveryLoop.next",
-                "handing.is_empty or handing.is_due(self._loop.time())",
-                "handing.is_due(self._loop.time())",
+                "octavo.client.deliveries:DeliveryLoop.hand",
+                "elif handing.undone:",
+                "elif False:",
             ),
             Edit(
                 "octavo.client.deliveries:DeliveryLoop._send_last",

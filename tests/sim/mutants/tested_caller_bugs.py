@@ -176,4 +176,20 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "message-in-hand-is-done",
+        "a loop over deliveries acks the message that its body works on",
+        """The body says how many messages it has asked for, and the last of them is not done before
+        it asks for one more. A program that ends in the midst of its work has lost a message
+        then.""",
+        "at least once",
+        "issues/test_slow_consumer_repeats_for_ever.py",
+        (
+            Edit(
+                "octavo.client.handing:Handing.notice",
+                "max(0, self._hand.taken - 1)",
+                "min(self._hand.taken, len(self._hand.deliveries))",
+            ),
+        ),
+    ),
 )

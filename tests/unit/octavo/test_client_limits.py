@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +10,9 @@ import pytest
 
 from octavo.client import partition_queue, sync
 from octavo.client.client import AsyncClient
+from octavo.client.deliveries import WAIT_S_MAX
 from octavo.client.errors import ApiError, ProducerFailed
-from octavo.client.subscription import WAIT_S_MAX, Subscription
+from octavo.client.subscription import Subscription
 from octavo.client.types import TopicName
 from tests.support.fake_service import FakeBroker
 
@@ -74,19 +74,39 @@ async def test_one_receives_wait() -> None:
 
 def test_messages_that_threads_have_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "HANDED_OVER_MAX", 2)
-    handed: list[Callable[[], None]] = []
-    inner = SimpleNamespace(
-        has_room=True, send_nowait=lambda *_, **__: SimpleNamespace(on_done=lambda done: None)
-    )
-    producer = sync.Producer(cast(Any, inner), cast(Any, SimpleNamespace(soon=handed.append)))
+    soon: list[Callable[[], None]] = []
+    taken: list[int] = []
+    waits: list[str] = []
+
+    class Inner:
+        options = SimpleNamespace(pending_bytes_max=100)
+        pending_bytes = 0
+
+        def check(self, partition: int | None) -> None: ...
+
+        def item(self, value: str, *_: object) -> tuple[str, int]:
+            return value, len(value)
+
+        def take(self, item: str, size: int, *_: object) -> tuple[None, int]:
+            taken.append(size)
+            return None, 0
+
+        def until_room(self) -> str:
+            return "until there is room"
+
+    def call(what: str) -> None:
+        waits.append(what)
+        while soon:
+            soon.pop(0)()
+
+    thread = SimpleNamespace(soon=soon.append, call=call)
+    producer = sync.Producer(cast(Any, Inner()), cast(Any, thread))
     for _ in range(2):
         producer.send("a")
-    third = threading.Thread(target=producer.send, args=("a",))
-    third.start()
-    third.join(0.05)
-    assert third.is_alive()
-    assert len(handed) == 2
-    handed[0]()
-    third.join(5)
-    assert not third.is_alive()
-    assert len(handed) == 3
+    assert (len(soon), taken, waits) == (1, [], [])
+    producer.send("b" * 99)
+    assert (len(soon), taken, len(waits)) == (1, [1, 1], 1)
+    producer.send("c")
+    assert len(waits) == 1
+    producer.send("d")
+    assert (taken, len(waits)) == ([1, 1, 99, 1], 2)
