@@ -80,6 +80,7 @@ bench: install
 	$(BIN)/python bench/b1_one_bookie.py
 	$(BIN)/python bench/b2_three_bookies.py
 	$(BIN)/python bench/b3_publish.py
+	$(BIN)/python -m bench.b3_client
 
 bench-spark: install
 	$(BIN)/python -m bench.b9_source --megabytes 100
